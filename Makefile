@@ -1,0 +1,45 @@
+# mailslice: two commands, `make run` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv/bin
+LOCAL := $(VENV)/python -m mailslice.local
+BOOTSTRAP := $(PYTHON) include/mailslice/local/bootstrap.py
+
+.PHONY: help setup run stop clean test bench lint format docs lock
+
+help: ## list these commands
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install only: system packages (as root), .venv, Java parts
+	@$(BOOTSTRAP) && $(LOCAL) setup
+
+run: setup ## start everything, enqueue and drain mail, clean the queue through Airflow, show the report (MAIL=folder, mbox or Maildir)
+	@MAIL="$(MAIL)" MAIL_ORIGIN="$(origin MAIL)" $(LOCAL) run
+
+stop: ## end what `make run` and `make test` started in this clone, and only that
+	@test ! -x $(VENV)/python || $(LOCAL) stop
+
+clean: stop ## remove what they left: all state of this clone (.venv and the Java parts stay)
+	@test ! -x $(VENV)/python || $(LOCAL) clean
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .import_linter_cache
+
+test: setup ## all tests, with services of their own (ARGS="tests/unit -k slices" for some)
+	@$(LOCAL) test $(ARGS)
+
+bench: setup ## measure hot path, size and cleanup; a table and JSON
+	@$(LOCAL) bench $(ARGS)
+
+lint: setup ## ruff, mypy, import-linter
+	@$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/lint-imports
+
+format: setup ## let ruff put the code in order
+	@$(VENV)/ruff check --fix-only . && $(VENV)/ruff format .
+
+docs: setup ## write the generated pages under docs/
+	@$(LOCAL) docs
+
+lock: setup ## pin requirements.txt and the jars anew (UPGRADE=1 takes newer versions)
+	@$(VENV)/uv pip compile requirements.in -o requirements.txt --generate-hashes --universal --python-version 3.11 \
+		--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) -q
+	@$(LOCAL) lock

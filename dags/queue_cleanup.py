@@ -1,0 +1,70 @@
+"""### Empties what is done from the view of every mail queue
+
+James marks a mail as deleted when it is done and leaves its row where it was: `browse` and `size` read every dead row again, for ever.
+This DAG finds the slices that are over, proves which rows in them are dead, and deletes those, partition by partition. Then it moves
+`browseStart` and `contentStart` forward, also when the queue is empty, and empties dead slices between live ones.
+
+**Steps, for each queue by itself**
+
+| task | what it does | changes |
+|---|---|---|
+| `plan_cleanup` | Spark: counts live and dead rows of every closed slice, writes the plan and its digest | nothing |
+| `check_plan` | Great Expectations over the plan; a failing one stops here and names itself | nothing |
+| `apply_cleanup` | Spark: proves each slice again, deletes rows, then the marks that have a proof, moves both starts | rows, marks, starts |
+| `verify` | Great Expectations over what is now in the stores | nothing |
+| `report` | ledger row, report and Data Docs; runs also after a failure, and then fails the run | ledger |
+
+**Dangers.** It deletes rows and marks of James' tables. It never deletes a row without a mark (`max_share` is 0), never passes a live mail, never moves a
+start back. Content of mails in S3 is not touched. A stuck mail keeps `browseStart` where it is: the slices behind it are emptied all the same.
+A run that was killed is finished by the next one.
+
+**Params.** `queues`: names, none = all. `dry_run`: plan, check and report only. `grace`: how long after its end a slice counts as closed;
+keep it four times larger than the clocks differ. `reason`: kept in the ledger. `max_share`: the share of live rows a run may touch, 0 for a cleanup.
+
+**Backfill** holds a run to the slices that start in its data interval; the last interval is the one that *starts* at or before
+`--to-date`. A range that is clean already is a run that says so:
+
+```
+airflow backfill create --dag-id queue_cleanup --from-date 2026-11-01 --to-date 2026-11-07
+```
+
+**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
+
+**Example**
+
+```
+airflow dags trigger queue_cleanup --conf '{"queues": ["spool"], "dry_run": true, "reason": "before the upgrade"}'
+mailslice duty run queue_cleanup --queue spool --dry-run       # the same without Airflow
+```
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Asset, Param, dag
+
+from mailslice.duty.airflow.road import Tag, dag_arguments, dry_run_param, duration_param, five_steps, list_queues, queues_param, reason_param, schedule_of
+
+CLEANED = Asset("queue_cleanup", uri="mailslice://queue/cleanup")
+
+
+@dag(
+    dag_id="queue_cleanup",
+    doc_md=__doc__,
+    params={
+        "queues": queues_param(),
+        "dry_run": dry_run_param(),
+        "grace": duration_param(None, title="Grace", description="Time after its end before a slice counts as closed; empty = MAILSLICE_DUTY_GRACE"),
+        "reason": reason_param(),
+        "max_share": Param(
+            0, type="number", minimum=0, maximum=1, title="Largest share of live rows", description="Of the live rows a run may touch; dead rows have no cap"
+        ),
+    },
+    schedule=schedule_of("15 2 * * *"),
+    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=6)),
+)
+def queue_cleanup() -> None:
+    """Plan, check, apply, verify, report: for each queue."""
+    five_steps("queue_cleanup", "cleanup", CLEANED).expand(queue=list_queues())
+
+
+queue_cleanup()

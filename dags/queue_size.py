@@ -1,0 +1,63 @@
+"""### Measures every mail queue, every 15 minutes
+
+How many mails are live, how many dead rows are read over again by every browse, how old the oldest mail is, which recipient domains wait how long (as
+Postfix' `qshape` draws it), how many messages are dead letters, and whether the broker was seen empty, which is what lets a cleanup drop deleted marks.
+
+**Steps, for each queue by itself**
+
+| task | what it does | changes |
+|---|---|---|
+| `plan_size` | Spark: counts slice by slice; looks at the broker once, and again after 15 s when it was empty | nothing |
+| `check_plan` | Great Expectations: every slice read once, sums agree; a failing one publishes nothing | nothing |
+| `apply_size` | publishes the Prometheus text, the picture of the slices, and the broker's sample | artifacts, own keyspace |
+| `verify` | Great Expectations over what was published, read back | nothing |
+| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+
+**Dangers.** None for mail: it reads James' tables and writes none of them. Of live mails it reads the row, never the content;
+addresses leave it as domains only. It costs the broker a few calls of the management API, and Cassandra the read of all rows from contentStart
+on: after a cleanup that is little.
+
+**Params.** `queues`: names, none = all. `domains`: so many in the histogram, the rest is summed up. `sample`: look at the broker.
+`dry_run`: measure and report, publish nothing. `reason`: kept in the ledger.
+
+**Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text file collector at the folder), `slices.svg` and JSON
+with each run. An empty queue says 0; what is unknown is left out.
+
+**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
+
+**Example**
+
+```
+airflow dags trigger queue_size --conf '{"queues": ["spool"]}'
+mailslice duty run queue_size --queue spool --json             # the same without Airflow
+```
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Asset, Param, dag
+
+from mailslice.duty.airflow.road import Tag, dag_arguments, dry_run_param, five_steps, list_queues, queues_param, reason_param, schedule_of
+
+MEASURED = Asset("queue_size", uri="mailslice://queue/size")
+
+
+@dag(
+    dag_id="queue_size",
+    doc_md=__doc__,
+    params={
+        "queues": queues_param(),
+        "dry_run": dry_run_param(),
+        "domains": Param(20, type="integer", minimum=1, maximum=1000, title="Domains", description="In the histogram, the busiest first"),
+        "sample": Param(True, type="boolean", title="Look at the broker", description="Twice, 15 s apart, when it is seen empty"),
+        "reason": reason_param(),
+    },
+    schedule=schedule_of("*/15 * * * *"),
+    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.READS], timeout=timedelta(hours=1)),
+)
+def queue_size() -> None:
+    """Plan, check, apply, verify, report: for each queue."""
+    five_steps("queue_size", "size", MEASURED, apply_in_spark=False).expand(queue=list_queues())
+
+
+queue_size()

@@ -1,0 +1,98 @@
+"""`mailslice bench`: speed and memory against the stores of the settings (issue section E). Queues of its own, emptied afterwards."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mailslice.cli.arguments import count, size
+from mailslice.cli.command import command, group
+from mailslice.cli.output import Output
+from mailslice.model.mail import QueueName
+from mailslice.model.names import queue_name
+
+if TYPE_CHECKING:
+    from mailslice.model.settings import Settings
+
+app = group("Benchmarks against the stores of the settings, in a queue of their own that is emptied afterwards.")
+
+DEFAULT_QUEUE = QueueName("mailslice-bench")
+_MOST_ROWS = 100_000_000
+BenchQueue = Annotated[
+    QueueName, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Made when missing, and removed then; refused when it holds mails.")
+]
+Slices = Annotated[int, typer.Option("--slices", parser=count("--slices", most=100_000), metavar="N", help="Slices that hold the dead rows.")]
+
+
+@command(app, "hotpath")
+def hotpath(
+    out: Output,
+    *,
+    queue: BenchQueue = DEFAULT_QUEUE,
+    mails: Annotated[int, typer.Option("--count", parser=count("--count", most=10_000_000), metavar="N", help="Mails.")] = 2000,
+    each: Annotated[int, typer.Option("--size", parser=size("--size"), metavar="BYTES", help="Bytes of a mail: 4096, 200k, 25M.")] = 4096,
+    in_flight: Annotated[int, typer.Option("--in-flight", parser=count("--in-flight", most=4096), metavar="K", help="Mails in flight.")] = 64,
+    repeat: Annotated[int, typer.Option("--repeat", parser=count("--repeat", most=1000), metavar="N", help="Runs; the median of each figure is given.")] = 1,
+) -> None:
+    """Enqueue, then dequeue and complete; beside it each store's own limit, measured alone in the same run."""
+    from mailslice.cli.bench_hotpath import measure
+
+    out.one(measure(_settings(), queue, mails=mails, each=each, in_flight=in_flight, repeat=repeat, say=_say(out)))
+
+
+@command(app, "size")
+def size_(
+    out: Output,
+    *,
+    queue: BenchQueue = DEFAULT_QUEUE,
+    live: Annotated[int, typer.Option("--live", parser=count("--live"), metavar="N", help="Live mails.")] = 1000,
+    dead: Annotated[int, typer.Option("--dead", parser=count("--dead", least=0, most=_MOST_ROWS), metavar="N", help="Dead rows among them.")] = 100_000,
+    slices: Slices = 100,
+) -> None:
+    """Size and browse with live mails among dead rows, before and after a cleanup."""
+    from mailslice.cli.bench_view import measure_view
+
+    found = measure_view(_settings(), queue, live=live, dead=dead, slices=slices, say=_say(out))
+    out.one({key: found[key] for key in ("live", "dead", "slices", "fill_rate", "before", "after")})
+
+
+@command(app, "cleanup")
+def cleanup(
+    out: Output,
+    *,
+    queue: BenchQueue = DEFAULT_QUEUE,
+    rows: Annotated[int, typer.Option("--rows", parser=count("--rows", most=_MOST_ROWS), metavar="N", help="Dead rows.")] = 100_000,
+    slices: Slices = 100,
+) -> None:
+    """A cleanup of dead rows: rows a second of plan and of apply, and the most memory of this process and Spark's."""
+    from mailslice.cli.bench_view import measure_view
+
+    found = measure_view(_settings(), queue, live=1000, dead=rows, slices=slices, say=_say(out))
+    out.one({"slices": slices, **found["cleanup"]})
+
+
+@command(app, "all")
+def all_(
+    out: Output,
+    *,
+    queue: BenchQueue = DEFAULT_QUEUE,
+    largest: Annotated[int, typer.Option("--rows", parser=count("--rows", least=1000, most=_MOST_ROWS), metavar="N", help="Most dead rows.")] = 1_000_000,
+    page: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the page here, too (docs/performance.md).")] = None,
+) -> None:
+    """All of the above with the sizes of the issue: a table, JSON lines with --json, and the page."""
+    from mailslice.cli.bench_all import run_all
+
+    run_all(out, _settings(), queue, largest=largest, page=page, say=_say(out))
+
+
+def _settings() -> "Settings":
+    from mailslice.model.settings import load_settings
+
+    return load_settings()
+
+
+def _say(out: Output) -> Callable[[str], None]:
+    """What happens now, when somebody looks on."""
+    return lambda text: out.note(f"bench: {text}") if sys.stderr.isatty() else None

@@ -1,0 +1,150 @@
+"""Synthetic rows for benchmarks: a queue of its own, filled with dead and live rows that have no content, and cleared away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import Refused
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.model.slices import bucket_of, slice_start
+
+if TYPE_CHECKING:
+    from mailslice.model.settings import Settings
+    from mailslice.stores import Stores
+
+NAME_PREFIX = "mailslice-bench-"
+"""Names of synthetic mails begin so: what else is in the queue is somebody's mail."""
+OWN_QUEUES = "mailslice-bench"
+"""Queues whose names begin so belong to benchmarks."""
+_AT_ONCE = 20_000
+_ATTRIBUTES = {"bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'}
+
+
+class BenchQueue:
+    """A queue that holds nothing but synthetic rows."""
+
+    def __init__(self, stores: Stores, name: QueueName) -> None:
+        self.stores = stores
+        self.name = name
+        self._window = stores.settings.queue.slice_window
+
+    def fill(self, rows: int, slices: int, *, dead: bool) -> None:
+        """Insert rows evenly into `slices` closed slices that end a day ago (dead), or into the present slice (live); dead ones get their marks."""
+        newest = slice_start(system_clock() - (timedelta(days=1) if dead else timedelta(0)), self._window)
+        starts = [newest - self._window * back for back in range(slices if dead else 1)]
+        self._first_start(starts[-1])
+        made = (self._row(number, starts[number % len(starts)]) for number in range(rows))
+        while chunk := list(islice(made, _AT_ONCE)):
+            self.stores.tables.written.insert_many(chunk, in_flight=256)
+            if dead:
+                self.stores.tables.deleted.mark_many(self.name, (row.enqueue_id for row in chunk), in_flight=256)
+
+    def empty(self) -> None:
+        """Delete all rows and marks of the queue."""
+        now_us = int(system_clock().timestamp() * 1_000_000)
+        for rows in self.stores.tables.existing:
+            for place in list(rows.places(self.name)):
+                rows.delete_partition(self.name, place, now_us)
+        self.stores.tables.deleted.drop_many(self.name, self.stores.tables.deleted.ids(self.name), in_flight=256)
+
+    def _first_start(self, oldest: datetime) -> None:
+        """Both starts at the oldest slice, as if the queue had always been used; a start of an earlier fill is moved back (nobody else uses this queue)."""
+        now_us = int(system_clock().timestamp() * 1_000_000)
+        for starts in (self.stores.tables.browse_starts, self.stores.tables.content_starts):
+            stored = starts.read(self.name)
+            if stored is None or stored.value > oldest:
+                starts.write(self.name, oldest, max(now_us, stored.written_us + 1 if stored else 0))
+
+    def _row(self, number: int, start: datetime) -> ViewRow:
+        name = f"{NAME_PREFIX}{number}"
+        mail = Mail(name, "alice@bench.example", (f"bob{number % 97}@bench.example",), attributes=_ATTRIBUTES, last_updated_ns=int(start.timestamp()) * 10**9)
+        item = QueuedMail(EnqueueId(uuid4()), mail, BlobId(str(UUID(int=number))), BlobId(str(UUID(int=number + 1))))
+        return ViewRow(self.name, Place(start, bucket_of(name, self.stores.settings.queue.bucket_count)), start, item)
+
+
+@contextmanager
+def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool) -> Iterator[BenchQueue]:
+    """The queue, without a mail; made for the benchmark when missing, and emptied and removed again then.
+
+    `synthetic`: rows are inserted and all are deleted, marks too, and the starts move: that is only done to a queue that nobody else can have used,
+    one that was made for it (or is left of a benchmark that was killed). Refused otherwise, and whenever the queue holds somebody's mails.
+    """
+    from mailslice.cli.door import guard
+    from mailslice.queue import directory
+    from mailslice.stores import open_stores
+
+    with open_stores(replace_shared(settings)) as stores:
+        known = name in directory.known(stores)
+        ours = not known or name.startswith(OWN_QUEUES)
+        if synthetic and not ours:
+            raise Refused(f"queue {name} exists: this benchmark deletes all rows of its queue; name one that does not exist, or leave out --queue")
+        if not known:
+            directory.create(stores, name)
+        guard(stores)
+        queue = BenchQueue(stores, name)
+        _refuse_mails(stores, name)
+        try:
+            if ours:
+                queue.empty()
+            yield queue
+        finally:
+            if ours:
+                queue.empty()
+                _forget(stores, name)
+                _remove(stores, name)
+
+
+def replace_shared(settings: Settings) -> Settings:
+    """Not shared: nobody but the benchmark works on its queue, so marks go with their rows."""
+    return settings.model_copy(update={"queue": settings.queue.model_copy(update={"shared": False})})
+
+
+def _refuse_mails(stores: Stores, name: QueueName) -> None:
+    from mailslice.queue.filters import MailFilter
+    from mailslice.queue.mail_queue import MailQueue
+
+    rows = MailQueue(stores, name, system_clock).browse(MailFilter(), None)
+    foreign = next((row.item.mail.name for row in rows if not row.item.mail.name.startswith(NAME_PREFIX)), None)
+    if foreign is not None:
+        raise Refused(f"queue {name} holds mails that are not a benchmark's ({foreign!r}): give bench a --queue of its own")
+    depth = stores.management.depth(RabbitNames(name).work_queue)
+    if depth is not None and depth.total:
+        raise Refused(f"queue {name} holds {depth.total} messages in RabbitMQ: give bench a --queue of its own")
+
+
+def _forget(stores: Stores, name: QueueName) -> None:
+    """Nothing of the benchmark's runs stays in the ledger or among the artifacts, where `report last` would find it."""
+    from mailslice.duty.artifacts import artifacts, queue_folder
+
+    own = stores.own
+    for run in own.runs.list(None, name, 10_000):
+        own.runs.delete(run)
+        artifacts(stores.settings).remove_folder(queue_folder(run.duty, name))
+    for pending in own.pending_marks.list(name):
+        own.pending_marks.delete(name, pending.run)
+    own.slice_statistics.delete_before(name, system_clock())
+    own.queue_samples.delete(name)
+
+
+def _remove(stores: Stores, name: QueueName) -> None:
+    """Remove the exchanges and queues that were made for the benchmark, with what a stopped one left in them; a queue that is used meanwhile stays."""
+    from pika.exceptions import ChannelClosedByBroker
+
+    from mailslice.stores.rabbitmq.connection import blocking_connection
+
+    names = RabbitNames(name)
+    with blocking_connection(stores.settings.rabbitmq) as connection:
+        for queue in (names.work_queue, names.dead_letter_queue, names.hop_queue, *stores.management.delay_queues(name)):
+            try:
+                connection.channel().queue_delete(queue, if_unused=True)
+            except ChannelClosedByBroker:
+                return
+        for exchange in (names.exchange, names.dead_letter_exchange, names.hop_exchange):
+            connection.channel().exchange_delete(exchange)

@@ -1,0 +1,43 @@
+"""How a function becomes a command: every command takes --json and --debug, and gets an `Output` first."""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from mailslice.cli.output import Output
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, and nothing else on stdout.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and logs.")]
+
+
+def group(help_text: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register `function(out, ...)` as the command `name` of `app`. `--debug` is acted on by `main`, which sees every command end."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        out, *own = signature.parameters.values()
+        if out.name != "out":
+            raise TypeError(f"{function.__qualname__}: the first parameter of a command is out")
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        more = [
+            inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+            for word, annotation in (("as_json", Json), ("debug", Debug))
+        ]
+
+        def run(*, as_json: bool, debug: bool, **given: Any) -> None:  # noqa: ARG001
+            function(Output(as_json), **given)
+
+        run.__name__, run.__qualname__, run.__module__, run.__doc__ = function.__name__, function.__qualname__, function.__module__, function.__doc__
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *more)} | {"return": None}
+        run.__signature__ = inspect.Signature([*own, *more], return_annotation=None)  # type: ignore[attr-defined]
+        app.command(name)(run)
+        return function
+
+    return register

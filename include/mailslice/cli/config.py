@@ -1,0 +1,74 @@
+"""`mailslice config`: the configuration of the queue view that is stored in Cassandra, and the one the settings want."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from mailslice.cli import shapes
+from mailslice.cli.arguments import Reason
+from mailslice.cli.command import command, group
+from mailslice.cli.door import open_stores, record
+from mailslice.cli.output import Output
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+app = group("Configuration of the view: the stored one wins over the settings.")
+
+SAME = "same"
+NOTHING_STORED = "nothing stored: the first start stores the wanted one"
+APPLICABLE = "differs: config apply stores the wanted one"
+REFUSED = "differs: config apply would be refused"
+STRATEGY = "the blob strategy differs from the one James recorded"
+
+
+@command(app, "show")
+def show(out: Output) -> None:
+    """The stored configuration, the wanted one, and the verdict."""
+    with open_stores() as stores:
+        out.one(_comparison(stores))
+
+
+@command(app, "check")
+def check(out: Output) -> None:
+    """Like show; ends with 1 when they differ."""
+    with open_stores() as stores:
+        comparison = _comparison(stores)
+    out.one(comparison)
+    if comparison["verdict"] not in (SAME, NOTHING_STORED):
+        raise typer.Exit(1)
+
+
+@command(app, "apply")
+def apply(out: Output, reason: Reason = None) -> None:
+    """Store the wanted configuration. Asks nothing; refuses what James would refuse: fewer buckets, a window that does not divide the stored one."""
+    from mailslice.queue.configuration import ConfigurationGuard
+
+    with open_stores() as stores:
+        guard = ConfigurationGuard(stores.tables, stores.settings)
+        before = guard.stored()
+        applied = guard.apply()
+        if applied:
+            record(stores.settings, "config apply", None, reason, stored=shapes.configuration(before), wanted=shapes.configuration(guard.stored()))
+        out.one(_comparison(stores) | {"applied": applied})
+
+
+def _comparison(stores: "Stores") -> dict[str, object]:
+    from mailslice.queue.configuration import ConfigurationGuard
+
+    found = ConfigurationGuard(stores.tables, stores.settings).check()
+    if found.stored is None:
+        verdict = NOTHING_STORED
+    elif not found.same_configuration:
+        verdict = REFUSED if found.why_refused else APPLICABLE
+    else:
+        verdict = SAME if found.same_strategy else STRATEGY
+    return {
+        "stored": shapes.configuration(found.stored),
+        "wanted": shapes.configuration(found.wanted),
+        "verdict": verdict,
+        "why": found.why_refused,
+        "recordedBlobStrategy": found.recorded_strategy,
+        "blobStrategy": found.strategy,
+        "source": stores.settings.source,
+    }

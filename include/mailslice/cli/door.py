@@ -1,0 +1,105 @@
+"""How a command comes to its queue: settings, stores, the queue must be known, the configuration guard must agree."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mailslice.model.errors import BadInput, MailsliceError, Refused
+
+if TYPE_CHECKING:
+    from mailslice.model.configuration import ViewConfiguration
+    from mailslice.model.settings import Settings
+    from mailslice.queue.mail_queue import MailQueue
+    from mailslice.stores import Stores
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """A known queue whose configuration was compared with the stored one."""
+
+    settings: Settings
+    stores: Stores
+    queue: MailQueue
+    configuration: ViewConfiguration
+
+
+@contextmanager
+def open_stores() -> Iterator[Stores]:
+    """The stores of the settings; closed at the end."""
+    from mailslice.model.settings import load_settings
+    from mailslice.stores import open_stores as connect
+
+    with connect(load_settings()) as stores:
+        yield stores
+
+
+@contextmanager
+def open_queue(name: str) -> Iterator[OpenQueue]:
+    """The queue `name`: UnknownQueue when RabbitMQ has none of that name, ConfigurationDiffers when the stored configuration is another."""
+    from mailslice.model.clock import system_clock
+    from mailslice.queue import directory
+    from mailslice.queue.mail_queue import MailQueue
+
+    with open_stores() as stores:
+        directory.require(stores, name)
+        yield OpenQueue(stores.settings, stores, MailQueue(stores, name, system_clock), guard(stores))
+
+
+def guard(stores: Stores) -> ViewConfiguration:
+    """The configuration to work by, once the stored one and the settings agree (the first start of a deployment stores it, as James does)."""
+    from mailslice.queue.configuration import ConfigurationGuard
+
+    return ConfigurationGuard(stores.tables, stores.settings).ensure()
+
+
+def who() -> str:
+    """Who acts, for decisions and ledger rows: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user id without a name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on stderr, unless `yes`: stdout is for answers. Refused when the reply is not y or yes, or there is none."""
+    if yes:
+        return
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise Refused("not confirmed: nothing was changed")
+
+
+def need_yes(yes: bool, doing: str) -> None:
+    """BadInput when nobody can be asked."""
+    if not yes and not sys.stdin.isatty():
+        raise BadInput(f"{doing} asks first, and there is no terminal to ask on: give --yes (or --dry-run to only see how many)")
+
+
+def record(settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object) -> None:
+    """Keep who did what and why: a JSON file below `decisions/` of the artifacts location.
+
+    What was done is done: a location that cannot be written is a warning, not an error.
+    """
+    import json
+    import secrets
+
+    from mailslice.cli.output import iso, plain
+    from mailslice.duty.artifacts import artifacts
+    from mailslice.model.clock import system_clock
+
+    now = system_clock()
+    decision = {"time": iso(now), "who": who(), "action": action, "queue": queue, "reason": reason, **facts}
+    try:
+        artifacts(settings).write(f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json", json.dumps(plain(decision)).encode() + b"\n")
+    except MailsliceError as error:
+        log.warning("%s was done, but not recorded: %s", action, error)

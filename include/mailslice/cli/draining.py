@@ -1,0 +1,168 @@
+"""`worker drain`: take mails off a queue and give each one outcome, a line a mail after mark and ack."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from mailslice.cli import shapes
+from mailslice.codec.shown import shown
+
+if TYPE_CHECKING:
+    from mailslice.cli.output import Output
+    from mailslice.worker import Deliveries, Delivery, QueueWorker
+
+
+_PATIENCE = timedelta(seconds=10)
+"""How long a store may be away before the command ends with 4."""
+_ASIDE_AFTER = 0.3
+"""Seconds without a new mail before one that was retried already gets its next turn."""
+
+
+class Outcome(StrEnum):
+    """What happens to each mail."""
+
+    SUCCESS = "success"
+    RETRY = "retry"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How to drain. `most` None: until the queue is idle."""
+
+    most: int | None
+    outcome: Outcome
+    idle: timedelta
+    prefetch: int
+    reason: str
+
+
+class Draining:
+    """One run of `worker drain`.
+
+    A retried mail comes back at once. It is set aside until nothing new has come for a while, so that every mail gets its turn;
+    without `most` it is not retried twice, else the run would never end.
+    """
+
+    def __init__(self, worker: QueueWorker, wanted: Wanted, out: Output) -> None:
+        self._worker = worker
+        self._wanted = wanted
+        self._out = out
+        self._running: set[asyncio.Task[None]] = set()
+        self._aside: deque[Delivery] = deque()
+        self._seen: set[UUID] = set()
+        self._started = 0
+        self.handled = 0
+
+    async def run(self) -> None:
+        """Until `most` mails are handled or the queue has given nothing for `idle`. What was fetched beyond that goes back to the queue."""
+        async with aclosing(self._worker.deliveries(self._prefetch(), give_up_after=_PATIENCE)) as deliveries:
+            try:
+                await self._take(deliveries)
+            finally:
+                if self._running:
+                    await asyncio.wait(self._running)
+            self._raise_failed()
+
+    def _prefetch(self) -> int:
+        """No more than may be handled; retried mails that are set aside take room, too."""
+        if self._wanted.most is None or self._wanted.outcome is Outcome.RETRY:
+            return self._wanted.prefetch
+        return min(self._wanted.prefetch, self._wanted.most)
+
+    async def _take(self, deliveries: Deliveries) -> None:
+        loop = asyncio.get_running_loop()
+        coming = asyncio.ensure_future(_next(deliveries))
+        last_new = loop.time()
+        try:
+            while self._wanted.most is None or self._started < self._wanted.most:
+                self._raise_failed()
+                pause = None if self._running else self._pause(deliveries, loop.time() - last_new)
+                if pause is not None and pause <= 0:
+                    if not self._again():
+                        return
+                    continue
+                await asyncio.wait({coming, *self._running}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                if coming.done():
+                    delivery = coming.result()
+                    if delivery is None:
+                        return
+                    coming = asyncio.ensure_future(_next(deliveries))
+                    if self._accept(delivery):
+                        last_new = loop.time()
+        finally:
+            coming.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await coming
+
+    def _pause(self, deliveries: Deliveries, quiet: float) -> float:
+        """Seconds until nothing more is waited for: a mail that was set aside gets its turn, or the queue counts as idle."""
+        if self._aside and self._wanted.most is not None:
+            return _ASIDE_AFTER - quiet
+        # Mails that are set aside keep their content in memory, which others may wait for: then the broker counts as giving for ever.
+        return self._wanted.idle.total_seconds() - (quiet if self._aside else deliveries.idle_seconds)
+
+    def _again(self) -> bool:
+        """Retry once more a mail that was set aside; False when there is none, or the number of mails is not limited."""
+        if not self._aside or self._wanted.most is None:
+            return False
+        self._start(self._aside.popleft())
+        return True
+
+    def _accept(self, delivery: Delivery) -> bool:
+        """Whether this mail is new to this run; it is handled then, else set aside."""
+        if self._wanted.outcome is Outcome.RETRY and delivery.item.enqueue_id in self._seen:
+            self._aside.append(delivery)
+            return False
+        self._start(delivery)
+        return True
+
+    def _start(self, delivery: Delivery) -> None:
+        self._started += 1
+        if self._wanted.outcome is Outcome.RETRY:
+            self._seen.add(delivery.item.enqueue_id)
+        self._running.add(asyncio.create_task(self._handle(delivery)))
+
+    def _raise_failed(self) -> None:
+        """The first failure of a handled mail; those that are done are forgotten."""
+        done = {task for task in self._running if task.done()}
+        self._running -= done
+        for task in done:
+            task.result()
+
+    async def _handle(self, delivery: Delivery) -> None:
+        digest = hashlib.sha256(delivery.content).hexdigest()
+        match self._wanted.outcome:
+            case Outcome.SUCCESS:
+                await delivery.complete()
+            case Outcome.RETRY:
+                await delivery.retry()
+            case Outcome.REJECT:
+                await delivery.reject(self._wanted.reason)
+        self.handled += 1
+        mail = delivery.item.mail
+        item: dict[str, object] = {
+            "enqueueId": delivery.item.enqueue_id,
+            "name": mail.name,
+            "sender": mail.sender,
+            "recipients": list(mail.recipients),
+            "state": mail.state,
+            "attributes": shapes.attributes(mail),
+            "sha256": digest,
+            "bytes": len(delivery.content),
+            "redelivered": delivery.redelivered,
+            "outcome": self._wanted.outcome,
+        }
+        self._out.line(item, f"{self._wanted.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}")
+
+
+async def _next(deliveries: Deliveries) -> Delivery | None:
+    return await anext(deliveries, None)

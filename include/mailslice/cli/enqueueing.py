@@ -1,0 +1,187 @@
+"""`mail enqueue`: many mails in flight, few in memory. A mail that cannot be enqueued is listed at the end, and the rest goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from mailslice.cli import shapes
+from mailslice.codec.addresses import NULL_SENDER
+from mailslice.codec.files import FoundMail, read_mails, too_large
+from mailslice.codec.mime import envelope
+from mailslice.codec.shown import shown
+from mailslice.model.errors import BadInput, MailsliceError, TryAgain
+from mailslice.model.mail import Mail
+
+if TYPE_CHECKING:
+    from mailslice.cli.output import Output
+    from mailslice.worker import QueueWorker
+
+IN_FLIGHT = 64
+_BYTES_IN_FLIGHT = 64 * 1024 * 1024
+"""Content held at once, but for a single mail that is larger: what keeps 64 mails of 25 MB under 300 MB resident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says of every mail; None = as the mail's own headers say. `sender` `<>` is the null sender."""
+
+    sender: str | None
+    recipients: tuple[str, ...]
+    name: str | None
+    state: str
+    delay: timedelta | None
+    max_bytes: int
+
+
+class Enqueuing:
+    """One run of `mail enqueue`: prints a line for each mail as soon as it is durable, and keeps what failed."""
+
+    def __init__(self, worker: QueueWorker, given: Given, out: Output) -> None:
+        self._worker = worker
+        self._given = given
+        self._out = out
+        self._budget = _Budget(IN_FLIGHT, _BYTES_IN_FLIGHT)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop: MailsliceError | None = None
+        self.done = 0
+        self.failures: list[dict[str, object]] = []
+
+    async def run(self, paths: Sequence[str]) -> None:
+        """Enqueue all mails of `paths`. Raises TryAgain, after the mails in flight ended, when a store went away."""
+        with _progress(paths) as advance:
+            found = _mails(paths, self._given.max_bytes)
+            while self._stop is None and (mail := await asyncio.to_thread(next, found, None)) is not None:
+                if mail.content is None:
+                    self._failed(mail, mail.error or "cannot be read")
+                    continue
+                await self._budget.take(len(mail.content))
+                task = asyncio.create_task(self._one(mail, mail.content))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                advance(len(mail.content))
+                del mail
+            results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        if self._stop is not None:
+            raise self._stop
+
+    async def _one(self, found: FoundMail, content: bytes) -> None:
+        try:
+            if self._stop is None:
+                await self._enqueue(found, content)
+        except TryAgain as error:
+            self._stop = self._stop or error
+            self._failed(found, str(error))
+        except MailsliceError as error:
+            self._failed(found, str(error))
+        except Exception as error:  # whoever reads our output went away, or a bug: no further mail is enqueued
+            self._stop = self._stop or MailsliceError(str(error))
+            raise
+        finally:
+            self._budget.give_back(len(content))
+
+    async def _enqueue(self, found: FoundMail, content: bytes) -> None:
+        if len(content) > self._given.max_bytes:
+            raise BadInput(too_large(self._given.max_bytes))
+        mail = _mail(self._given, content)
+        queued = await self._worker.enqueue(mail, content, delay=self._given.delay)
+        self.done += 1
+        item: dict[str, object] = {
+            "enqueueId": queued.enqueue_id,
+            "name": mail.name,
+            "sender": mail.sender,
+            "recipients": list(mail.recipients),
+            "state": mail.state,
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "path": found.label,
+        }
+        self._out.line(item, f"{queued.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}  {shown(found.label)}")
+
+    def _failed(self, found: FoundMail, error: str) -> None:
+        self.failures.append({"error": error, "path": found.label})
+
+
+def _mail(given: Given, content: bytes) -> Mail:
+    from_headers = envelope(content) if given.sender is None or not given.recipients else None
+    sender = (None if given.sender == NULL_SENDER else given.sender) if given.sender is not None else from_headers.sender if from_headers else None
+    recipients = given.recipients or (from_headers.recipients if from_headers else ())
+    if not recipients:
+        raise BadInput("the headers name no recipient; give --recipient")
+    now_ns = time.time_ns()
+    return Mail(
+        name=given.name or f"Mail{now_ns // 1_000_000}-{uuid4()}",
+        sender=sender,
+        recipients=recipients,
+        state=given.state,
+        last_updated_ns=now_ns // 1_000_000 * 1_000_000,
+    )
+
+
+def _mails(paths: Iterable[str], max_bytes: int) -> Iterator[FoundMail]:
+    for path in paths:
+        yield from read_mails(path, max_bytes)
+
+
+class _Budget:
+    """Bounds mails and bytes in flight. A mail larger than all bytes waits until it is alone."""
+
+    def __init__(self, mails: int, size: int) -> None:
+        self._mails = mails
+        self._size = size
+        self._held = 0
+        self._count = 0
+        self._changed = asyncio.Condition()
+
+    async def take(self, size: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._count == 0 or (self._count < self._mails and self._held + size <= self._size))
+            self._held += size
+            self._count += 1
+
+    def give_back(self, size: int) -> None:
+        self._held -= size
+        self._count -= 1
+        asyncio.get_running_loop().create_task(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+@contextmanager
+def _progress(paths: Sequence[str]) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr when that is a terminal: bytes read of all bytes of the paths."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    total = sum(_size(path) for path in paths) or None
+    with Progress(
+        TextColumn("enqueue"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True), redirect_stdout=False, transient=True
+    ) as bar:
+        task = bar.add_task("enqueue", total=total)
+        yield lambda size: bar.advance(task, size)
+
+
+def _size(path: str) -> int:
+    if path == "-" or not Path(path).exists():
+        return 0
+    if Path(path).is_file():
+        return Path(path).stat().st_size
+    return sum(Path(parent, name).stat().st_size for parent, _, names in os.walk(path) for name in names if Path(parent, name).is_file())

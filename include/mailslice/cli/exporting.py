@@ -1,0 +1,85 @@
+"""`queue export`: a .eml file for each mail, byte for byte. Files of others are never overwritten; a file that already holds the same bytes is left."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mailslice.codec.shown import shown
+from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mailslice.cli.output import Output
+    from mailslice.model.mail import ViewRow
+    from mailslice.queue.mail_queue import MailQueue
+
+
+def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder: Path) -> None:
+    """Export `rows` into `folder`, a line each. SomeFailed when a content is lost or a file of that name holds something else."""
+    _prepare(folder)
+    failures: list[dict[str, object]] = []
+
+    def lines() -> Iterator[dict[str, object]]:
+        for row in rows:
+            try:
+                yield _export(queue, row, folder)
+            except (ContentMissing, _TakenError) as error:
+                failures.append({"error": str(error), "enqueueId": row.enqueue_id, "name": row.item.mail.name})
+        yield from failures
+
+    count = out.rows(lines(), ("enqueueId", "name", "path", "bytes", "error"), empty="no mail")
+    if failures:
+        raise SomeFailed(f"{len(failures)} of {count} mails were not exported; they are listed last")
+
+
+class _TakenError(Exception):
+    """The file exists with other content."""
+
+
+def _prepare(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise BadInput(f"{shown(str(folder))} is not a folder") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"{shown(str(folder))} cannot be written to")
+
+
+def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
+    """The enqueue id names the file: unique, and no mail can choose a path."""
+    content = queue.content(row)
+    path = folder / f"{row.enqueue_id}.eml"
+    if path.exists() or path.is_symlink():
+        if path.is_symlink() or path.read_bytes() != content:
+            raise _TakenError(f"{path} exists with other content: left as it is")
+    else:
+        _write(path, content)
+    mail = row.item.mail
+    return {
+        "enqueueId": row.enqueue_id,
+        "name": mail.name,
+        "sender": mail.sender,
+        "recipients": list(mail.recipients),
+        "path": str(path),
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: a killed export leaves no half mail under the final name. A link, unlike a rename, never replaces a file that appeared meanwhile."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        with part.open("xb") as stream:
+            stream.write(content)
+        os.link(part, path)
+    except FileExistsError:
+        raise _TakenError(f"{path} exists: left as it is") from None
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,139 @@
+"""`mailslice mail`: one mail, and new mails."""
+
+import hashlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from mailslice.cli.arguments import Queue, Reason, Sender, address, duration
+from mailslice.cli.command import command, group
+from mailslice.cli.door import open_queue, record
+from mailslice.cli.due import with_next_delivery
+from mailslice.cli.output import Output
+from mailslice.codec.shown import shown
+from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
+from mailslice.model.mail import EnqueueId
+
+if TYPE_CHECKING:
+    from mailslice.model.mail import ViewRow
+    from mailslice.queue.mail_queue import MailQueue
+
+app = group("Mails: show one, enqueue new ones.")
+
+CONTENT_LOST = "content lost"
+
+
+def _enqueue_id(text: object) -> EnqueueId:
+    try:
+        return EnqueueId(UUID(str(text)))
+    except ValueError:
+        raise BadInput(f"--id: {str(text)[:60]!r} is not an enqueue id; allowed: a UUID, as queue browse shows it") from None
+
+
+@command(app, "show")
+def show(
+    out: Output,
+    queue: Queue,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the mail; several mails may have it.")] = None,
+    enqueue_id: Annotated[EnqueueId | None, typer.Option("--id", parser=_enqueue_id, metavar="ID", help="Enqueue id.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Write the content itself to stdout, byte for byte.")] = False,
+) -> None:
+    """One mail of a queue: envelope, state, attributes and headers; or, with --raw, its content."""
+    if (name is None) == (enqueue_id is None):
+        raise BadInput("mail show: give either --name or --id")
+    wanted = f"--name {name!r}" if name is not None else f"--id {enqueue_id}"
+    with open_queue(queue) as opened:
+        rows = opened.queue.find(name=name, enqueue_id=enqueue_id)
+        if not rows:
+            raise BadInput(f"mail show: {queue} has no mail {wanted}; allowed are those that 'mailslice queue browse {queue}' lists")
+        if not raw:
+            for row, shown_row in zip(rows, with_next_delivery(opened.stores, queue, rows), strict=True):
+                out.one(shown_row | _content(opened.queue, row, as_json=out.as_json))
+        elif len(rows) > 1:
+            raise BadInput(f"mail show --raw: {len(rows)} mails of {queue} are {wanted}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}")
+        else:
+            out.raw(opened.queue.content(rows[0]))
+
+
+@command(app, "enqueue")
+def enqueue(
+    out: Output,
+    queue: Queue,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for one mail on stdin.")],
+    *,
+    sender: Sender = None,
+    recipient: Annotated[
+        list[str] | None,
+        typer.Option("--recipient", parser=address("--recipient"), metavar="ADDRESS", help="Envelope recipient; give it several times for several."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the mail; a unique one is made when not given.")] = None,
+    state: Annotated[str, typer.Option("--state", metavar="PROCESSOR", help="James' processor.")] = "root",
+    delay: Annotated[
+        timedelta | None, typer.Option("--delay", parser=duration("--delay"), metavar="DURATION", help="Deliver not before this much time.")
+    ] = None,
+    reason: Reason = None,
+) -> None:
+    """Enqueue mails. Sender and recipients come from the headers when not given. A line a mail once it is durable, then the failures."""
+    from mailslice.cli.enqueueing import Enqueuing, Given
+    from mailslice.cli.loop import run
+    from mailslice.model.settings import load_settings
+    from mailslice.worker import open_worker
+
+    _checked_text("--name", name)
+    _checked_text("--state", state)
+    settings = load_settings()
+    given = Given(sender, tuple(dict.fromkeys(recipient or ())), name, state, delay, settings.queue.max_mail_bytes)
+
+    async def work() -> Enqueuing:
+        async with open_worker(settings, queue) as worker:
+            enqueuing = Enqueuing(worker, given, out)
+            try:
+                await enqueuing.run(paths)
+            finally:
+                if enqueuing.done and reason:
+                    record(settings, "mail enqueue", queue, reason, enqueued=enqueuing.done)
+                _list_failures(out, enqueuing.failures)
+            return enqueuing
+
+    result = run(work())
+    if result.failures:
+        first = result.failures[0]
+        raise SomeFailed(
+            f"{len(result.failures)} of {result.done + len(result.failures)} mails were not enqueued; the first: {first['path']}: {first['error']}"
+        )
+    if not out.as_json:
+        out.note(f"{result.done} mails enqueued to {queue}")
+
+
+def _list_failures(out: Output, failures: list[dict[str, object]]) -> None:
+    """Last: as JSON lines on stdout, for people on stderr."""
+    for failure in failures:
+        if out.as_json:
+            out.one(failure)
+        else:
+            out.note(f"failed: {shown(str(failure['path']))}: {shown(str(failure['error']))}")
+
+
+def _checked_text(place: str, text: str | None) -> None:
+    if text is not None and (not text or len(text) > 1000 or not text.isprintable()):
+        raise BadInput(f"{place}: {text[:60]!r} is not allowed; 1 to 1000 printable characters are")
+
+
+def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, object]:
+    """The header block as text and what identifies the content; a content that is gone is said, not raised."""
+    from mailslice.codec.content import split
+
+    try:
+        content = queue.content(row)
+    except ContentMissing as error:
+        return {"content": CONTENT_LOST, "contentError": str(error), "bytes": None, "sha256": None, "headers": None}
+    header, _ = split(content)
+    headers = bytes(header).decode("utf-8", "replace")
+    return {
+        "content": "present",
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "headers": headers if as_json else headers.splitlines(),
+    }

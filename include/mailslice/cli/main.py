@@ -1,0 +1,141 @@
+"""The entry point `mailslice`: the tree of commands, and how every error becomes one or two lines on stderr and an exit code.
+
+0 done; 1 some inputs failed (or `config check` found a difference); 2 wrong use or input; 3 refused by a guard or a gate; 4 a store is unavailable;
+130 interrupted; 141 whoever read our output closed it.
+"""
+
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from mailslice.cli import bench, config, duty, mail, queue, report, worker
+from mailslice.cli.output import ReaderGoneError
+from mailslice.model.errors import MailsliceError
+
+INTERRUPTED, READER_GONE = 130, 141
+
+app = typer.Typer(
+    name="mailslice",
+    help="Maintain and work a distributed mail queue of RabbitMQ, Cassandra and S3. Settings come from MAILSLICE_* (docs/settings.md).",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+for _name, _group in (
+    ("queue", queue.app),
+    ("mail", mail.app),
+    ("worker", worker.app),
+    ("config", config.app),
+    ("duty", duty.app),
+    ("report", report.app),
+    ("bench", bench.app),
+):
+    app.add_typer(_group, name=_name)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from mailslice import __version__
+
+        print(f"mailslice {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and exit.")) -> None:
+    pass
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line; its exit code. Never raises an Exception: with --debug its traceback is on stderr, else one or two lines."""
+    try:
+        result: Any = app(list(argv), prog_name="mailslice", standalone_mode=False)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the end of the command line: each becomes a line and an exit code
+        return _failed(_first(error), "--debug" in argv)
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """The console script."""
+    # SIGTERM unwinds like Ctrl-C, so that files, connections and child processes of a command are closed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    _quiet(debug="--debug" in sys.argv)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def _first(error: BaseException) -> BaseException:
+    """Of tasks beside each other that failed together, the first failure: the others are nearly always the same. A fault of ours comes first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [_first(each) for each in error.exceptions]
+    return next((leaf for leaf in leaves if not isinstance(leaf, MailsliceError)), leaves[0])
+
+
+def _failed(error: BaseException, debug: bool) -> int:
+    """The exit code of an error, which is said on stderr: ours, wrong use that typer found, a file that cannot be read, or a bug, which says so."""
+    match error:
+        case ReaderGoneError():
+            # What is still buffered has no reader: the interpreter's own flush at exit must not complain either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return READER_GONE
+        case MailsliceError():
+            return _fail(str(error), error.exit_code, debug)
+        case typer.Abort():
+            return _fail("stopped: nothing was done", 2, debug=False)
+        case TyperException():
+            return _misused(error)
+        case OSError() if error.filename is not None:
+            return _fail(f"{error.filename}: {error.strerror}", 2, debug)
+    return _fail(f"{type(error).__name__}: {error} (this is a bug of mailslice; --debug shows where)", 1, debug)
+
+
+def _misused(error: TyperException) -> int:
+    message = error.format_message()
+    if message.startswith("Usage:"):  # a group without a command: its help
+        print(message, file=sys.stderr)
+        return 2
+    context = getattr(error, "ctx", None)
+    return _fail(f"{message}\nSee '{context.command_path if context else 'mailslice'} --help'.", 2, debug=False)
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    lines = [line for line in message.splitlines() if line.strip()][:2] or ["failed"]
+    print("mailslice: " + "\n".join(_safe(line) for line in lines), file=sys.stderr, flush=True)
+    return code
+
+
+def _safe(text: str) -> str:
+    from mailslice.codec.shown import shown
+
+    return shown(text)
+
+
+def _quiet(debug: bool) -> None:
+    """Libraries log to stderr only with --debug. Of mailslice's own warnings those that tell a person what nothing else tells."""
+    logging.basicConfig(stream=sys.stderr, level=logging.DEBUG if debug else logging.CRITICAL, format="%(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger("mailslice").setLevel(logging.DEBUG if debug else logging.WARNING)
+    if not debug:
+        logging.getLogger().handlers[0].addFilter(_tells_more)
+        warnings.simplefilter("ignore")
+
+
+def _tells_more(record: logging.LogRecord) -> bool:
+    """Not what leads to the error that a command ends with: that is said once, at the end."""
+    return record.name.startswith(("mailslice.cli", "mailslice.duty.")) or getattr(record, "action", "") == "dead_letter"

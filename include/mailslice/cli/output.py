@@ -1,0 +1,184 @@
+"""What commands print: a table for people, or one JSON object a line and nothing else on stdout. Notes go to stderr.
+
+Text of mails passes `shown` (control, escape and bidi characters escaped) on its way into a table; JSON escapes every non-ASCII character.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from mailslice.model.durations import format_duration
+
+_BATCH = 500
+"""Rows of one printed table: a stream of any length is shown in tables of this many."""
+_LONGEST_LIST = 4
+_WIDE = 400
+"""Columns of a table that does not go to a terminal: nothing is cut for a file or a pipe."""
+
+
+class ReaderGoneError(Exception):
+    """Whoever read our stdout closed it: there is nobody left to tell."""
+
+
+def iso(instant: datetime) -> str:
+    """ISO 8601 in UTC with Z, with milliseconds only when there are some."""
+    instant = instant.astimezone(UTC)
+    return instant.isoformat(timespec="milliseconds" if instant.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def plain(value: object) -> Any:  # noqa: PLR0911 - one line a type
+    """`value` as JSON has it: times as ISO 8601, ids as text, durations in their shortest form, bytes as text."""
+    match value:
+        case datetime():
+            return iso(value)
+        case timedelta():
+            return format_duration(value)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).decode("utf-8", "replace")
+        case Enum():
+            return value.value
+        case UUID():
+            return str(value)
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)
+
+
+def json_line(value: Mapping[str, object]) -> str:
+    """One line of ASCII: every control and non-ASCII character is escaped, so no mail can draw on a terminal."""
+    return json.dumps(plain(value), ensure_ascii=True, separators=(", ", ": "))
+
+
+def cell(value: object) -> str:
+    """`value` as a cell of a table: safe for a terminal, without markup."""
+    from mailslice.codec.shown import shown
+
+    value = plain(value)
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return "\n".join(f"{shown(str(key))}: {cell(item)}" for key, item in value.items()) or "-"
+    if isinstance(value, list):
+        return _listed(value) or "-"
+    return shown(str(value))
+
+
+def _listed(items: list[Any]) -> str:
+    """Numbers beside each other, objects of one shape as a grid, all else under each other."""
+    if items and all(re.fullmatch(r"\d+\+?", str(item)) for item in items):
+        return " ".join(f"{item:>5}" for item in items)
+    if items and all(isinstance(item, dict) and list(item) == list(items[0]) for item in items):
+        lines = [[cell(key) for key in items[0]], *([cell(each) for each in item.values()] for item in items)]
+        if not any("\n" in text for line in lines for text in line):
+            widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+            return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(cell(item) for item in items)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command prints. `as_json`: JSON lines instead of tables."""
+
+    as_json: bool = False
+
+    def one(self, item: Mapping[str, object]) -> None:
+        """One object: a JSON line, or its keys and values under each other."""
+        if self.as_json:
+            self._write(json_line(item) + "\n")
+        else:
+            self._table((), [{"": key, " ": value} for key, value in item.items()], header=False)
+
+    def rows(self, items: Iterable[Mapping[str, object]], columns: Sequence[str] = (), empty: str = "nothing found") -> int:
+        """A stream of objects, each a JSON line at once, or tables that show `columns` (all keys when none are named). How many there were."""
+        if self.as_json:
+            return sum(self._write(json_line(item) + "\n") for item in items)
+        stream, count = iter(items), 0
+        while batch := list(islice(stream, _BATCH)):
+            self._table(columns or list(batch[0]), batch)
+            count += len(batch)
+        if not count:
+            self.note(empty)
+        return count
+
+    def line(self, item: Mapping[str, object], sentence: str) -> None:
+        """One of many objects that appear one by one: a JSON line, or `sentence`, which the caller has made safe to show."""
+        self._write((json_line(item) if self.as_json else sentence) + "\n")
+
+    def raw(self, content: bytes) -> None:
+        """Bytes as they are."""
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError as exc:
+            raise ReaderGoneError from exc
+
+    def note(self, text: str) -> None:
+        """A sentence for people, on stderr."""
+        print(text, file=sys.stderr, flush=True)
+
+    def _table(self, columns: Sequence[str], items: Sequence[Mapping[str, object]], header: bool = True) -> None:
+        from rich.box import SIMPLE
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE, show_header=header, pad_edge=False)
+        columns = columns or list(items[0])
+        for column in columns:
+            table.add_column(Text(column), overflow="fold", justify="right" if _numeric(items, column) else "left")
+        for item in items:
+            table.add_row(*(Text(cell(_brief(item.get(column)) if header else item.get(column))) for column in columns))
+        console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False, emoji=False)
+        with console.capture() as text:
+            console.print(table)
+        self._write("".join(_trimmed(text.get())))
+
+    def _write(self, text: str) -> int:
+        """Always 1: what was written can be counted."""
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError as exc:
+            raise ReaderGoneError from exc
+        except UnicodeEncodeError:
+            encoding = sys.stdout.encoding or "ascii"
+            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            sys.stdout.flush()
+        return 1
+
+
+def _numeric(items: Sequence[Mapping[str, object]], column: str) -> bool:
+    return all(isinstance(item.get(column), int | float) and not isinstance(item.get(column), bool) for item in items)
+
+
+def _brief(value: object) -> object:
+    """In a table of many, a long list is cut: a mail may have a thousand recipients. JSON and the view of one object have all."""
+    if isinstance(value, list | tuple) and len(value) > _LONGEST_LIST:
+        return [*value[:_LONGEST_LIST], f"and {len(value) - _LONGEST_LIST} more"]
+    return value
+
+
+def _trimmed(text: str) -> Iterator[str]:
+    """Without the blanks that end a table's lines, and without its empty first and last line."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    while lines and not lines[0]:
+        del lines[0]
+    while lines and not lines[-1]:
+        del lines[-1]
+    return (line + "\n" for line in lines)

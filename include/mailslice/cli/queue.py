@@ -1,0 +1,200 @@
+"""`mailslice queue`: queues as a whole, and the mails that wait in them."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mailslice.cli import shapes
+from mailslice.cli.arguments import DryRun, Limit, Name, OlderThan, Queue, Reason, Recipient, Sender, Yes
+from mailslice.cli.command import command, group
+from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, open_stores, record
+from mailslice.cli.due import with_next_delivery
+from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import QueueName
+
+if TYPE_CHECKING:
+    from mailslice.queue.filters import MailFilter
+    from mailslice.stores import Stores
+
+app = group("Queues: create, look, count, delete.")
+
+
+@command(app, "create")
+def create(out: Output, queue: Queue, reason: Reason = None) -> None:
+    """Create a queue: James' exchanges and queues in RabbitMQ, tables and bucket where they are missing. An existing queue stays as it is."""
+    from mailslice.queue import directory
+
+    with open_stores() as stores:
+        directory.create(stores, queue)
+        record(stores.settings, "queue create", queue, reason)
+        out.one(_summary(stores, queue))
+
+
+@command(app, "list")
+def list_(out: Output) -> None:
+    """All mail queues that RabbitMQ has, with their sizes."""
+    from mailslice.queue import directory
+
+    with open_stores() as stores:
+        out.rows((_summary(stores, name) for name in directory.known(stores)), empty="there is no mail queue; create one: mailslice queue create QUEUE")
+
+
+@command(app, "show")
+def show(out: Output, queue: Queue) -> None:
+    """One queue: size, starts, configuration, and what RabbitMQ counts."""
+    with open_queue(queue) as opened:
+        out.one(_details(opened))
+
+
+@command(app, "size")
+def size(out: Output, queue: Queue) -> None:
+    """How many mails are in the queue: exact to the last enqueue, delayed mails included."""
+    with open_queue(queue) as opened:
+        out.one({"queue": queue, "size": opened.queue.size()})
+
+
+@command(app, "browse")
+def browse(
+    out: Output, queue: Queue, *, limit: Limit = None, sender: Sender = None, recipient: Recipient = None, name: Name = None, older_than: OlderThan = None
+) -> None:
+    """The mails of the queue, without their content."""
+    with open_queue(queue) as opened:
+        wanted = _filter(sender, recipient, name, older_than)
+        rows = with_next_delivery(opened.stores, queue, opened.queue.browse(wanted, limit))
+        out.rows(rows, shapes.MAIL_COLUMNS, empty="no mail")
+
+
+@command(app, "slices")
+def slices(out: Output, queue: Queue) -> None:
+    """Live and dead rows of each slice."""
+    with open_queue(queue) as opened:
+        rows = ({"queue": queue, "slice": counts.slice_start, "live": counts.live, "dead": counts.dead} for counts in opened.queue.slices())
+        out.rows(rows, ("slice", "live", "dead"), empty="no slice holds a row")
+
+
+@command(app, "delete")
+def delete(
+    out: Output,
+    queue: Queue,
+    *,
+    sender: Sender = None,
+    recipient: Recipient = None,
+    name: Name = None,
+    older_than: OlderThan = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    reason: Reason = None,
+) -> None:
+    """Delete mails by sender, recipient or name, or several of them together, and age. RabbitMQ's messages of deleted mails are dropped at delivery."""
+    if sender is None and recipient is None and name is None:
+        raise BadInput(f"queue delete {queue}: give at least one of --sender, --recipient, --name (--older-than only narrows them; queue clear deletes all)")
+    if not dry_run:
+        need_yes(yes, "queue delete")
+    with open_queue(queue) as opened:
+        wanted = _filter(sender, recipient, name, older_than)
+        _delete(out, opened, wanted, yes=yes, dry_run=dry_run, reason=reason)
+
+
+@command(app, "clear")
+def clear(out: Output, queue: Queue, yes: Yes = False, dry_run: DryRun = False, reason: Reason = None) -> None:
+    """Delete all mails of a queue."""
+    if not dry_run:
+        need_yes(yes, "queue clear")
+    with open_queue(queue) as opened:
+        _delete(out, opened, None, yes=yes, dry_run=dry_run, reason=reason)
+
+
+@command(app, "flush")
+def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
+    """Deliver delayed mails now."""
+    from mailslice.cli.loop import run
+    from mailslice.model.settings import load_settings
+    from mailslice.worker import open_worker
+
+    settings = load_settings()
+
+    async def deliver() -> int:
+        async with open_worker(settings, queue) as worker:
+            return await worker.flush()
+
+    flushed = run(deliver())
+    record(settings, "queue flush", queue, reason, flushed=flushed)
+    out.one({"queue": queue, "flushed": flushed})
+
+
+@command(app, "export")
+def export(
+    out: Output,
+    queue: Queue,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Created when missing; nothing in it is overwritten.")],
+    *,
+    limit: Limit = None,
+    sender: Sender = None,
+    recipient: Recipient = None,
+    name: Name = None,
+    older_than: OlderThan = None,
+) -> None:
+    """Write the mails of a queue as .eml files, byte for byte, and a line each. They stay in the queue."""
+    from mailslice.cli.exporting import export_mails
+
+    with open_queue(queue) as opened:
+        export_mails(out, opened.queue, opened.queue.browse(_filter(sender, recipient, name, older_than), limit), folder)
+
+
+def _delete(out: Output, opened: OpenQueue, wanted: "MailFilter | None", *, yes: bool, dry_run: bool, reason: str | None) -> None:
+    queue = opened.queue.name
+    if dry_run or not yes:
+        matching = opened.queue.delete(wanted, dry_run=True) if wanted else opened.queue.size()
+        if dry_run:
+            out.one({"queue": queue, "deleted": matching, "dryRun": True})
+            return
+        confirm(f"Delete {matching} mails of {queue}?", yes)
+    deleted = opened.queue.delete(wanted, dry_run=False) if wanted else opened.queue.clear()
+    record(opened.settings, "queue delete" if wanted else "queue clear", queue, reason, deleted=deleted)
+    out.one({"queue": queue, "deleted": deleted})
+
+
+def _filter(sender: str | None, recipient: str | None, name: str | None, older_than: timedelta | None) -> "MailFilter":
+    from mailslice.queue.filters import MailFilter
+
+    return MailFilter(sender=sender, recipient=recipient, name=name, older_than=older_than)
+
+
+def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
+    from mailslice.model.clock import system_clock
+    from mailslice.model.names import RabbitNames
+    from mailslice.queue.mail_queue import MailQueue
+
+    names = RabbitNames(name)
+    work, dead = stores.management.depth(names.work_queue), stores.management.depth(names.dead_letter_queue)
+    return {
+        "queue": name,
+        "table": stores.settings.queue.table,
+        "size": MailQueue(stores, name, system_clock).size(),
+        "ready": work.ready if work else None,
+        "unacknowledged": work.unacknowledged if work else None,
+        "deadLetters": dead.ready if dead else None,
+    }
+
+
+def _details(opened: OpenQueue) -> dict[str, object]:
+    stores, name = opened.stores, opened.queue.name
+    browse, content = stores.tables.browse_starts.read(name), stores.tables.content_starts.read(name)
+    return _summary(stores, name) | {
+        "configuration": shapes.configuration(opened.configuration),
+        "browseStart": browse.value if browse else None,
+        "contentStart": content.value if content else None,
+        "delayed": _delayed(stores, name),
+    }
+
+
+def _delayed(stores: "Stores", name: QueueName) -> int | None:
+    """Messages in the delay levels and on their hop between them; null when RabbitMQ has no figures yet."""
+    from mailslice.model.names import RabbitNames
+
+    names = (RabbitNames(name).hop_queue, *stores.management.delay_queues(name))
+    depths = [stores.management.depth(queue) for queue in names if stores.management.queue_exists(queue)]
+    return None if None in depths else sum(depth.total for depth in depths if depth)

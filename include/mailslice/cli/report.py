@@ -1,0 +1,63 @@
+"""`mailslice report`: what runs of duties did, from the ledger."""
+
+from typing import Annotated
+
+import typer
+
+from mailslice.cli.arguments import Limit
+from mailslice.cli.command import command, group
+from mailslice.cli.door import open_stores
+from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import QueueName
+from mailslice.model.names import queue_name
+
+app = group("Reports of duty runs.")
+
+Duty = Annotated[str | None, typer.Option("--duty", metavar="DUTY", help="Only runs of this duty.")]
+OfQueue = Annotated[QueueName | None, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Only runs on this queue.")]
+_COLUMNS = ("run", "duty", "queue", "status", "started", "planned", "applied", "skipped", "failed", "who")
+
+
+@command(app, "last")
+def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
+    """The newest report."""
+    from mailslice.duty.ledger import Ledger
+
+    _known(duty)
+    with open_stores() as stores:
+        found = Ledger(stores, stores.settings).last(duty, queue)
+        if found is None:
+            raise BadInput(f"report last: there is no run{_of(duty, queue)}; 'mailslice report list' shows all, 'mailslice duty run' makes one")
+        out.one(found)
+
+
+@command(app, "list")
+def list_(out: Output, *, duty: Duty = None, queue: OfQueue = None, limit: Limit = 20) -> None:
+    """The newest reports, newest first."""
+    from mailslice.duty.ledger import Ledger
+
+    _known(duty)
+    with open_stores() as stores:
+        out.rows(Ledger(stores, stores.settings).list(duty, queue, limit or 20), _COLUMNS, empty=f"there is no run{_of(duty, queue)}")
+
+
+@command(app, "show")
+def show(out: Output, run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, as report list shows it.")]) -> None:
+    """One report."""
+    from mailslice.duty.ledger import Ledger
+
+    with open_stores() as stores:
+        out.one(Ledger(stores, stores.settings).show(run))
+
+
+def _known(duty: str | None) -> None:
+    """BadInput when there is no such duty."""
+    if duty is not None:
+        from mailslice.duty.registry import load
+
+        load(duty)
+
+
+def _of(duty: str | None, queue: str | None) -> str:
+    return (f" of {duty}" if duty else "") + (f" on queue {queue}" if queue else "")

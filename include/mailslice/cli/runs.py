@@ -1,0 +1,38 @@
+"""Which run a single step goes on with."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from mailslice.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from mailslice.model.settings import Settings
+
+_TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d)[-:]?(\d\d)[-:]?(\d\d)")
+_LOOKED_AT = 200
+
+
+def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
+    """The newest run of this duty and queue whose earlier steps ended and which waits for `step`. BadInput when there is none.
+
+    A run that did not pass its check does not wait for apply.
+    """
+    from mailslice.duty.artifacts import RunFolder, artifacts, queue_folder
+    from mailslice.duty.context import FILES
+    from mailslice.duty.request import STEPS
+
+    place = artifacts(settings)
+    before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
+    for run in sorted(place.folders(queue_folder(duty, queue)), key=_age, reverse=True)[:_LOOKED_AT]:
+        folder = RunFolder(place, duty, queue, run)
+        if folder.read_json(FILES[step]) is None and all(folder.read_json(FILES[earlier]) is not None for earlier in before):
+            return run
+    raise BadInput(f"no run of {duty} on {queue} waits for {step} in {place.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan")
+
+
+def _age(run: str) -> tuple[str, str]:
+    """Runs by the time in their name, Airflow's (`scheduled__2026-11-20T02-15-00`) as well as ours (`20261120T021500Z-1f3a9c`)."""
+    found = _TIME.search(run)
+    return ("".join(found.groups()) if found else "", run)

@@ -1,0 +1,117 @@
+"""`mailslice worker`: the processes that feed and drain a queue."""
+
+import logging
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from mailslice.cli.arguments import Queue, Reason, count, duration
+from mailslice.cli.command import command, group
+from mailslice.cli.door import open_queue, record
+from mailslice.cli.draining import Outcome
+from mailslice.cli.output import Output
+from mailslice.model.mail import QueueName
+from mailslice.model.names import queue_name
+
+app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
+
+Prefetch = Annotated[int, typer.Option("--prefetch", parser=count("--prefetch", most=65535), metavar="M", help="Mails delivered ahead of their handling.")]
+
+
+@command(app, "drain")
+def drain(
+    out: Output,
+    queue: Queue,
+    *,
+    most: Annotated[
+        int | None, typer.Option("--max", parser=count("--max"), metavar="N", help="End after this many mails; without it, when the queue is idle.")
+    ] = None,
+    outcome: Annotated[Outcome, typer.Option("--outcome", help="What happens to each mail.")] = Outcome.SUCCESS,
+    idle: Annotated[
+        timedelta, typer.Option("--idle", parser=duration("--idle"), metavar="DURATION", help="End when the queue has given nothing for so long.")
+    ] = timedelta(seconds=2),
+    prefetch: Prefetch = 64,
+    reason: Reason = None,
+) -> None:
+    """Take mails off a queue and complete, retry or reject each: a line a mail, after mark and ack."""
+    from mailslice.cli.draining import Draining, Wanted
+    from mailslice.cli.loop import run
+    from mailslice.model.settings import load_settings
+    from mailslice.worker import open_worker
+
+    wanted = Wanted(most, outcome, idle, prefetch, reason or "rejected by mailslice worker drain")
+    settings = load_settings()
+
+    async def work() -> int:
+        async with open_worker(settings, queue) as worker:
+            draining = Draining(worker, wanted, out)
+            try:
+                await draining.run()
+            finally:
+                if draining.handled and reason:
+                    record(settings, f"worker drain {outcome}", queue, reason, handled=draining.handled)
+            return draining.handled
+
+    handled = run(work())
+    if not out.as_json:
+        out.note(f"{handled} mails: {outcome}")
+
+
+@command(app, "run")
+def run_(
+    out: Output,  # noqa: ARG001
+    *,
+    queue: Annotated[QueueName, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Queue to consume.")],
+    handler: Annotated[str, typer.Option("--handler", metavar="MODULE:FUNCTION", help="Called for each mail; relay and maildir are shipped.")],
+    processes: Annotated[int, typer.Option("--processes", parser=count("--processes", most=1024), metavar="N", help="Processes beside each other.")] = 1,
+    prefetch: Prefetch = 16,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", parser=count("--concurrency", most=65535), metavar="K", help="Handlers beside each other in a process.")
+    ] = 8,
+    drain_for: Annotated[
+        timedelta, typer.Option("--drain", parser=duration("--drain"), metavar="DURATION", help="After SIGTERM running handlers may take so long.")
+    ] = timedelta(seconds=30),
+    health_port: Annotated[
+        int | None, typer.Option("--health-port", parser=count("--health-port", least=0, most=65535), metavar="PORT", help="/livez and /metrics; 0 = none.")
+    ] = None,
+) -> None:
+    """Consume a queue with a handler until SIGTERM."""
+    from mailslice.worker.consumer import run_worker
+
+    _log_infos()
+    with open_queue(queue) as opened:
+        settings = opened.settings
+    run_worker(settings, queue, handler, processes, prefetch, concurrency, drain=drain_for, health_port=health_port)
+
+
+@command(app, "smtp-in")
+def smtp_in(
+    out: Output,
+    *,
+    queue: Annotated[QueueName, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Queue that accepted mails go to.")],
+    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; MAILSLICE_SMTP_IN_HOST when not given.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", parser=count("--port", least=0, most=65535), metavar="PORT", help="0 finds a free one; MAILSLICE_SMTP_IN_PORT.")
+    ] = None,
+) -> None:
+    """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable. Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*."""
+    from mailslice.worker.smtp_in import run_smtp_in
+
+    _log_infos()
+    with open_queue(queue) as opened:
+        settings = opened.settings
+    given = {field: value for field, value in (("host", host), ("port", port)) if value is not None}
+    settings = settings.model_copy(update={"smtp_in": settings.smtp_in.model_copy(update=given)})
+    run_smtp_in(
+        settings, queue, lambda *place: out.line({"queue": queue, "host": place[0], "port": place[1]}, f"listening on {place[0]}:{place[1]} for {queue}")
+    )
+
+
+def _log_infos() -> None:
+    """A process that runs for days says on stderr what it does, with the time."""
+    log = logging.getLogger("mailslice")
+    log.setLevel(min(log.level, logging.INFO))
+    for handler in logging.getLogger().handlers:
+        handler.filters.clear()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

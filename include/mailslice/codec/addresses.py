@@ -1,0 +1,42 @@
+"""Mail addresses: what counts as one, and when two are the same.
+
+James compares addresses without regard to case (MailAddress.equals), and so does every filter here. Non-ASCII addresses (SMTPUTF8) are addresses.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mailslice.model.errors import BadInput
+
+NULL_SENDER = "<>"
+_ATOM = r"[^\s\x00-\x20\x7f()<>\[\]:;@\\,.\"]+"
+_QUOTED = r'"(?:[^\x00-\x08\x0a-\x1f\x7f"\\]|\\[^\x00-\x08\x0a-\x1f\x7f])*"'
+_LABEL = r"[^\s\x00-\x2c\x2e\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]+"
+_LITERAL = r"\[[0-9A-Za-z:.\-]+\]"
+_ADDRESS = re.compile(rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_LABEL}(?:\.{_LABEL})*|{_LITERAL})")
+_MOST_BYTES = 320
+"""64 for the local part, 255 for the domain, one for the @."""
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is one bare address: no display name, no angle brackets."""
+    return text.isprintable() and "\ufffd" not in text and len(text.encode("utf-8", "replace")) <= _MOST_BYTES and _ADDRESS.fullmatch(text) is not None
+
+
+def checked_address(text: str, place: str = "address") -> str:
+    """`text` without blanks and angle brackets around it. Raises BadInput naming it when it is no address."""
+    bare = text.strip().removeprefix("<").removesuffix(">")
+    if not is_address(bare):
+        raise BadInput(f"{place}: {text!r} is not a mail address; allowed: local@domain")
+    return bare
+
+
+def checked_sender(text: str, place: str = "sender") -> str | None:
+    """Like `checked_address`, but `<>` and the empty text are the null sender, None."""
+    return None if text.strip() in {"", NULL_SENDER} else checked_address(text, place)
+
+
+def same(left: str | None, right: str | None) -> bool:
+    """Whether two addresses are one, as James compares them; the null sender equals only itself."""
+    return left == right or (left is not None and right is not None and left.casefold() == right.casefold())

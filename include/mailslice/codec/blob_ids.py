@@ -1,0 +1,93 @@
+"""Ids of blobs, which are their keys in S3.
+
+passthrough: a random UUID. deduplication: SHA-256 in standard base64 with padding, as the James of tests/golden/deduplication.json writes it, or
+base64url or hex by setting (James has them by a JVM property); all are read.
+Generation-aware: `FAMILY_GENERATION_` before it, generation = floor(epoch seconds / duration seconds).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from mailslice.model.clock import Clock
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import BlobIdKind, BlobSettings, BlobStrategy, HashEncoding
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
+_PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", re.ASCII)
+_AWARE = re.compile(r"(\d{1,10})_(\d{1,18})_(.+)", re.ASCII | re.DOTALL)
+_MINIO = re.compile(r"(\d{1,10})/(\d{1,18})/(.)/(..)/(.+)", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedBlobId:
+    """The parts of a key; a plain id has neither family nor generation."""
+
+    family: int | None
+    generation: int | None
+    hash: str
+
+
+class BlobIds:
+    """Gives ids to content, by the settings."""
+
+    def __init__(self, settings: BlobSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+
+    def new(self, content: Buffer) -> BlobId:
+        """A fresh random id, or the id of this content."""
+        plain = str(uuid4()) if self._settings.strategy is BlobStrategy.PASSTHROUGH else content_hash(content, self._settings.hash_encoding)
+        if self._settings.id is BlobIdKind.PLAIN:
+            return BlobId(plain)
+        return BlobId(f"{self._settings.family}_{self.generation()}_{plain}")
+
+    def generation(self) -> int:
+        """The present generation."""
+        return (self._clock() - _EPOCH) // timedelta(seconds=1) // max(1, int(self._settings.generation_duration.total_seconds()))
+
+
+def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) -> str:
+    """SHA-256 of the content, by default in standard base64, padding kept.
+
+    A key with an empty path segment (`/` first, or `//`; one hash in 38) is refused or changed by S3 servers that keep files: such a hash is
+    spelled in base64url, which James reads like any id. Only the sharing of that one object with James is given up.
+    """
+    digest = hashlib.sha256(content).digest()
+    match encoding:
+        case HashEncoding.BASE64:
+            text = base64.b64encode(digest).decode()
+            return base64.urlsafe_b64encode(digest).decode() if text.startswith("/") or "//" in text else text
+        case HashEncoding.BASE64URL:
+            return base64.urlsafe_b64encode(digest).decode()
+        case HashEncoding.HEX:
+            return digest.hex()
+
+
+def parse(key: str) -> ParsedBlobId:
+    """The parts of a key, in James' `FAMILY_GENERATION_HASH` and its MinIO form `FAMILY/GENERATION/h/as/h`; whatever else is plain.
+
+    Standard base64 holds slashes: a key that is exactly a plain id is never read as MinIO's form.
+    """
+    if _PLAIN.fullmatch(key):
+        return ParsedBlobId(None, None, key)
+    if aware := _AWARE.fullmatch(key):
+        return ParsedBlobId(int(aware[1]), int(aware[2]), aware[3])
+    if minio := _MINIO.fullmatch(key):
+        return ParsedBlobId(int(minio[1]), int(minio[2]), minio[3] + minio[4] + minio[5])
+    return ParsedBlobId(None, None, key)
+
+
+def is_random(blob_id: str) -> bool:
+    """Whether the id is a UUID, plain or behind its generation: only such a blob belongs to one mail alone and may go at completion (I6)."""
+    return _UUID.fullmatch(parse(blob_id).hash) is not None

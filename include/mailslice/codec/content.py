@@ -1,0 +1,27 @@
+"""Where a mail's header ends. On bytes, so that header + body is the content whatever its line ends, charset or brokenness."""
+
+from __future__ import annotations
+
+import re
+
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
+
+
+def split(content: bytes) -> tuple[memoryview, memoryview]:
+    """The header block up to and including the first empty line, and the body: views, no copies.
+
+    Line ends are CRLF or LF, also mixed. Without an empty line all is header. Content that begins with one has only that line as its header.
+    """
+    view = memoryview(content)
+    end = header_end(content)
+    return view[:end], view[end:]
+
+
+def header_end(content: bytes) -> int:
+    """The number of bytes of the header block, its empty line included."""
+    if content.startswith(b"\n"):
+        return 1
+    if content.startswith(b"\r\n"):
+        return 2
+    found = _EMPTY_LINE.search(content)
+    return found.end() if found else len(content)

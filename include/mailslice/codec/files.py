@@ -1,0 +1,161 @@
+"""Mails in files: *.eml, folders of them, mbox, Maildir, standard input. One mail in memory at a time; what is broken is said, and the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+STDIN = "-"
+_CHUNK = 1 << 20
+_SEPARATOR = re.compile(rb"From \S.*\d{1,2}:\d{2}.*\d{4}")
+"""A `From ` line with a time and a year: counts as one even where no empty line is before it."""
+_QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMail:
+    """A mail and where it was found (`file`, or `mbox#3`), or, without content, why it could not be read."""
+
+    label: str
+    content: bytes | None
+    error: str | None = None
+
+
+def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO | None = None) -> Iterator[FoundMail]:
+    """The mails at `path`: a file *.eml is one mail whatever its bytes, another file is an mbox, a folder is a Maildir or holds *.eml at any depth.
+
+    `-` is one mail on standard input. A mail of more than `max_bytes` gives an error. Nothing is raised for what is found, or not found, there.
+    """
+    if str(path) == STDIN:
+        yield _read(STDIN, stdin or sys.stdin.buffer, max_bytes)
+        return
+    place = Path(path)
+    try:
+        if place.is_dir():
+            yield from _folder(place, max_bytes)
+        elif not place.exists():
+            yield FoundMail(str(place), None, "no such file or folder")
+        elif not place.is_file():
+            yield FoundMail(str(place), None, "neither a file nor a folder")
+        elif place.suffix.lower() == ".eml":
+            yield _read_file(place, max_bytes)
+        else:
+            with place.open("rb") as stream:
+                yield from _Mbox(str(place), stream, max_bytes).mails()
+    except OSError as error:
+        yield FoundMail(str(place), None, error.strerror or str(error))
+
+
+def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
+    try:
+        with path.open("rb") as stream:
+            return _read(str(path), stream, max_bytes)
+    except OSError as error:
+        return FoundMail(str(path), None, error.strerror or str(error))
+
+
+def _read(label: str, stream: BinaryIO, max_bytes: int | None) -> FoundMail:
+    content = stream.read() if max_bytes is None else stream.read(max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
+        return FoundMail(label, None, too_large(max_bytes))
+    return FoundMail(label, content)
+
+
+def too_large(max_bytes: int) -> str:
+    """The words for a mail over the limit."""
+    return f"larger than the limit of {max_bytes} bytes (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
+
+
+def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
+    files = _maildir(folder) if (folder / "new").is_dir() and (folder / "cur").is_dir() else _eml_files(folder)
+    found = False
+    for path in files:
+        found = True
+        yield _read_file(path, max_bytes)
+    if not found and not (folder / "cur").is_dir():
+        yield FoundMail(str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)")
+
+
+def _maildir(folder: Path) -> Iterator[Path]:
+    for part in ("new", "cur"):
+        yield from sorted(path for path in (folder / part).iterdir() if not path.name.startswith(".") and not path.is_dir())
+
+
+def _eml_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(".eml"))
+
+
+class _Mbox:
+    """Streams an mbox.
+
+    A mail begins after a line `From ` that follows an empty line or that has a time and a year, and ends before the empty line ahead of the next one.
+    `>From ` (mboxo) and `>>From ` (mboxrd) lose one `>`. Nothing else of a mail's bytes is touched.
+    """
+
+    def __init__(self, label: str, stream: BinaryIO, max_bytes: int | None) -> None:
+        self._label = label
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._number = 0
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def mails(self) -> Iterator[FoundMail]:
+        inside = after_empty = False
+        preamble = True
+        line_start = True
+        while line := self._stream.readline(_CHUNK):
+            if line_start and self._separates(line, after_empty or preamble):
+                if inside:
+                    yield self._finish()
+                inside, preamble = True, False
+                self._number += 1
+                self._skip_rest(line)
+                line_start, after_empty = True, False
+                continue
+            if preamble and line.strip():
+                preamble = False
+                yield FoundMail(self._label, None, "not an mbox: it does not begin with a line 'From ' (a single mail is named *.eml)")
+            if inside:
+                self._keep(line)
+            after_empty = line_start and line in {b"\n", b"\r\n"}
+            line_start = line.endswith(b"\n")
+        if inside:
+            yield self._finish()
+
+    @staticmethod
+    def _separates(line: bytes, after_empty: bool) -> bool:
+        return line.startswith(b"From ") and (after_empty or _SEPARATOR.match(line) is not None)
+
+    def _skip_rest(self, line: bytes) -> None:
+        while line and not line.endswith(b"\n"):
+            line = self._stream.readline(_CHUNK)
+
+    def _keep(self, line: bytes) -> None:
+        self._size += len(line)
+        if self._max_bytes is not None and self._size > self._max_bytes + _CHUNK:
+            self._parts.clear()  # too large already: only counted from here on
+        else:
+            self._parts.append(line)
+
+    def _finish(self) -> FoundMail:
+        label, size = f"{self._label}#{self._number}", self._size
+        content = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        for empty_line in (b"\n\r\n", b"\n\n"):
+            if content.endswith(empty_line):
+                content = content[: 1 - len(empty_line)]
+                break
+        else:
+            content = b"" if content in {b"\n", b"\r\n"} else content
+        content = _QUOTED_FROM.sub(rb"\1", content)
+        if self._max_bytes is not None and (size > self._max_bytes + _CHUNK or len(content) > self._max_bytes):
+            return FoundMail(label, None, too_large(self._max_bytes))
+        return FoundMail(label, content)

@@ -1,0 +1,267 @@
+r"""A message of the work queue: James' JSON, in James' field order and number form (tests/golden holds what a real James writes).
+
+`encode` is stable to the byte. Jackson writes characters beyond the BMP as two `\uXXXX` escapes and hex digits in upper case; orjson does neither, so
+its output is touched up where such characters occur.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from mailslice.model.errors import Undecodable
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, RecipientHeader
+
+_FIELDS = (
+    "enqueueId",
+    "recipients",
+    "name",
+    "sender",
+    "state",
+    "errorMessage",
+    "lastUpdated",
+    "attributes",
+    "remoteAddr",
+    "remoteHost",
+    "perRecipientHeaders",
+    "headerBlobId",
+    "bodyBlobId",
+)
+_KEYS = tuple(f'"{field}"'.encode() for field in _FIELDS)
+_NULL = orjson.Fragment(b"null")
+_NANOS = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST_NS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1) * _NANOS
+_LATEST_NS = ((datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1) + 1) * _NANOS - 1
+
+_BEYOND_BMP = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
+_ESCAPE = re.compile(rb"\\(?:u00[0-9a-f]{2}|.)")
+_LAST_UPDATED = re.compile(rb'(?<!\\)"lastUpdated"\s*:\s*(-?\d{1,12}(?:\.\d+)?)\s*[,}]')
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+
+
+def encode(item: QueuedMail) -> bytes:
+    """The body of the message, as James writes it. Raises Undecodable when a text holds a lone surrogate or an attribute is not UTF-8."""
+    mail = item.mail
+    try:
+        body = orjson.dumps(
+            {
+                "enqueueId": str(item.enqueue_id),
+                "recipients": mail.recipients,
+                "name": mail.name,
+                "sender": mail.sender,
+                "state": mail.state,
+                "errorMessage": mail.error_message,
+                "lastUpdated": _NULL if mail.last_updated_ns is None else orjson.Fragment(_number(mail.last_updated_ns)),
+                "attributes": {name: str(value, "utf-8") for name, value in mail.attributes.items()},
+                "remoteAddr": mail.remote_addr,
+                "remoteHost": mail.remote_host,
+                "perRecipientHeaders": _grouped(mail.per_recipient_headers),
+                "headerBlobId": item.header_blob_id,
+                "bodyBlobId": item.body_blob_id,
+            }
+        )
+    except (orjson.JSONEncodeError, UnicodeDecodeError) as error:
+        raise Undecodable(f"mail {item.enqueue_id} cannot be written as JSON: {type(error).__name__}") from None
+    if b"\\u00" in body:
+        body = _ESCAPE.sub(_upper, body)
+    if not body.isascii() and _BEYOND_BMP.search(body):
+        body = _BEYOND_BMP.sub(_surrogates, body)
+    return body
+
+
+def decode(body: bytes) -> QueuedMail:
+    """The mail that a message's body holds; fields that James does not write are let pass.
+
+    Raises Undecodable with a short reason, which never holds an address: it goes to the log.
+    """
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Undecodable(f"not JSON: {error.msg} (byte {error.pos})") from None
+    if not isinstance(fields, dict):
+        raise Undecodable("not a JSON object")
+    if any(body.count(key) > 1 for key in _KEYS):
+        _refuse_twice(body)
+    mail = Mail(
+        name=_required(fields, "name"),
+        sender=_sender(fields),
+        recipients=_recipients(fields),
+        state=_optional(fields, "state"),
+        error_message=_optional(fields, "errorMessage"),
+        last_updated_ns=_last_updated(fields, body),
+        attributes={name: _attribute(value).encode() for name, value in _object(fields, "attributes").items()},
+        remote_addr=_optional(fields, "remoteAddr"),
+        remote_host=_optional(fields, "remoteHost"),
+        per_recipient_headers=_flat(_object(fields, "perRecipientHeaders")),
+    )
+    return QueuedMail(_enqueue_id(fields), mail, BlobId(_blob_id(fields, "headerBlobId")), BlobId(_blob_id(fields, "bodyBlobId")))
+
+
+def _number(nanos: int) -> bytes:
+    """Jackson's decimal of an Instant: always nine places, but `0.0` for the epoch itself."""
+    if nanos == 0:
+        return b"0.0"
+    sign, magnitude = ("-", -nanos) if nanos < 0 else ("", nanos)
+    seconds, rest = divmod(magnitude, _NANOS)
+    return f"{sign}{seconds}.{rest:09d}".encode()
+
+
+def _grouped(headers: Sequence[RecipientHeader]) -> dict[str, dict[str, dict[str, list[str]]]]:
+    grouped: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for header in headers:
+        grouped.setdefault(header.recipient, {"header": {}})["header"].setdefault(header.name, []).append(header.value)
+    return grouped
+
+
+def _upper(match: re.Match[bytes]) -> bytes:
+    escape = match[0]
+    return b"\\u" + escape[2:].upper() if len(escape) > 2 else escape
+
+
+def _surrogates(match: re.Match[bytes]) -> bytes:
+    offset = ord(match[0].decode()) - 0x10000
+    return b"\\u%04X\\u%04X" % (0xD800 + (offset >> 10), 0xDC00 + (offset & 0x3FF))
+
+
+def _refuse_twice(body: bytes) -> None:
+    """Two parsers may choose differently between two values of one field, so neither is taken. (An attribute may well be called `name`.)"""
+    for key, times in _top_level_counts(body).items():
+        if times > 1 and key in _FIELDS:
+            raise Undecodable(f"field {key} is given {times} times")
+
+
+def _top_level_counts(body: bytes) -> dict[str, int]:
+    """How often each key of the outermost object is written: the hook sees inner objects first, the outermost one last."""
+    last: list[tuple[str, Any]] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal last
+        last = pairs
+
+    json.loads(body, object_pairs_hook=keep)
+    counts: dict[str, int] = {}
+    for key, _ in last:
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _required(fields: Mapping[str, Any], field: str) -> str:
+    value = fields.get(field)
+    if not isinstance(value, str):
+        raise Undecodable(f"field {field} is missing or not text")
+    return value
+
+
+def _blob_id(fields: Mapping[str, Any], field: str) -> str:
+    value = _required(fields, field)
+    if not value:
+        raise Undecodable(f"field {field} is empty")
+    return value
+
+
+def _optional(fields: Mapping[str, Any], field: str) -> str | None:
+    value = fields.get(field)
+    if value is not None and not isinstance(value, str):
+        raise Undecodable(f"field {field} is not text")
+    return value
+
+
+def _sender(fields: Mapping[str, Any]) -> str | None:
+    sender = _optional(fields, "sender")
+    return None if sender == "<>" else sender
+
+
+def _object(fields: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    value = fields.get(field)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Undecodable(f"field {field} is not an object")
+    return value
+
+
+def _enqueue_id(fields: Mapping[str, Any]) -> EnqueueId:
+    text = _required(fields, "enqueueId")
+    if not _UUID.fullmatch(text):
+        raise Undecodable("field enqueueId is not a UUID")
+    return EnqueueId(UUID(text))
+
+
+def _recipients(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    value = fields.get("recipients")
+    if not isinstance(value, list) or not all(isinstance(recipient, str) for recipient in value):
+        raise Undecodable("field recipients is missing or not a list of text")
+    return tuple(value)
+
+
+def _attribute(value: object) -> str:
+    if not isinstance(value, str):
+        raise Undecodable("an attribute is not text")
+    return value
+
+
+def _flat(recipients: Mapping[str, Any]) -> tuple[RecipientHeader, ...]:
+    if not recipients:
+        return ()
+    try:
+        flat = tuple(
+            RecipientHeader(recipient, name, value)
+            for recipient, headers in recipients.items()
+            for name, values in headers["header"].items()
+            for value in values
+        )
+    except (TypeError, KeyError, AttributeError):
+        raise Undecodable("field perRecipientHeaders is not as James writes it") from None
+    if not all(isinstance(header.value, str) for header in flat):
+        raise Undecodable("a header of perRecipientHeaders is not text")
+    return flat
+
+
+def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
+    """Nanoseconds, exact: read from the digits themselves, because a float keeps only about 16 of them."""
+    value = fields.get("lastUpdated")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _checked(_iso_nanos(value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Undecodable("field lastUpdated is not a number")
+    found = _LAST_UPDATED.findall(body)
+    if len(found) == 1 and float(found[0]) == value:
+        return _checked(_digits_nanos(found[0].decode()))
+    exact = json.loads(body, parse_float=Decimal)["lastUpdated"]  # an inner field of this name, an exponent, or escapes in the key
+    try:
+        return _checked(int(Decimal(exact).scaleb(9).to_integral_value()))
+    except InvalidOperation:
+        return _checked(_LATEST_NS + 1)
+
+
+def _digits_nanos(digits: str) -> int:
+    whole, _, fraction = digits.partition(".")
+    nanos = abs(int(whole)) * _NANOS + int((fraction + "000000000")[:9])
+    return -nanos if digits.startswith("-") else nanos
+
+
+def _iso_nanos(text: str) -> int:
+    instant: datetime | None
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise Undecodable("field lastUpdated is neither a number nor an ISO 8601 instant with its zone")
+    return (instant - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _checked(nanos: int) -> int:
+    if not _EARLIEST_NS <= nanos <= _LATEST_NS:
+        raise Undecodable("field lastUpdated is outside the years 1 to 9999")
+    return nanos

@@ -1,0 +1,114 @@
+"""Mails as people have them: the envelope that a mail's headers tell, read robustly.
+
+Only the header block is parsed, never a body. Whatever the bytes, nothing here raises: what cannot be read as an address is left out.
+"""
+
+from __future__ import annotations
+
+import email.headerregistry
+import email.parser
+import email.policy
+import email.utils
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mailslice.codec.addresses import is_address
+from mailslice.codec.content import header_end
+from mailslice.codec.files import FoundMail, read_mails
+
+__all__ = ["Envelope", "FoundMail", "envelope", "read_mails"]
+
+_SENDER_FIELDS = ("return-path", "sender", "from")
+_RECIPIENT_FIELDS = ("to", "cc", "bcc")
+_RESENT_FIELDS = ("resent-to", "resent-cc", "resent-bcc")
+_WANTED = {*_SENDER_FIELDS, *_RECIPIENT_FIELDS, *_RESENT_FIELDS, "message-id"}
+
+_PARSER = email.parser.BytesHeaderParser(policy=email.policy.compat32)
+_REGISTRY = email.headerregistry.HeaderRegistry(use_default_map=False, base_class=email.headerregistry.BaseHeader)
+_REGISTRY.map_to_type("to", email.headerregistry.AddressHeader)  # type: ignore[arg-type]
+_FOLD = re.compile(r"[\r\n]+[ \t]*")
+_SIMPLE = re.compile(r"(?:[^<>@\"(),:;\\\[\]]*<\s*([^<>\s\"(),:;\\]+)\s*>|([^<>\s\"(),:;\\]+))\s*")
+"""`a@b` or `words <a@b>`: nearly every address; quotes, comments, groups and routes go to the standard library's parser, which is 50 times slower."""
+_LONGEST_PARSED = 20_000
+"""Characters of one field that the standard library's parser is given: its time grows with the square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Sender (None: null sender, or none found), recipients in order and once each, and the Message-ID as written."""
+
+    sender: str | None
+    recipients: tuple[str, ...]
+    message_id: str | None
+
+
+def envelope(content: bytes) -> Envelope:
+    """The envelope by the headers: sender of Return-Path, Sender or From; recipients of To, Cc and Bcc, or of their Resent- forms when those give none."""
+    fields = _fields(bytes(content[: header_end(content)]))
+    recipients = _once(_addresses(fields, _RECIPIENT_FIELDS)) or _once(_addresses(fields, _RESENT_FIELDS))
+    message_ids = fields.get("message-id", [])
+    return Envelope(_sender(fields), recipients, message_ids[0].strip() or None if message_ids else None)
+
+
+def _fields(header: bytes) -> dict[str, list[str]]:
+    """Lower-case name -> unfolded values, as UTF-8 where they are (SMTPUTF8), of the fields that matter here."""
+    fields: dict[str, list[str]] = {}
+    for name, value in _PARSER.parsebytes(header).raw_items():
+        key = str(name).lower()
+        if key in _WANTED:
+            text = str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            fields.setdefault(key, []).append(_FOLD.sub(" ", text))
+    return fields
+
+
+def _sender(fields: dict[str, list[str]]) -> str | None:
+    for name in _SENDER_FIELDS:
+        for value in fields.get(name, []):
+            if name == "return-path" and value.replace(" ", "") == "<>":
+                return None
+            found = next(iter(parse_addresses(value)), None)
+            if found:
+                return found
+    return None
+
+
+def _addresses(fields: dict[str, list[str]], names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        for value in fields.get(name, []):
+            yield from parse_addresses(value)
+
+
+def parse_addresses(value: str) -> list[str]:
+    """The addresses of a header's value, without display names; members of groups, too."""
+    plain = _plain_list(value)
+    found = plain if plain is not None else _parsed(value[:_LONGEST_PARSED])
+    return [address for address in found if is_address(address)]
+
+
+def _plain_list(value: str) -> list[str] | None:
+    """The addresses when each is of the simple form, else None."""
+    found = []
+    for part in value.split(","):
+        text = part.strip()
+        if not text:
+            continue
+        match = _SIMPLE.fullmatch(text)
+        if match is None:
+            return None
+        found.append(match[1] or match[2])
+    return found
+
+
+def _parsed(value: str) -> list[str]:
+    try:
+        return [address.addr_spec for address in _REGISTRY("to", value).addresses]  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - the library's parser raises IndexError and others on broken input; the older one does not
+        return [address for _, address in email.utils.getaddresses([value])]
+
+
+def _once(addresses: Iterable[str]) -> tuple[str, ...]:
+    found: dict[str, str] = {}
+    for address in addresses:
+        found.setdefault(address.casefold(), address)
+    return tuple(found.values())

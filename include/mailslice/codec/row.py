@@ -1,0 +1,97 @@
+"""A row of enqueuedMailsV3 or V4: the same columns in both, so the same code.
+
+V3's collections are not frozen: an empty one reads back as null, which here means empty, as in James.
+Cassandra's timestamps are milliseconds: `lastUpdated` loses what is below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, RecipientHeader, ViewRow
+
+COLUMNS = (
+    "queuename",
+    "timerangestart",
+    "bucketid",
+    "enqueueid",
+    "attributes",
+    "bodyblobid",
+    "enqueuedtime",
+    "errormessage",
+    "headerblobid",
+    "lastupdated",
+    "name",
+    "perrecipientspecificheaders",
+    "recipients",
+    "remoteaddr",
+    "remotehost",
+    "sender",
+    "state",
+)
+"""Column names in the order in which `to_row` gives them and statements name them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def epoch_ms(instant: datetime) -> int:
+    """Milliseconds since the epoch, floored: what a Cassandra timestamp holds."""
+    return (instant - _EPOCH) // _MILLISECOND
+
+
+def instant(value: datetime | int) -> datetime:
+    """A timestamp as the driver gives it (naive UTC) or milliseconds, as an aware datetime."""
+    if isinstance(value, int):
+        return _EPOCH + value * _MILLISECOND
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def to_row(row: ViewRow) -> dict[str, object]:
+    """Column -> driver value, in the order of COLUMNS. Timestamps go as integers, which the driver writes unchanged."""
+    item, mail = row.item, row.item.mail
+    return {
+        "queuename": row.queue,
+        "timerangestart": epoch_ms(row.place.slice_start),
+        "bucketid": row.place.bucket,
+        "enqueueid": item.enqueue_id,
+        "attributes": dict(mail.attributes),
+        "bodyblobid": item.body_blob_id,
+        "enqueuedtime": epoch_ms(row.enqueued_time),
+        "errormessage": mail.error_message,
+        "headerblobid": item.header_blob_id,
+        "lastupdated": None if mail.last_updated_ns is None else mail.last_updated_ns // 1_000_000,
+        "name": mail.name,
+        "perrecipientspecificheaders": [(header.recipient, header.name, header.value) for header in mail.per_recipient_headers],
+        "recipients": list(mail.recipients),
+        "remoteaddr": mail.remote_addr,
+        "remotehost": mail.remote_host,
+        "sender": mail.sender,
+        "state": mail.state,
+    }
+
+
+def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
+    """The row that the driver read, as a mapping, a named tuple, or a plain tuple in the order of COLUMNS.
+
+    A row is as complete as its writer: columns that James leaves null become None or empty.
+    """
+    values: Any = [row[column] for column in COLUMNS] if isinstance(row, Mapping) else row
+    (queue, start, bucket, enqueue_id, attributes, body, enqueued, error, header, updated, name, specific, recipients, addr, host, sender, state) = values
+    mail = Mail(
+        name=name or "",
+        sender=sender,
+        recipients=tuple(recipients or ()),
+        state=state,
+        error_message=error,
+        last_updated_ns=None if updated is None else epoch_ms(instant(updated)) * 1_000_000,
+        attributes={key: bytes(value) for key, value in attributes.items()} if attributes else {},
+        remote_addr=addr,
+        remote_host=host,
+        per_recipient_headers=tuple(RecipientHeader(*header) for header in specific or ()),
+    )
+    item = QueuedMail(EnqueueId(enqueue_id), mail, BlobId(header or ""), BlobId(body or ""))
+    place = Place(instant(start), bucket)
+    return ViewRow(QueueName(queue), place, instant(enqueued) if enqueued is not None else place.slice_start, item)

@@ -1,0 +1,241 @@
+"""Step 3: do what the plan lists, and nothing else: each slice proved again, starts first, rows next, marks with a proof, contentStart last.
+
+Every stage may be the last one: what a killed run left is found by the next plan, or waits in pending_marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.duties.queue_cleanup import decide
+from mailslice.duties.queue_cleanup.deleting import delete_places
+from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
+from mailslice.duties.queue_cleanup.params import Params
+from mailslice.duties.queue_cleanup.pending import register
+from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
+from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
+from mailslice.duties.queue_cleanup.starts import move_browse_start, move_content_start
+from mailslice.duties.queue_cleanup.sweep import register_marks_without_row
+from mailslice.duties.queue_cleanup.view import shape_of, slices_to_read, starts_of, tables_of
+from mailslice.duty import crash
+from mailslice.duty.artifacts import iso
+from mailslice.duty.context import StepContext
+from mailslice.duty.lock import Lock, locked
+from mailslice.model.errors import PlanRefused
+from mailslice.model.slices import slice_start
+from mailslice.spark.compare import Comparison, PlaceKey, PlaceNow, compare
+from mailslice.spark.failures import unreadable
+from mailslice.spark.plan_files import NO_PART, Digest
+from mailslice.spark.slices import instant, millis
+
+OLDEST_PLAN = timedelta(hours=24)
+CHANGED, LIVE_AGAIN = "changed since plan", "live again"
+
+
+@dataclass
+class _Progress:
+    """What was done so far; kept in the run's folder after each stage, for the report of a run that ends early."""
+
+    context: StepContext
+    plan: Plan
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def keep(self, **more: Any) -> None:
+        self.values |= more
+        self.context.folder.write_json("progress.json", self.values)
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Apply the plan of this run. Raises PlanRefused when plan or files were changed, the gate was not passed, or the view's shape is another."""
+    plan = read_plan(context.need("plan"), context.request.run, context.queue)
+    _require_gate(context, plan)
+    with locked(context.stores.own.locks, f"queue_cleanup/{context.queue}", context.request.run) as lock:
+        crash.point("apply:locked")
+        if plan.browse_start is None:
+            return _nothing(context, plan)
+        return _apply(context, plan, lock)
+
+
+def _require_gate(context: StepContext, plan: Plan) -> None:
+    check = context.need("check")
+    if not check.get("success") or check.get("planDigest") != plan.digest:
+        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
+    age = context.clock() - plan.made_at
+    if age > OLDEST_PLAN:
+        hours = timedelta(hours=1)
+        raise PlanRefused(f"the plan of run {context.request.run} is {age / hours:.1f} h old; allowed are {OLDEST_PLAN / hours:.0f} h: plan again")
+
+
+def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
+    stores, queue, params = context.stores, context.queue, context.params(Params)
+    _require_same_shape(context, plan)
+    progress = _Progress(context, plan)
+    low = _lowest_browse_start(context, plan)
+    now = _second_read(context, plan, low)
+    _require_same_rows(plan, now)
+    skipped = _skipped(plan, now)
+    crash.point("apply:after-second-read")
+
+    lock.check()
+    wanted = _browse_start(context, plan, now, low)
+    browse = move_browse_start(stores, queue, wanted, context.clock)
+    crash.point("apply:after-browse-start")
+
+    places = [place for place in plan.places if place.place.slice_start not in skipped]
+    register(context, plan, sum(place.rows for place in places))
+    register_marks_without_row(context, plan)
+    progress.keep(planned=plan.planned, skipped=plan.planned - sum(place.rows for place in places), browseStart=iso(browse))
+    crash.point("apply:after-pending")
+
+    failures = delete_places(context, places, lock, rate=params.rate)
+    crash.point("apply:after-deletes")
+
+    remaining = read_remaining(context, plan)
+    applied = sum(place.rows - remaining.planned_rows(place) for place in places)
+    progress.keep(applied=applied, failed=sum(place.rows for place in places) - applied)
+    crash.point("apply:after-read-back")
+
+    lock.check()
+    marks = drop_proved_marks(context, plan, remaining, rate=params.rate)
+    progress.keep(marks=marks.as_json())
+    crash.point("apply:after-marks")
+
+    lock.check()
+    content = _content_start(context, plan, remaining)
+    crash.point("apply:after-content-start")
+    tried = sum(place.rows for place in places)
+    return _summary(plan, _Outcome(tried, applied, skipped, failures, marks, browse, content, remaining.rows))
+
+
+def _require_same_shape(context: StepContext, plan: Plan) -> None:
+    shape, tables = shape_of(context.stores, context.settings), tables_of(context.stores)
+    if (shape, tables) != (plan.shape, plan.tables):
+        raise PlanRefused(
+            f"the configuration of the queue view changed since the plan was made: it was {plan.shape} in {plan.tables}, it is {shape} in {tables}; plan again"
+        )
+
+
+def _lowest_browse_start(context: StepContext, plan: Plan) -> datetime | None:
+    """The lower of the planned and the stored browseStart: should James have lowered it, the rows from there on are live again."""
+    stored = starts_of(context.stores, context.queue).browse
+    return min(plan.browse_start, stored.value) if stored is not None and plan.browse_start is not None else None
+
+
+def _second_read(context: StepContext, plan: Plan, low: datetime | None) -> list[PlaceNow]:
+    """The second quorum read: every place of every planned slice, and of all slices that browseStart would pass."""
+    parts = {(place.table.value, millis(place.place.slice_start), place.place.bucket): place.part for place in plan.places}
+    slices = {place.place.slice_start for place in plan.places}
+    if plan.new_browse_start is not None and low is not None:
+        passed, _ = slices_to_read(context.stores, context.queue, plan.shape, low, plan.new_browse_start - plan.shape.window)
+        slices |= {start for start in passed if start < plan.new_browse_start}
+    buckets = max([plan.shape.buckets, *(place.place.bucket + 1 for place in plan.places)])
+    wanted = [(table.value, millis(start), bucket) for start in sorted(slices) for bucket in range(buckets) for table in plan.tables]
+    keys = [PlaceKey(*key, parts.pop(key, NO_PART)) for key in wanted]
+    if parts:
+        raise PlanRefused(f"the plan names {len(parts)} places outside the view's tables and buckets, such as {next(iter(parts))}; plan again")
+    if not keys:
+        return []
+    spark = context.spark()
+    what = Comparison(context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS), marks=True)
+    try:
+        found = compare(spark, what, keys)
+    except Exception as error:
+        if problem := unreadable(error):
+            raise PlanRefused(f"the files of the plan below {context.folder.uri}/{PARTS} were changed or removed ({problem}): plan again") from error
+        raise
+    if len(found) != len(keys):
+        raise PlanRefused(f"the second read gave {len(found)} of {len(keys)} places: nothing is known of the others; plan again")
+    return found
+
+
+def _require_same_rows(plan: Plan, now: Sequence[PlaceNow]) -> None:
+    digest = sum((Digest.parse(place.digest) for place in now), Digest())
+    if digest != plan.rows:
+        raise PlanRefused(f"the files of the plan were changed: their rows have the digest {digest}, plan.json says {plan.rows}; plan again")
+
+
+def _skipped(plan: Plan, now: Iterable[PlaceNow]) -> dict[datetime, str]:
+    """Planned slices that are left alone, whole, and why: rows that the plan does not know, or a planned row whose mark is gone."""
+    planned = {millis(place.place.slice_start) for place in plan.places}
+    skipped: dict[datetime, str] = {}
+    for place in now:
+        if place.slice_ms in planned:
+            if place.unmarked_planned:
+                skipped[instant(place.slice_ms)] = LIVE_AGAIN
+            elif place.foreign:
+                skipped.setdefault(instant(place.slice_ms), CHANGED)
+    return skipped
+
+
+def _browse_start(context: StepContext, plan: Plan, now: Sequence[PlaceNow], low: datetime | None) -> datetime | None:
+    """The planned browseStart, or up to the oldest live row of the second read. None, it stays: when it was lowered below what that read covers."""
+    stored = starts_of(context.stores, context.queue).browse
+    if plan.new_browse_start is None or stored is None or low is None or stored.value < low:
+        return None
+    oldest = min((instant(place.slice_ms) for place in now if place.unmarked and decide.is_live(instant(place.slice_ms), stored.value)), default=None)
+    return plan.new_browse_start if oldest is None else min(plan.new_browse_start, slice_start(oldest, plan.shape.window))
+
+
+def _content_start(context: StepContext, plan: Plan, remaining: Remaining) -> datetime | None:
+    stored = starts_of(context.stores, context.queue).content
+    if plan.ranged:
+        return stored.value if stored else None
+    after = stored.value if stored else None
+    oldest = remaining.oldest_row(at_or_after=after)
+    content = move_content_start(context.stores, context.queue, oldest, plan.shape, context.clock)
+    if content is not None:
+        context.stores.own.slice_statistics.delete_before(context.queue, content)
+    return content
+
+
+def _nothing(context: StepContext, plan: Plan) -> dict[str, Any]:
+    stored = starts_of(context.stores, context.queue)
+    positions = {"browseStart": iso(stored.browse.value if stored.browse else None), "contentStart": iso(stored.content.value if stored.content else None)}
+    return {
+        "planDigest": plan.digest,
+        "planned": 0,
+        "applied": 0,
+        "skipped": 0,
+        "failed": 0,
+        "skippedBy": {},
+        "positions": positions,
+        "marks": MarksOutcome().as_json(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of a plan."""
+
+    tried: int
+    applied: int
+    skipped: dict[datetime, str]
+    failures: dict[str, str]
+    marks: MarksOutcome
+    browse: datetime | None
+    content: datetime | None
+    rows_left: int
+
+
+def _summary(plan: Plan, outcome: _Outcome) -> dict[str, Any]:
+    reasons: dict[str, int] = {}
+    for place in plan.places:
+        if why := outcome.skipped.get(place.place.slice_start):
+            reasons[why] = reasons.get(why, 0) + place.rows
+    return {
+        "planDigest": plan.digest,
+        "planned": plan.planned,
+        "applied": outcome.applied,
+        "skipped": plan.planned - outcome.tried,
+        "failed": outcome.tried - outcome.applied,
+        "skippedBy": reasons,
+        "failures": outcome.failures,
+        "skippedSlices": {str(iso(start)): why for start, why in sorted(outcome.skipped.items())},
+        "positions": {"browseStart": iso(outcome.browse), "contentStart": iso(outcome.content)},
+        "moved": {"browseStart": outcome.browse != plan.browse_start, "contentStart": outcome.content != plan.content_start},
+        "marks": outcome.marks.as_json(),
+        "rowsLeft": outcome.rows_left,
+    }

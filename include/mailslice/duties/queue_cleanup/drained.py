@@ -1,0 +1,59 @@
+"""Proof `drained`: the broker was seen empty after the slices were closed (design, section 6; reference/rabbitmq.md).
+
+Two passes 15 s apart, each with work queue, hop queue and all delay levels at zero and no alarm. queue_size takes such samples too; a cleanup
+looks once when it plans and a second time when it applies, and waits for the rest of the 15 s only when the first pass was empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from mailslice.model.clock import Clock
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import QueueName
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import QueueSample
+from mailslice.stores.rabbitmq.management import seen_empty
+
+log = logging.getLogger(__name__)
+
+APART = timedelta(seconds=15)
+
+
+def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | None:
+    """When the queue was seen empty just now; None when it was not, or nobody could say."""
+    at = clock()
+    try:
+        return at if seen_empty(stores, queue) else None
+    except MailsliceError as error:
+        log.info("the broker could not be asked whether %s is empty: %s", queue, error)
+        return None
+
+
+def sample_again(stores: Stores, queue: QueueName, first: datetime | None, clock: Clock, *, sleep: Callable[[float], None] = time.sleep) -> QueueSample | None:
+    """The second pass, APART after the first, kept in queue_samples when it is empty too. None when either pass was not empty.
+
+    A `first` older than ten minutes is not used: that much of a wait is no pair of passes but two samples of a life between.
+    """
+    if first is None or clock() - first > timedelta(minutes=10):
+        first = sample_once(stores, queue, clock)
+        if first is None:
+            return None
+    remaining = (first + APART - clock()).total_seconds()
+    if remaining > 0:
+        sleep(remaining)
+    second = sample_once(stores, queue, clock)
+    if second is None:
+        return None
+    sample = QueueSample(first, second)
+    stores.own.queue_samples.save(queue, sample)
+    return sample
+
+
+def last_seen_empty(stores: Stores, queue: QueueName) -> datetime | None:
+    """The moment that the newest pair of passes speaks for, whoever took it."""
+    sample = stores.own.queue_samples.read(queue)
+    return sample.first_pass if sample is not None else None

@@ -1,0 +1,77 @@
+"""Registered plans: whose rows are deleted, or were about to be, and whose marks still wait for a proof. Their ids are in the plans' own files.
+
+By run and digest: a run whose tasks are cleared and tried again makes another plan, and must not forget the ids of the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mailslice.duties.queue_cleanup.plan_file import Plan, read_plan
+from mailslice.duty.artifacts import RunFolder
+from mailslice.duty.context import StepContext
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import Place
+from mailslice.spark.slices import instant
+from mailslice.stores.cassandra.own import PendingMark
+
+LEFT = "marks-left.json"
+"""How the name of a file in a run's folder ends that holds the marks that are still to go when most of a plan's are dropped."""
+_DIGITS = 12
+
+
+def register(context: StepContext, plan: Plan, rows: int) -> None:
+    """Remember, before any row goes, that this plan's marks are to go when a proof is there."""
+    if rows:
+        file = f"plan-{plan.digest[:_DIGITS]}.json"
+        context.folder.write_json(file, {"decided": plan.decided(), "planDigest": plan.digest})
+        pending = PendingMark(f"{plan.run}#{plan.digest[:_DIGITS]}", context.folder.file(file), str(plan.rows), rows, plan.closed_at)
+        context.stores.own.pending_marks.save(context.queue, pending)
+
+
+def registered_files(context: StepContext) -> set[str]:
+    """The Parquet files of this run that a registered plan of an earlier try needs."""
+    run = context.request.run
+    found = [each for each in context.stores.own.pending_marks.list(context.queue) if each.run.partition("#")[0] == run]
+    summaries = [context.folder.read_json(each.plan.rpartition("/")[2]) for each in found if not each.plan.endswith(LEFT)]
+    return {place.part.file for summary in summaries if summary is not None for place in read_plan(summary, run, context.queue).places}
+
+
+@dataclass(frozen=True)
+class OpenedPending:
+    """A registered plan, opened. `problem` says why its files cannot be used."""
+
+    pending: PendingMark
+    folder: RunFolder
+    plan: Plan | None = None
+    left: tuple[tuple[str, int, int], ...] = ()
+    places: tuple[Place, ...] = ()
+    problem: str | None = None
+
+    @classmethod
+    def open(cls, context: StepContext, current: Plan, pending: PendingMark) -> OpenedPending:
+        run = pending.run.partition("#")[0]
+        folder = replace(context.folder, run=run)
+        file = pending.plan.rpartition("/")[2]
+        try:
+            if file.endswith(LEFT):
+                left = tuple((str(one), int(start), int(bucket)) for one, start, bucket in (folder.read_json(file) or {})["left"])
+                return cls(pending, folder, None, left, tuple({Place(instant(start), bucket) for _, start, bucket in left}))
+            plan = read_plan(folder.read_json(file) or {}, run, context.queue)
+            if plan.digest == current.digest:
+                return cls(pending, folder, current)
+        except (KeyError, TypeError, ValueError, PlanRefused) as error:
+            return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: {error}")
+        if str(plan.rows) != pending.digest:
+            return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: its digest is another")
+        return cls(pending, folder, plan, (), tuple({place.place for place in plan.places}))
+
+    def keep_only(self, context: StepContext, left: list[list[object]]) -> None:
+        """Remember these marks alone, (id, slice in ms, bucket) each; forget the plan when there are none."""
+        table = context.stores.own.pending_marks
+        if not left:
+            table.delete(context.queue, self.pending.run)
+            return
+        file = f"{self.pending.run.rpartition('#')[2]}-{LEFT}"
+        self.folder.write_json(file, {"left": left})
+        table.save(context.queue, replace(self.pending, plan=self.folder.file(file), marks=len(left)))

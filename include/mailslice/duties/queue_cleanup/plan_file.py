@@ -1,0 +1,157 @@
+"""plan.json and plan/: what a plan says, typed, and the digest over all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.duties.queue_cleanup.decide import Shape
+from mailslice.duty.artifacts import iso
+from mailslice.model.durations import parse_duration
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import Place
+from mailslice.model.names import QueueTable
+from mailslice.model.slices import whole_seconds
+from mailslice.spark.plan_files import Digest, PlanPart
+from mailslice.spark.slices import PlaceFound, instant, millis
+
+PARTS = "plan"
+"""The folder of the Parquet files, in the run's folder."""
+WHY = "deleted mark"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPlace:
+    """One partition that is to go: how many planned rows, the greatest write time among them (the delete's timestamp), where they are in the plan's files."""
+
+    table: QueueTable
+    place: Place
+    rows: int
+    newest_us: int
+    part: PlanPart
+
+    @classmethod
+    def of(cls, found: PlaceFound) -> PlannedPlace:
+        """From what a scan found; `found.planned` is not 0."""
+        return cls(QueueTable(found.table), Place(found.slice_start, found.bucket), found.planned, found.newest_us, found.part)
+
+    def as_json(self) -> list[object]:
+        """Short: there is one a partition."""
+        return [
+            self.table.value,
+            millis(self.place.slice_start),
+            self.place.bucket,
+            self.rows,
+            self.newest_us,
+            self.part.file,
+            self.part.first,
+            self.part.groups,
+        ]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> PlannedPlace:
+        """What `as_json` gave."""
+        table, start, bucket, rows, newest, file, first, groups = value
+        return cls(QueueTable(table), Place(instant(start), bucket), rows, newest, PlanPart(file, first, groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run may do, as decided by its plan step. Times are aware UTC; None where the store has no start or it stays."""
+
+    run: str
+    queue: str
+    made_at: datetime
+    grace: timedelta
+    shape: Shape
+    tables: tuple[QueueTable, ...]
+    ranged: bool
+    browse_start: datetime | None
+    content_start: datetime | None
+    new_browse_start: datetime | None
+    oldest_live: datetime | None
+    rows: Digest
+    places: tuple[PlannedPlace, ...]
+    swept: tuple[datetime, ...] = ()
+    """Slices before contentStart that were read."""
+    marks_without_row: str = ""
+    """The digest of a sweep's marks; empty when there are none."""
+
+    @property
+    def planned(self) -> int:
+        """Rows that are to go."""
+        return self.rows.count
+
+    @property
+    def closed_at(self) -> datetime:
+        """When the last planned slice was closed: a proof that its messages are gone must be younger."""
+        last = max((each.place.slice_start for each in self.places), default=self.made_at)
+        return last + self.shape.largest_window + self.grace
+
+    def decided(self) -> dict[str, object]:
+        """All that apply acts by, as JSON values in a stable order."""
+        return {
+            "run": self.run,
+            "queue": self.queue,
+            "madeAt": iso(self.made_at),
+            "grace": f"{self.grace.total_seconds()}s",
+            "window": whole_seconds(self.shape.window),
+            "largestWindow": whole_seconds(self.shape.largest_window),
+            "buckets": self.shape.buckets,
+            "tables": [table.value for table in self.tables],
+            "ranged": self.ranged,
+            "browseStart": iso(self.browse_start),
+            "contentStart": iso(self.content_start),
+            "newBrowseStart": iso(self.new_browse_start),
+            "oldestLive": iso(self.oldest_live),
+            "rows": str(self.rows),
+            "places": [place.as_json() for place in self.places],
+            "swept": [millis(start) for start in self.swept],
+            "marksWithoutRow": self.marks_without_row,
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `decided`, which holds the digest of the rows."""
+        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
+    """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
+    try:
+        value = summary["decided"]
+        shape = Shape(timedelta(seconds=value["window"]), timedelta(seconds=value["largestWindow"]), value["buckets"])
+        plan = Plan(
+            value["run"],
+            value["queue"],
+            datetime.fromisoformat(value["madeAt"]),
+            parse_duration(value["grace"]),
+            shape,
+            tuple(QueueTable(table) for table in value["tables"]),
+            value["ranged"],
+            _time(value["browseStart"]),
+            _time(value["contentStart"]),
+            _time(value["newBrowseStart"]),
+            _time(value["oldestLive"]),
+            Digest.parse(value["rows"]),
+            tuple(PlannedPlace.from_json(place) for place in value["places"]),
+            tuple(instant(start) for start in value["swept"]),
+            value["marksWithoutRow"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanRefused(f"plan.json of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error
+    if plan.digest != summary.get("planDigest"):
+        raise PlanRefused(f"plan.json of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
+    if (plan.run, plan.queue) != (run, queue):
+        raise PlanRefused(f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}")
+    if sum(place.rows for place in plan.places) != plan.rows.count:
+        raise PlanRefused(f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.rows.count}")
+    return plan
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text is not None else None

@@ -1,0 +1,74 @@
+"""The weekly sweep: what a late insert, a failed enqueue or a node back from the dead left: rows before contentStart, and marks without a row.
+
+Swept rows are judged like all others: dead ones may go, one without a mark is kept and named in the report. A mark without a row waits as every other
+mark does (I5): its table keeps no write time, so the moment it was seen counts, and a proof must be younger than a slice that was opened then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import islice
+
+from mailslice.duties.queue_cleanup.pending import LEFT
+from mailslice.duties.queue_cleanup.plan_file import Plan
+from mailslice.duties.queue_cleanup.view import existing_places
+from mailslice.duty.context import StepContext
+from mailslice.model.errors import PlanRefused
+from mailslice.model.names import QueueTable
+from mailslice.spark.compare import Comparison, PlaceKey, compare, low_half
+from mailslice.spark.slices import millis
+from mailslice.stores.cassandra.own import PendingMark
+
+FILE = "marks-without-row.json"
+MOST = 200_000
+"""Marks a run; the next sweep takes more."""
+
+
+def slices_before(context: StepContext, first: datetime) -> tuple[list[datetime], int]:
+    """Slices before `first` that have a partition, oldest first, and the buckets they need."""
+    places = [place for place in existing_places(context.stores, context.queue) if place.slice_start < first]
+    return sorted({place.slice_start for place in places}), max((place.bucket + 1 for place in places), default=1)
+
+
+def find_marks_without_row(context: StepContext, tables: Iterable[QueueTable]) -> str:
+    """Write the ids of marks that have no row to FILE; their digest, empty when there are none.
+
+    Marks are read first: the row of a mark that is read is there already, unless it is gone for good. While a registered plan waits nothing is looked
+    for: its marks have no rows either, and have their own proof to wait for.
+    """
+    if context.stores.own.pending_marks.list(context.queue):
+        return ""
+    marks = [str(each) for each in islice(context.stores.tables.deleted.ids(context.queue), MOST)]
+    places = existing_places(context.stores, context.queue)
+    keys = [PlaceKey(table.value, millis(place.slice_start), place.bucket) for place in sorted(places, key=str) for table in tables]
+    what = Comparison(context.settings, context.queue, context.folder.artifacts, context.folder.name, marks=False)
+    rows = {half for now in compare(context.spark(), what, keys) for half in _halves(now.ids)}
+    found = sorted(each for each in marks if low_half(each) not in rows)
+    context.folder.write_json(FILE, {"left": [[each, 0, 0] for each in found]})
+    return _digest(found) if found else ""
+
+
+def register_marks_without_row(context: StepContext, plan: Plan) -> int:
+    """Let them wait for their proof beside the plans'; how many. Raises PlanRefused when the file is not what the plan says."""
+    if not plan.marks_without_row:
+        return 0
+    left = (context.folder.read_json(FILE) or {}).get("left", [])
+    if _digest(each[0] for each in left) != plan.marks_without_row:
+        raise PlanRefused(f"{context.folder.uri}/{FILE} was changed since the plan was made: plan again")
+    name = f"{plan.digest[:12]}.sweep"
+    context.folder.write_json(f"{name}-{LEFT}", {"left": left})
+    closed_at = plan.made_at + plan.shape.largest_window + plan.grace
+    pending = PendingMark(f"{plan.run}#{name}", context.folder.file(f"{name}-{LEFT}"), plan.marks_without_row, len(left), closed_at)
+    context.stores.own.pending_marks.save(context.queue, pending)
+    return len(left)
+
+
+def _halves(ids: bytes) -> Iterable[int]:
+    return (int.from_bytes(ids[at : at + 8], "big") for at in range(0, len(ids), 8))
+
+
+def _digest(ids: Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()

@@ -1,0 +1,129 @@
+"""Count a queue's view by Spark: one task row a slice, the driver in the Python worker, one summary back for each slice.
+
+The fields of a slice add up to the queue's. Content is never loaded; of live mails the row is read for its age and its recipients' domains.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mailslice.duties.queue_size.shape import Shape
+from mailslice.duty.artifacts import iso
+from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
+from mailslice.model.settings import Settings
+from mailslice.spark.in_worker import stores_of
+from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, to_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from mailslice.stores import Stores
+
+_ROWS_AT_A_TIME = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SliceMeasured:
+    """One slice over its buckets and tables; an id in both tables counts once.
+
+    `live` rows have no mark, `unproven` ones neither but lie behind browseStart, where that proves nothing. `fullest` is the rows of its fullest bucket.
+    `oldest_ms` is the enqueued time of the oldest live mail, -1 without one. `shape` is `Shape.as_json` as text.
+    """
+
+    slice_ms: int
+    live: int
+    dead: int
+    unproven: int
+    fullest: int
+    oldest_ms: int
+    shape: str
+
+
+SLICE_MEASURED = "slice_ms long, live long, dead long, unproven long, fullest long, oldest_ms long, shape string"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What to count: all mails as seen at `now`, with browseStart as it was read (None: nothing was ever enqueued)."""
+
+    settings: Settings
+    queue: QueueName
+    buckets: int
+    browse_start: datetime | None
+    now: datetime
+
+    def in_spark(self, spark: SparkSession, slices: Sequence[datetime], partitions: int) -> list[SliceMeasured]:
+        """Every slice of `slices`, each exactly once, in no order."""
+        if not slices:
+            return []
+        frame = spark.createDataFrame([(millis(start),) for start in slices], "slice_ms long").repartition(max(1, min(partitions, len(slices))))
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            stores = stores_of(self.settings)
+            for batch in batches:
+                yield from to_batches([self.slice(stores, instant(key)) for key in batch.column("slice_ms").to_pylist()])
+
+        return [SliceMeasured(**row.asDict()) for row in frame.mapInArrow(read, SLICE_MEASURED).toLocalIterator()]
+
+    def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
+        """Count one slice. A live row counts when it is there on a second read, so that a cleanup beside us makes no ghosts."""
+        places = [Place(start, bucket) for bucket in range(self.buckets)]
+        behind = self.browse_start is not None and start < self.browse_start
+        several = len(stores.tables.existing) > 1
+        seen: set[EnqueueId] = set()
+        rows_of: dict[Place, int] = dict.fromkeys(places, 0)
+        dead, found = 0, _Live(self.now)
+        for table in stores.tables.existing:
+            for place, page in table.bare_ids_of(self.queue, places, READS_IN_FLIGHT):
+                rows_of[place] += len(page)
+                fresh = [each for each in page if each not in seen]
+                if several:
+                    seen.update(fresh)
+                marked = stores.tables.deleted.marked(self.queue, fresh, READS_IN_FLIGHT) if fresh else set()
+                dead += len(marked)
+                live = [each for each in fresh if each not in marked]
+                for at in range(0, len(live), _ROWS_AT_A_TIME):
+                    found.add(table.some(self.queue, [(place, live[at : at + _ROWS_AT_A_TIME])], READS_IN_FLIGHT))
+        return SliceMeasured(
+            slice_ms=millis(start),
+            live=0 if behind else found.count,
+            dead=dead,
+            unproven=found.count if behind else 0,
+            fullest=max(rows_of.values(), default=0),
+            oldest_ms=-1 if behind or found.oldest is None else millis(found.oldest),
+            shape=json.dumps({} if behind else found.shape.as_json()),
+        )
+
+
+class _Live:
+    """What is told of the live rows of a slice."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.count = 0
+        self.oldest: datetime | None = None
+        self.shape = Shape()
+
+    def add(self, rows: Iterable[ViewRow]) -> None:
+        for row in rows:
+            self.count += 1
+            self.oldest = row.enqueued_time if self.oldest is None else min(self.oldest, row.enqueued_time)
+            self.shape.add(row.item.mail.recipients, row.enqueued_time, self.now)
+
+
+def total_shape(found: Sequence[SliceMeasured]) -> Shape:
+    """The shape of the whole queue."""
+    whole = Shape()
+    for each in found:
+        whole.merge(Shape.of_json(json.loads(each.shape)))
+    return whole
+
+
+def slice_json(each: SliceMeasured) -> dict[str, Any]:
+    """A slice as reports show it."""
+    return {"start": iso(instant(each.slice_ms)), "live": each.live, "dead": each.dead, "unproven": each.unproven}

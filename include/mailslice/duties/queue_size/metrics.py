@@ -1,0 +1,49 @@
+"""The measurement as Prometheus text, for the text file collector: one file a queue, replaced whole."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from mailslice.codec.shown import shown
+
+FOLDER = "metrics"
+
+
+def file_of(queue: str) -> str:
+    """The file of a queue below the artifacts location; a collector takes every *.prom of the folder."""
+    return f"{FOLDER}/mailslice-{quote(queue, safe='').replace('.', '%2E')}.prom"
+
+
+def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:
+    """The metrics of one measurement (`plan.json`). What is unknown has no sample: absent is unknown, never zero."""
+    registry = CollectorRegistry()
+
+    def gauge(name: str, text: str, value: float | None) -> None:
+        if value is not None:
+            Gauge(f"mailslice_queue_{name}", text, ["queue"], registry=registry).labels(queue).set(value)
+
+    gauge("size", "Live mails", found["size"])
+    gauge("dead_rows", "Rows with a deleted mark that are still in the view", found["dead"])
+    gauge("unproven_rows", "Rows without a mark behind browseStart", found["unproven"])
+    gauge("oldest_mail_age_seconds", "Age of the oldest live mail", found["oldestAgeSeconds"])
+    gauge("dead_letters", "Messages in the dead letter queue", found["deadLetters"])
+    gauge("fullest_partition_mails", "Rows of the fullest slice and bucket; about 10,000 are advised", found["fullest"]["mails"])
+    gauge("browse_start_timestamp_seconds", "browseStart", _seconds(found["browseStart"]))
+    gauge("content_start_timestamp_seconds", "contentStart", _seconds(found["contentStart"]))
+    gauge("last_seen_empty_timestamp_seconds", "When the broker was last seen without a message of the queue", _seconds(found["lastSeenEmpty"]))
+    gauge("measured_timestamp_seconds", "When this was measured", _seconds(found["measuredAt"]))
+    ages = Gauge("mailslice_queue_mails_by_age", "Live mails by age: up to so many minutes, each mail in one", ["queue", "minutes"], registry=registry)
+    domains = Gauge("mailslice_queue_mails_by_domain", "Live mails by recipient domain, the busiest", ["queue", "domain"], registry=registry)
+    for minutes, count in zip(found["shape"]["columns"], found["shape"]["total"], strict=True):
+        ages.labels(queue, minutes).set(count)
+    for row in found["shape"]["domains"]:
+        domains.labels(queue, shown(row["domain"])).set(row["total"])
+    return generate_latest(registry)
+
+
+def _seconds(iso_text: str | None) -> float | None:
+    return datetime.fromisoformat(iso_text).timestamp() if iso_text else None

@@ -1,0 +1,95 @@
+"""Tells people when a duty's run failed or is late: in the log, by email, by webhook.
+
+`MAILSLICE_DUTY_NOTIFY` chooses; email goes through Airflow's connection `smtp_default` to MAILSLICE_DUTY_NOTIFY_EMAIL, the webhook gets one JSON
+object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. A channel that fails is logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+from urllib.request import Request, urlopen
+
+from airflow.sdk import BaseNotifier
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import DutySettings, load_settings
+
+log = logging.getLogger(__name__)
+
+CHANNELS = ("log", "email", "webhook")
+_TIMEOUT_S = 10
+
+
+class DutyNotifier(BaseNotifier):
+    """Callback of a DAG's failure and of a missed deadline. Settings are read when it speaks, not when a DAG file is parsed."""
+
+    def notify(self, context: Any) -> None:
+        """Speak on every channel of the settings."""
+        settings = load_settings().duty
+        message = message_of(context)
+        for channel in channels(settings):
+            try:
+                _SPEAK[channel](message, settings)
+            except Exception:
+                log.exception("notifier %s could not speak", channel)
+
+    async def async_notify(self, context: Any) -> None:
+        """The same, from the triggerer, whose loop must not wait for a mail server."""
+        import asyncio
+
+        await asyncio.to_thread(self.notify, context)
+
+
+def _to_log(message: dict[str, Any], _settings: DutySettings) -> None:
+    log.error("%s", message["text"])
+
+
+def _by_email(message: dict[str, Any], settings: DutySettings) -> None:
+    from airflow.providers.smtp.hooks.smtp import SmtpHook
+
+    with SmtpHook() as hook:
+        hook.send_email_smtp(to=list(settings.notify_email), subject=f"mailslice: {message['dag']} failed", html_content=f"<p>{escape(message['text'])}</p>")
+
+
+def _by_webhook(message: dict[str, Any], settings: DutySettings) -> None:
+    url = settings.notify_webhook.get_secret_value() if settings.notify_webhook else ""
+    request = Request(url, data=json.dumps(message).encode(), headers={"Content-Type": "application/json"}, method="POST")  # noqa: S310 - http(s): the setting
+    with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
+        pass
+
+
+_SPEAK = {"log": _to_log, "email": _by_email, "webhook": _by_webhook}
+
+
+def channels(settings: DutySettings) -> list[str]:
+    """The wanted channels; BadSetting for one that does not exist or lacks its address."""
+    wanted = [name.strip() for name in settings.notify.split(",") if name.strip()]
+    for name in wanted:
+        if name not in CHANNELS:
+            raise BadSetting(f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; allowed: {', '.join(CHANNELS)}")
+    if "email" in wanted and not settings.notify_email:
+        raise BadSetting("MAILSLICE_DUTY_NOTIFY names email, MAILSLICE_DUTY_NOTIFY_EMAIL is empty: name the recipients")
+    if "webhook" in wanted and not settings.notify_webhook:
+        raise BadSetting("MAILSLICE_DUTY_NOTIFY names webhook, MAILSLICE_DUTY_NOTIFY_WEBHOOK is empty: name its URL")
+    return wanted
+
+
+def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"dag", "run", "task", "reason", "text"}` of a task's, a DAG's or a deadline's context: the last one brings little (no task, run as a record)."""
+    run = context.get("dag_run")
+    ti = context.get("ti") or context.get("task_instance")
+    dag = _of(run, "dag_id") or _of(context.get("dag"), "dag_id") or "a DAG"
+    run_id = _of(run, "run_id") or _of(run, "dag_run_id")
+    task = _of(ti, "task_id")
+    reason = "deadline missed" if context.get("deadline") else str(context.get("exception") or context.get("reason") or "failed")
+    text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
+    return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
+
+
+def _of(thing: Any, name: str) -> str | None:
+    value = thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+    return str(value) if value else None

@@ -1,0 +1,37 @@
+"""From an Airflow context to the request of a step: who asked, with which params, and the slices of a backfill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mailslice.duty.request import RunRequest, run_of_dag
+from mailslice.model.names import queue_name
+
+QUEUES = "queues"
+"""The one param that chooses which queues run, not what a run does."""
+
+
+def who(context: Mapping[str, Any]) -> str:
+    """The Airflow user who triggered the run; the kind of run when nobody did (`scheduled`, `backfill`)."""
+    dag_run = context["dag_run"]
+    return dag_run.triggering_user_name or str(getattr(dag_run.run_type, "value", dag_run.run_type))
+
+
+def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
+    """What the duty itself is told: the form's params that have a value, and for a backfill its slices [from, to).
+
+    A scheduled or manual run works on every slice; only a backfill is held to its data interval.
+    """
+    params = {name: value for name, value in dict(context["params"]).items() if name != QUEUES and value not in (None, "")}
+    dag_run = context["dag_run"]
+    if getattr(dag_run.run_type, "value", dag_run.run_type) == "backfill":
+        params["slices_from"] = dag_run.data_interval_start.isoformat()
+        params["slices_before"] = dag_run.data_interval_end.isoformat()
+    return params
+
+
+def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
+    """The request of one queue in this DAG run: the same run for every task of it and every retry."""
+    dag_run = context["dag_run"].run_id
+    return RunRequest(duty, queue_name(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), duty_params(context))

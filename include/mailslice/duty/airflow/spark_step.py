@@ -1,0 +1,101 @@
+"""One step of a duty as a Spark job: SparkSubmitOperator, with the failures of mailslice told apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+
+from mailslice.duty.airflow.request import request_of
+from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.settings import clone_root
+
+CONNECTION = "spark_default"
+POOL = "spark"
+DRY_RUN = "dry run: the plan stays in the report, nothing is applied"
+
+
+class SparkStep(SparkSubmitOperator):
+    """Runs `jobs/DUTY.py STEP` for one queue on the master of the connection `spark_default`.
+
+    With the param `dry_run`, the step `apply` skips itself. A store that does not answer (exit code 4 of the job) raises StoreUnavailable,
+    which is tried again; every other failure is final, because a second attempt would meet the same refusal.
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "mail_queue")
+
+    def __init__(self, *, duty: str, step: str, mail_queue: Any, **kwargs: Any) -> None:
+        self.duty = duty
+        self.step = step
+        self.mail_queue = mail_queue
+        super().__init__(
+            application=str(clone_root() / "jobs" / f"{duty}.py"),
+            conn_id=CONNECTION,
+            name=f"mailslice {duty} {step}",
+            pool=POOL,
+            map_index_template="{{ task.mail_queue }}",
+            **kwargs,
+        )
+
+    def execute(self, context: Any) -> None:
+        """Submit the job and wait for it."""
+        request = request_of(context, self.duty, self.mail_queue)
+        if self.step == "apply" and request.params.get("dry_run"):
+            raise AirflowSkipException(DRY_RUN)
+        master = require_connection()
+        self.application_args = [
+            *(self.step, "--queue", request.queue, "--run", request.run, "--dag-run", request.dag_run),
+            *("--who", request.who, "--params", json.dumps(request.params, sort_keys=True)),
+        ]
+        include = str(clone_root() / "include")
+        self.conf = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false", "spark.executorEnv.PYTHONPATH": include}
+        self.env_vars = {
+            # The venv's own spark-submit and Python, whatever PATH the scheduler was started with; executors elsewhere have their own.
+            "PATH": _with(str(Path(sys.executable).parent), "PATH"),
+            "PYTHONPATH": _with(include, "PYTHONPATH"),
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # The machine's name may resolve to an address that nobody can reach; on loopback there is nothing to resolve.
+            **({"SPARK_LOCAL_IP": "127.0.0.1"} if master.startswith("local") or "127.0.0.1" in master else {}),
+        }
+        try:
+            super().execute(context)
+        except AirflowException:
+            raise _meaning(f"{self.duty} {self.step} of queue {self.mail_queue!r}", self._exit_code()) from None  # the command is in the log already
+
+    def _exit_code(self) -> int | None:
+        process = getattr(self._hook, "_submit_sp", None)
+        return None if process is None else process.returncode
+
+
+def require_connection() -> str:
+    """Spark's master. Fails when there is none: without the connection the provider would submit to YARN and say nothing about it."""
+    try:
+        connection = Connection.get(CONNECTION)
+    except AirflowNotFoundException:
+        connection = None
+    if connection is None or not connection.host:
+        raise AirflowFailException(
+            f"the Airflow connection {CONNECTION!r} is missing or names no master: "
+            f'add it, e.g. AIRFLOW_CONN_SPARK_DEFAULT=\'{{"conn_type":"spark","host":"local[*]"}}\' or spark://HOST:PORT'
+        )
+    return str(connection.host)
+
+
+def _meaning(what: str, code: int | None) -> Exception:
+    if code == StoreUnavailable.exit_code:
+        return StoreUnavailable(f"{what}: a store is unavailable; the lines above name it")
+    if code == Refused.exit_code:
+        return AirflowFailException(f"{what} was refused; the lines above say why, nothing more was changed")
+    return AirflowFailException(f"{what} failed (exit code {code}); the lines above say why")
+
+
+def _with(first: str, variable: str) -> str:
+    return os.pathsep.join(part for part in (first, os.environ.get(variable, "")) if part)

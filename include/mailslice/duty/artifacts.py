@@ -1,0 +1,209 @@
+"""Where duties keep plans, reports and Data Docs: one location, a folder or an `s3a://bucket/prefix`, read and written alike.
+
+All through pyarrow's filesystems: plans are Parquet, so pyarrow is there anyway, and executors need no Hadoop jars for S3.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.settings import S3Settings, Settings, artifacts_of
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_S3 = re.compile(r"s3[an]?://([^/]+)/?(.*)")
+
+
+class Artifacts:
+    """Files below one location. Paths are relative to it, with `/`. Pickles as its location and settings: executors build their own client."""
+
+    def __init__(self, location: str, s3: S3Settings) -> None:
+        self.location = location.rstrip("/") or "/"
+        self._s3 = s3
+        found = _S3.fullmatch(self.location)
+        if "://" in self.location and not found:
+            raise BadSetting(f"MAILSLICE_ARTIFACTS={location!r}: allowed are a folder or s3a://bucket/prefix")
+        self.bucket = found[1] if found else None
+        self._root = posixpath.join(found[1], found[2]) if found else str(Path(self.location).absolute())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Artifacts, (self.location, self._s3)
+
+    @cached_property
+    def filesystem(self) -> FileSystem:
+        """Pyarrow's filesystem of the location."""
+        from pyarrow import fs
+
+        if self.bucket is None:
+            return fs.LocalFileSystem()
+        scheme, _, host = self._s3.endpoint.partition("://")
+        seconds = self._s3.timeout.total_seconds()
+        return fs.S3FileSystem(
+            access_key=self._s3.access_key,
+            secret_key=self._s3.secret_key.get_secret_value() if self._s3.secret_key else None,
+            endpoint_override=host.rstrip("/"),
+            scheme=scheme,
+            region=self._s3.region,
+            connect_timeout=seconds,
+            request_timeout=seconds,
+            allow_bucket_creation=True,
+            tls_ca_file_path=str(self._s3.ca) if self._s3.ca else None,
+        )
+
+    def path(self, name: str) -> str:
+        """The path of `name` as `filesystem` takes it."""
+        return posixpath.join(self._root, name) if name else self._root
+
+    def uri(self, name: str) -> str:
+        """Where `name` is, for people and reports."""
+        return f"{self.location}/{name}" if self.bucket else self.path(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file whole: readers see the old one or the new one."""
+        path = self.path(name)
+        with _named(self.uri(name)):
+            if self.bucket is None:
+                target = Path(path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                coming = target.with_name(f".{target.name}.{id(data):x}.coming")
+                coming.write_bytes(data)
+                coming.replace(target)
+            else:
+                self._ensure_bucket()
+                with self.filesystem.open_output_stream(path) as stream:
+                    stream.write(data)
+
+    def read(self, name: str) -> bytes | None:
+        """The file's bytes; None when there is no such file."""
+        with _named(self.uri(name)):
+            try:
+                with self.filesystem.open_input_stream(self.path(name)) as stream:
+                    return bytes(stream.read())
+            except FileNotFoundError:
+                return None
+
+    def folder(self, name: str) -> None:
+        """Make a folder, so that writers need not; on S3 the bucket."""
+        with _named(self.uri(name)):
+            if self.bucket is None:
+                Path(self.path(name)).mkdir(parents=True, exist_ok=True)
+            else:
+                self._ensure_bucket()
+
+    def files(self, name: str) -> list[str]:
+        """All files below the folder `name`, relative to the location, sorted; none when it is missing."""
+        from pyarrow import fs
+
+        with _named(self.uri(name)):
+            found = self.filesystem.get_file_info(fs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
+        return sorted(info.path.removeprefix(self._root).lstrip("/") for info in found if info.type == fs.FileType.File)
+
+    def folders(self, name: str) -> list[str]:
+        """The names of the folders right below `name`, sorted."""
+        from pyarrow import fs
+
+        with _named(self.uri(name)):
+            found = self.filesystem.get_file_info(fs.FileSelector(self.path(name), recursive=False, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; a missing one is removed already."""
+        with _named(self.uri(name)), suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.path(name))
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder with all that is in it."""
+        with _named(self.uri(name)), suppress(FileNotFoundError):
+            self.filesystem.delete_dir(self.path(name))
+
+    def _ensure_bucket(self) -> None:
+        self.filesystem.create_dir(str(self.bucket), recursive=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of one run: `runs/<duty>/<queue>/<run>/`."""
+
+    artifacts: Artifacts
+    duty: str
+    queue: str
+    run: str
+
+    @property
+    def name(self) -> str:
+        """The folder, relative to the artifacts location."""
+        return f"{queue_folder(self.duty, self.queue)}/{self.run}"
+
+    @property
+    def uri(self) -> str:
+        """The folder, for people."""
+        return self.artifacts.uri(self.name)
+
+    def file(self, name: str) -> str:
+        """A file of the run, relative to the artifacts location."""
+        return f"{self.name}/{name}"
+
+    def write_json(self, name: str, value: Mapping[str, object]) -> None:
+        """Write a JSON object, whole or not at all; times as ISO 8601 UTC, durations as people write them."""
+        self.artifacts.write(self.file(name), json.dumps(value, indent=1, default=plain, ensure_ascii=False).encode() + b"\n")
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON object of this run; None when it was not written."""
+        data = self.artifacts.read(self.file(name))
+        return json.loads(data) if data is not None else None
+
+
+def queue_folder(duty: str, queue: str) -> str:
+    """The folder of all runs of one duty on one queue. A queue's name is quoted: it may hold any character but `/`."""
+    return f"runs/{duty}/{quote(queue, safe='').replace('.', '%2E')}"
+
+
+def artifacts(settings: Settings) -> Artifacts:
+    """The artifacts location of the settings."""
+    return Artifacts(artifacts_of(settings), settings.s3)
+
+
+def plain(value: object) -> object:
+    """JSON values of what reports hold: times in ISO 8601 UTC with `Z`, durations in their short form."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    return str(value)
+
+
+def iso(instant: datetime | None) -> str | None:
+    """ISO 8601, UTC, `Z`; fractions only where there are any."""
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z") if instant is not None else None
+
+
+class _named:  # noqa: N801 - reads as a verb at its calls
+    """Turns an error of the location into one that names it."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            text = " ".join(str(error).split())
+            if self._uri.startswith("s3"):
+                raise StoreUnavailable(f"artifacts {self._uri}: {text[:300]}") from error
+            raise BadSetting(f"artifacts {self._uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)") from error

@@ -1,0 +1,64 @@
+"""What a step gets: its run, checked params, settings, stores, the run's folder, the clock; Spark only when it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mailslice.duty.artifacts import RunFolder
+from mailslice.duty.params import DutyParams
+from mailslice.duty.request import RunRequest
+from mailslice.model.clock import Clock
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+
+if TYPE_CHECKING:
+    from mailslice.spark.frames import Session
+    from mailslice.stores import Stores
+
+FILES: Mapping[str, str] = {"plan": "plan.json", "check": "check.json", "apply": "applied.json", "verify": "verify.json", "report": "report.json"}
+"""The file in the run's folder that holds each step's summary."""
+
+P = TypeVar("P", bound=DutyParams)
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """One step of one run. Built by `duty.road`; a step reads earlier summaries from `summary`."""
+
+    request: RunRequest
+    given: DutyParams
+    settings: Settings
+    stores: Stores
+    folder: RunFolder
+    clock: Clock
+
+    @property
+    def queue(self) -> QueueName:
+        """The queue that this run is about."""
+        return self.request.queue
+
+    def params(self, kind: type[P]) -> P:
+        """The run's params as the duty's own type."""
+        if not isinstance(self.given, kind):
+            raise TypeError(f"params of {self.request.duty} are {type(self.given).__name__}, not {kind.__name__}")
+        return self.given
+
+    def spark(self) -> Session:
+        """The Spark session of this process, started at the first call."""
+        from mailslice.spark.session import spark_session
+
+        return spark_session(self.settings, f"mailslice {self.request.duty} {self.request.queue}")
+
+    def summary(self, step: str) -> dict[str, Any] | None:
+        """What an earlier step of this run wrote; None when it did not run."""
+        return self.folder.read_json(FILES[step])
+
+    def need(self, step: str) -> dict[str, Any]:
+        """What an earlier step wrote. Raises PlanRefused when it did not run: a step never works without what it builds on."""
+        found = self.summary(step)
+        if found is None:
+            raise PlanRefused(f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no {FILES[step]}: the step {step} comes first")
+        return found

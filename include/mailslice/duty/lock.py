@@ -1,0 +1,111 @@
+"""One run at a time on one queue: an LWT row with a TTL, kept alive by a heartbeat thread.
+
+A killed owner's row goes by its TTL, so the next run waits for it and goes on. Whoever acts asks `check` first: a lost heartbeat stops the
+step before its next deletion, not after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Protocol
+
+from mailslice.model.errors import MailsliceError, Refused, TryAgain
+
+log = logging.getLogger(__name__)
+
+TTL = timedelta(seconds=60)
+HEARTBEAT = timedelta(seconds=15)
+PATIENCE = timedelta(seconds=90)
+"""How long a run waits for another: longer than the TTL, so that a killed owner never refuses its successor."""
+_MARGIN = timedelta(seconds=15)
+"""A lock that was not renewed for TTL less this is as good as lost: requests that are under way must end before the TTL does."""
+
+
+class LockHeld(Refused):
+    """Another run, which is alive, works on this queue."""
+
+
+class LockLost(TryAgain):
+    """The lock could not be kept alive; what was not done yet is left to the next run."""
+
+
+class LockTable(Protocol):
+    """`stores.cassandra.own.Locks`, or its in-memory double."""
+
+    def acquire(self, name: str, owner: str, ttl: timedelta) -> str: ...
+    def renew(self, name: str, owner: str, ttl: timedelta) -> bool: ...
+    def release(self, name: str, owner: str) -> bool: ...
+
+
+class Lock:
+    """A lock that this process holds."""
+
+    def __init__(self, table: LockTable, name: str, owner: str, since: float) -> None:
+        self.name = name
+        self.owner = owner
+        self._table = table
+        self._good = since
+        self._lost = False
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"lock {name}", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises LockLost when the lock may be somebody else's by now. Call before every step that changes something."""
+        if self._lost or time.monotonic() - self._good > (TTL - _MARGIN).total_seconds():
+            raise LockLost(f"the lock {self.name} could not be kept: Cassandra did not renew it in time; nothing more was changed, run it again")
+
+    def release(self) -> None:
+        """Give it back; when that fails its TTL does."""
+        self._end.set()
+        self._thread.join(timeout=HEARTBEAT.total_seconds())
+        try:
+            self._table.release(self.name, self.owner)
+        except MailsliceError as error:
+            log.warning("lock %s is left to its TTL: %s", self.name, error)
+
+    def _beat(self) -> None:
+        while not self._end.wait(HEARTBEAT.total_seconds()):
+            asked = time.monotonic()
+            try:
+                kept = self._table.renew(self.name, self.owner, TTL)
+            except MailsliceError as error:
+                log.warning("lock %s was not renewed: %s", self.name, error)
+                continue
+            if not kept:
+                self._lost = True
+                return
+            self._good = asked
+
+
+@contextmanager
+def locked(table: LockTable, name: str, run: str, *, patience: timedelta = PATIENCE, sleep: Callable[[float], None] = time.sleep) -> Iterator[Lock]:
+    """Hold the lock `name`. Waits up to `patience` for its owner, and says so once. Raises LockHeld then.
+
+    The owner is this very process, not the run: an Airflow retry must not slip in beside a first try that still lives.
+    """
+    owner = f"{run}/{uuid.uuid4()}"
+    deadline = time.monotonic() + patience.total_seconds()
+    told = False
+    while True:
+        asked = time.monotonic()
+        holder = table.acquire(name, owner, TTL)
+        if holder == owner:
+            break
+        if asked >= deadline:
+            raise LockHeld(f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which still works; waited {patience.total_seconds():.0f} s")
+        if not told:
+            log.warning("%s is locked by run %s: waiting, at most %d s", name, holder.rpartition("/")[0] or holder, patience.total_seconds())
+            told = True
+        sleep(1.0)
+    lock = Lock(table, name, owner, asked)
+    try:
+        yield lock
+    finally:
+        lock.release()

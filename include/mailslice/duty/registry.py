@@ -1,0 +1,62 @@
+"""Which duties there are: each package below `mailslice/duties` is one, found by its folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mailslice.duty.params import DutyParams
+from mailslice.duty.request import STEPS
+from mailslice.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from mailslice.duty.artifacts import RunFolder
+    from mailslice.duty.context import StepContext
+
+StepFunction = Callable[["StepContext"], dict[str, object]]
+_DUTIES = "mailslice.duties"
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """One duty. Its step modules are imported when asked for: `duty list` must not load Spark or the gate."""
+
+    name: str
+    summary: str
+    params: type[DutyParams]
+
+    def step(self, step: str) -> StepFunction:
+        """The function `run(context) -> summary` of one of the five steps."""
+        if step not in STEPS:
+            raise BadInput(f"step {step!r}: allowed are {', '.join(STEPS)}")
+        function: StepFunction = importlib.import_module(f"{_DUTIES}.{self.name}.{step}").run
+        return function
+
+    def bulky(self, step: str) -> frozenset[str]:
+        """Keys of the step's summary that are kept in its file alone: a list of every slice is nothing for a terminal, nor for Airflow's database."""
+        return frozenset(getattr(importlib.import_module(f"{_DUTIES}.{self.name}.{step}"), "BULKY", ()))
+
+    def partial_report(self, folder: RunFolder) -> dict[str, Any]:
+        """What the run's files say so far, in the report's fields: for a run that ended early. `report.partial` of the duty, where it has one."""
+        partial = getattr(importlib.import_module(f"{_DUTIES}.{self.name}.report"), "partial", None)
+        found: dict[str, Any] = partial(folder) if partial is not None else {}
+        return found
+
+
+def names() -> list[str]:
+    """The names of all duties, sorted."""
+    package = importlib.import_module(_DUTIES)
+    return sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
+
+
+def load(name: str) -> Duty:
+    """The duty of that name. Raises BadInput naming the known ones."""
+    known = names()
+    if name not in known:
+        raise BadInput(f"duty {name!r} is not known; known: {', '.join(known)}")
+    package = importlib.import_module(f"{_DUTIES}.{name}")
+    params: type[DutyParams] = importlib.import_module(f"{_DUTIES}.{name}.params").Params
+    return Duty(name, (package.__doc__ or name).strip().splitlines()[0], params)

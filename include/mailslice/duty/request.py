@@ -1,0 +1,48 @@
+"""What one run of a duty is asked to do, and the names of runs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mailslice.model.clock import Clock
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import QueueName
+
+STEPS = ("plan", "check", "apply", "verify", "report")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One run of one duty on one queue: the same object for every step of the run.
+
+    `run` names the run's folder and ledger row; `dag_run` is Airflow's run id, None without Airflow; `who` asked for it;
+    `params` are the duty's params as JSON values, not yet checked.
+    """
+
+    duty: str
+    queue: QueueName
+    run: str
+    dag_run: str | None = None
+    who: str = "unknown"
+    params: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _RUN.fullmatch(self.run):
+            raise BadInput(f"run id {self.run!r}: allowed are 1 to 200 letters, digits and . _ + : ~ -, a letter or digit first")
+
+
+def new_run(clock: Clock) -> str:
+    """A run id that sorts by time and is nobody else's: `20261121T021500Z-1f3a9c`."""
+    return f"{clock():%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def run_of_dag(duty: str, queue: str, dag_run: str) -> str:
+    """The run id that all tasks of one Airflow run share for one queue. Airflow's ids are unique within a DAG only, so duty and queue are in it."""
+    digest = hashlib.blake2s(f"{duty}\0{queue}\0{dag_run}".encode(), digest_size=4).hexdigest()
+    safe = re.sub(r"[^A-Za-z0-9._+:-]", "-", f"{duty}~{queue}~{dag_run}".replace("~", "."))
+    return f"{safe[:180]}~{digest}"

@@ -1,0 +1,136 @@
+"""The road every duty takes: plan -> check -> apply -> verify -> report. Command line, jobs and DAG tasks all come through here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from mailslice.duty import report as reports
+from mailslice.duty.artifacts import RunFolder, artifacts, iso
+from mailslice.duty.context import FILES, StepContext
+from mailslice.duty.ledger import Ledger
+from mailslice.duty.params import DutyParams
+from mailslice.duty.registry import Duty, load
+from mailslice.duty.request import STEPS, RunRequest
+from mailslice.duty.retention import prune_sometimes
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import MailsliceError, Refused
+from mailslice.model.settings import Settings
+from mailslice.stores import Stores, open_stores
+
+OnStep = Callable[[str, dict[str, Any]], None]
+"""Called with a step's name and summary as soon as it ended."""
+CHANGING = ("apply", "verify")
+"""The steps that a dry run leaves out."""
+FAILURE = "failure.json"
+"""In the run's folder while the last step that was tried has raised."""
+
+
+def run_step(step: str, request: RunRequest, settings: Settings, *, clock: Clock = system_clock) -> dict[str, Any]:
+    """Run one step and give its summary, which is also in the run's folder, there with its long lists.
+
+    A step that raises leaves a ledger row first (`refused` or `failed`, with the message). Raises what the step raises: GateFailed,
+    PlanRefused, ClockSkew, StoreUnavailable and the other errors of `model.errors`.
+    """
+    duty = load(request.duty)
+    params = duty.params.parse(request.params)
+    with open_stores(settings) as stores:
+        return _step(_Run(duty, request, params, settings, stores, clock), step)
+
+
+def run_all(request: RunRequest, settings: Settings, on_step: OnStep | None = None, *, clock: Clock = system_clock) -> dict[str, Any]:
+    """Run the steps of one run, in order, in this process; the report. A dry run leaves out apply and verify. Raises as `run_step`."""
+    duty = load(request.duty)
+    params = duty.params.parse(request.params)
+    summary: dict[str, Any] = {}
+    with open_stores(settings) as stores:
+        run = _Run(duty, request, params, settings, stores, clock)
+        for step in steps_of(params):
+            summary = _step(run, step)
+            if on_step is not None:
+                on_step(step, summary)
+    return summary
+
+
+def steps_of(params: DutyParams) -> tuple[str, ...]:
+    """The steps that a run with these params takes."""
+    return tuple(step for step in STEPS if not (params.dry_run and step in CHANGING))
+
+
+@dataclass(frozen=True)
+class _Run:
+    duty: Duty
+    request: RunRequest
+    params: DutyParams
+    settings: Settings
+    stores: Stores
+    clock: Clock
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(artifacts(self.settings), self.request.duty, self.request.queue, self.request.run)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.stores, self.settings)
+
+
+def _step(run: _Run, step: str) -> dict[str, Any]:
+    function = run.duty.step(step)
+    context = StepContext(run.request, run.params, run.settings, run.stores, run.folder, run.clock)
+    started, began = run.clock(), time.perf_counter()
+    try:
+        found = function(context)
+    except Exception as error:
+        _record_failure(run, step, error, {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)})
+        raise
+    times = {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
+    if step == "report":
+        return _finish(run, found, times)
+    run.folder.artifacts.remove(run.folder.file(FAILURE))
+    summary: dict[str, Any] = {"run": run.request.run, "duty": run.request.duty, "queue": run.request.queue, "step": step, **found, **times}
+    run.folder.write_json(FILES[step], summary)
+    if step in CHANGING:
+        # A person may run one step at a time: what was changed is in the ledger even when the report step never comes.
+        run.ledger.write(_so_far(run, times, {"status": reports.RUNNING, "message": f"{step} is done, report has not run yet"}))
+    bulky = run.duty.bulky(step)
+    return {name: value for name, value in summary.items() if name not in bulky}
+
+
+def _finish(run: _Run, found: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
+    base = reports.base_report(run.request, run.params, run.folder)
+    report = reports.with_steps({**base, "started": times["started"], **found}, reports.read_summaries(run.folder, STEPS[:4]))
+    report["seconds"]["report"] = times["seconds"]
+    if failure := run.folder.read_json(FAILURE):
+        # Airflow runs the report whatever happened: a step that raised stays the last word, until a retry of it got through.
+        report |= {"status": failure["status"], "message": failure["message"]}
+    report["finished"] = iso(run.clock())
+    run.folder.write_json(FILES["report"], report)
+    run.ledger.write(report)
+    kept = run.ledger.kept_runs(run.request.queue)
+    prune_sometimes(run.folder.artifacts, run.request.duty, run.request.queue, run.clock(), run.settings.duty.retention, keep=kept)
+    return report
+
+
+def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any]) -> None:
+    """A ledger row for a run that ends here. The stores may be what failed: then the row and the file are left out, and the error still goes up."""
+    # A gate that fails before apply refused the run; one that fails after it found something wrong in what is there now.
+    status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
+    text = str(error) if isinstance(error, MailsliceError) else f"{type(error).__name__}: {error}"
+    with suppress(Exception):
+        run.folder.write_json(FAILURE, {"step": step, "status": status, "message": f"{step}: {text}"})
+    with suppress(Exception):
+        report = _so_far(run, times, {"status": status, "message": f"{step}: {text}", "finished": iso(run.clock())})
+        report["seconds"] = {**report["seconds"], step: times["seconds"]}
+        with suppress(Exception):
+            run.folder.write_json(FILES["report"], report)
+        run.ledger.write(report)
+
+
+def _so_far(run: _Run, times: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """A report made of the files of the steps that are done."""
+    base = {**reports.base_report(run.request, run.params, run.folder), "started": times["started"]}
+    return reports.with_steps({**base, **run.duty.partial_report(run.folder), **more}, reports.read_summaries(run.folder, STEPS[:4]))

@@ -1,0 +1,138 @@
+"""`python -m mailslice.local COMMAND`: what the Makefile calls once `.venv` is there."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from mailslice.local.java import java
+from mailslice.local.parts import NAMES, part
+from mailslice.local.settings import Profile, StackSettings, stack_settings
+from mailslice.local.steps import Steps
+from mailslice.model.errors import MailsliceError
+
+
+def setup(_: list[str]) -> int:
+    """Brings the Java parts."""
+    sizes = stack_settings(Profile.RUN).sizes
+    with Steps().step("Java parts") as step, ThreadPoolExecutor() as pool:
+        java()
+        fetched = list(pool.map(lambda name: part(name, sizes), NAMES))
+        step.tell(", ".join(folder.name.rpartition("-")[0] for folder in fetched))
+    return 0
+
+
+def run(_: list[str]) -> int:
+    """Starts the system and shows it at work."""
+    from mailslice.local.demo import run_demo
+
+    return run_demo()
+
+
+def stop(_: list[str]) -> int:
+    """Ends what `make run` started in this clone; what a killed `make test` left behind, too, but nothing of one that is at work."""
+    from mailslice.local.stack import stop as stop_stack
+
+    _each_stack("stop", lambda stack: f"{count} processes ended" if (count := stop_stack(stack)) else "nothing ran")
+    return 0
+
+
+def clean(_: list[str]) -> int:
+    """Stops, then removes all state."""
+    from mailslice.local.stack import at_work, remove
+
+    def removed(stack: StackSettings) -> str:
+        remove(stack)
+        return "removed"
+
+    _each_stack("remove", removed)
+    test_stack = stack_settings(Profile.TEST)
+    if not at_work(test_stack):
+        shutil.rmtree(test_stack.root / ".state", ignore_errors=True)
+    return 0
+
+
+def _each_stack(what: str, action: Callable[[StackSettings], str]) -> None:
+    from mailslice.local.stack import at_work
+
+    for profile in Profile:
+        stack = stack_settings(profile)
+        if stack.state.is_dir():
+            with Steps().step(f"{what} {stack.state}") as step:
+                step.tell("left alone: make test is at work" if profile is Profile.TEST and at_work(stack) else action(stack))
+
+
+def test(arguments: list[str]) -> int:
+    """Runs the tests with services of their own."""
+    from mailslice.local.testing import test as run_tests
+
+    return run_tests(arguments)
+
+
+def lock(_: list[str]) -> int:
+    """Lists the jars of the Java parts anew."""
+    from importlib import resources
+    from pathlib import Path
+
+    from mailslice.local.parts import list_file, resolve
+
+    sizes = stack_settings(Profile.RUN).sizes
+    with Steps().step("jars") as step, ThreadPoolExecutor() as pool:
+        for name, jars in zip(NAMES, pool.map(lambda name: resolve(name, sizes), NAMES), strict=True):
+            file = Path(str(resources.files("mailslice.local"))) / "files" / list_file(name, sizes)
+            file.write_text("".join(f"{jar.line}\n" for jar in jars), encoding="utf-8")
+            step.tell(f"{name}: {len(jars)}")
+    return 0
+
+
+def docs(_: list[str]) -> int:
+    """Writes the generated pages."""
+    from mailslice.local.pages import write
+    from mailslice.model.settings import clone_root
+
+    with Steps().step("docs") as step:
+        step.tell(", ".join(write(clone_root())) or "as they were")
+    return 0
+
+
+def bench(arguments: list[str]) -> int:
+    """Measures against services of its own."""
+    from mailslice.local.benching import bench as run_bench
+
+    return run_bench(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {command.__name__: command for command in (setup, run, stop, clean, test, bench, lock, docs)}
+
+
+def main(argv: list[str]) -> int:
+    """Runs one command; its exit code. An error is one line on stderr."""
+    if not argv or argv[0] not in COMMANDS:
+        print(f"{' '.join(argv) or 'no command'}: one of {', '.join(COMMANDS)} is expected", file=sys.stderr)
+        return 2
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, _end)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        return COMMANDS[argv[0]](argv[1:])
+    except MailsliceError as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"{argv[0]}: stopped", file=sys.stderr)
+        return 130
+
+
+def _end(number: int, _: object) -> None:
+    """Unwinds as Ctrl-C does, so that what was started for this command alone is stopped."""
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""`make bench`: the benchmarks of the command line, against the test services, nothing else beside them."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+
+import psutil
+
+from mailslice.local.command_line import CommandLine
+from mailslice.local.services import store_settings
+from mailslice.local.settings import Profile, stack_settings
+from mailslice.local.stack import Stack, one_at_a_time, remove
+from mailslice.local.steps import Steps
+from mailslice.model.settings import clone_root
+
+PERFORMANCE_PAGE = clone_root() / "docs" / "performance.md"
+
+
+def bench(arguments: list[str]) -> int:
+    """Runs `mailslice bench` with these words; without any, all of it, which also writes docs/performance.md. Gives the exit code."""
+    stack = stack_settings(Profile.TEST)
+    steps = Steps()
+    with one_at_a_time(stack):
+        remove(stack)
+        settings = {**store_settings(stack), "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts"), "MAILSLICE_QUEUE_SHARED": "false"}
+        Stack(stack, steps, settings, with_airflow=False).start()
+        try:
+            steps.console.print(
+                f"{datetime.now(UTC):%Y-%m-%d}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total // 2**30} GiB, {platform.platform()}"
+            )
+            CommandLine(settings).show("bench", *(arguments or ("all", "--write", str(PERFORMANCE_PAGE))))
+        finally:
+            remove(stack)
+    return 0

@@ -1,0 +1,210 @@
+"""`make setup`, first half: system packages, `.venv`, Python packages. Standard library alone, run by the system's Python as a script.
+
+Each step is skipped when its inputs are as they were the last time. The second half (`python -m mailslice.local setup`) brings the Java parts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+VENV = ROOT / ".venv"
+LOG = ROOT / ".state" / "setup.log"
+JDK = "openjdk-17-jdk-headless"
+RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+OLDEST = (3, 11)
+
+
+class SetupError(Exception):
+    """One line: the cause, then the remedy."""
+
+
+def main() -> int:
+    """Runs the steps; gives the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8
+    try:
+        check_python()
+        LOG.parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time():
+            _step("system packages", system_packages)
+            _step("Python packages", python_packages)
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("setup: stopped; make setup goes on where it was", file=sys.stderr)
+        return 130
+    return 0
+
+
+def check_python() -> None:
+    """Raises when this Python is too old."""
+    if sys.version_info < OLDEST:
+        found = ".".join(map(str, sys.version_info[:3]))
+        raise SetupError(
+            f"Python {found} is too old, 3.11 is needed. Remedy: apt-get install -y python3.11 python3.11-venv, or make PYTHON=/path/to/python3.11"
+        )
+
+
+def missing_packages() -> list[str]:
+    """Debian packages whose programs are not there."""
+    wanted = []
+    if not _java_17():
+        wanted.append(JDK)
+    if not RABBITMQ.is_file() or not shutil.which("epmd"):
+        wanted.append("rabbitmq-server")
+    if not (VENV / "bin" / "python").exists() and importlib.util.find_spec("ensurepip") is None:
+        wanted.append(f"python3.{sys.version_info.minor}-venv")
+    return wanted
+
+
+def system_packages() -> str:
+    """Installs what is missing when root; otherwise raises with the one line that does."""
+    wanted = missing_packages()
+    if not wanted:
+        return "there"
+    line = f"apt-get install -y --no-install-recommends {' '.join(wanted)}"
+    if shutil.which("apt-get") is None:
+        raise SetupError(f"{', '.join(wanted)}: not installed, and there is no apt-get here. Remedy: install them by this system's own means")
+    if os.geteuid() != 0:
+        raise SetupError(f"{', '.join(wanted)}: not installed. Remedy: sudo {line}")
+    check_disk(1024)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _run(["apt-get", "update", "-q"], "the package lists cannot be updated", "check the network", environment, fatal=False)
+    _run(line.split(), f"{', '.join(wanted)} cannot be installed", f"check the network, then {line}", environment)
+    left = missing_packages()
+    if left:
+        raise SetupError(f"{', '.join(left)}: still not found after apt-get. Remedy: {line}, and look at its output")
+    return "installed " + ", ".join(wanted)
+
+
+def python_packages() -> str:
+    """`.venv` with what requirements.txt pins, and mailslice itself, editable."""
+    stamp, key = VENV / "mailslice.stamp", _key()
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
+        return "there"
+    check_disk(int(os.environ.get("MAILSLICE_STACK_DISK_MIB") or 4096))
+    stamp.unlink(missing_ok=True)
+    if not _venv_works():
+        _run([sys.executable, "-m", "venv", "--clear", str(VENV)], ".venv cannot be made", "see the log")
+    network = "check the network or the proxy settings, then make setup"
+    python, uv = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv")
+    pinned = ROOT / ".state" / "uv.txt"
+    pinned.write_text(_requirement("uv"), encoding="utf-8")
+    if _version_of_uv(uv) != _pinned_version("uv"):
+        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes", "-r", str(pinned)]
+        _run(pip, "uv cannot be downloaded", network)
+    environment = {**os.environ, **_network_of_pip(python), "VIRTUAL_ENV": str(VENV)}
+    requirements = str(ROOT / "requirements.txt")
+    _run([uv, "pip", "install", "--require-hashes", "-r", requirements], "the Python packages cannot be downloaded", network, environment)
+    editable = [uv, "pip", "install", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
+    _run(editable, "mailslice cannot be installed into .venv", "see the log", environment)
+    stamp.write_text(key, encoding="utf-8")
+    return "installed"
+
+
+def check_disk(mib: int) -> None:
+    """Raises when the clone's disk has less room."""
+    free = shutil.disk_usage(ROOT).free // 2**20
+    if free < mib:
+        raise SetupError(f"{ROOT} has {free} MiB free, {mib} are needed. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB")
+
+
+def _java_17() -> bool:
+    candidates = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
+    candidates += [*Path("/usr/lib/jvm").glob("*17*/bin/java"), *(Path(found) for found in [shutil.which("java")] if found)]
+    for java in candidates:
+        if java.is_file():
+            shown = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
+            if re.search(r'version "17[."]', shown):
+                return True
+    return False
+
+
+def _key() -> str:
+    digest = hashlib.sha256(f"{ROOT} {sys.version_info[:2]}".encode())
+    for name in ("requirements.txt", "pyproject.toml", "include/mailslice/local/bootstrap.py"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _venv_works() -> bool:
+    python = VENV / "bin" / "python"
+    if not python.exists():
+        return False
+    code = "import sys, pip; print(sys.prefix, sys.version_info[0], sys.version_info[1])"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.split() == [str(VENV), *map(str, sys.version_info[:2])]
+
+
+def _requirement(name: str) -> str:
+    """The lines of one package in requirements.txt, with its hashes."""
+    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    found = re.search(rf"^{name}==(?:.*\\\n)*.*\n", text, re.MULTILINE)
+    if found is None:
+        raise SetupError(f"requirements.txt does not pin {name}. Remedy: make lock")
+    return found.group()
+
+
+def _pinned_version(name: str) -> str:
+    return _requirement(name).split()[0].partition("==")[2]
+
+
+def _version_of_uv(uv: str) -> str | None:
+    if not Path(uv).is_file():
+        return None
+    done = subprocess.run([uv, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.split()[1] if done.returncode == 0 else None
+
+
+def _network_of_pip(python: str) -> dict[str, str]:
+    """Index and authority that pip is told, which uv does not read, in uv's words; what uv was told itself goes first."""
+    shown = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False).stdout
+    told = dict(re.findall(r"^(?:global|user|site|:env:)\.([a-z-]+)='(.*)'$", shown, re.MULTILINE))
+    wanted = {"UV_DEFAULT_INDEX": told.get("index-url"), "SSL_CERT_FILE": told.get("cert")}
+    return {name: value for name, value in wanted.items() if value and not os.environ.get(name)}
+
+
+def _run(command: list[str], what: str, remedy: str, environment: dict[str, str] | None = None, *, fatal: bool = True) -> None:
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT, check=False)
+    if done.returncode and fatal:
+        last = [line.strip() for line in LOG.read_text(errors="replace").splitlines() if line.strip()][-1]
+        raise SetupError(f"{what} ({last[:200]}). Remedy: {remedy}; all of it: {LOG}")
+
+
+def _step(name: str, action: Callable[[], str]) -> None:
+    start = time.monotonic()
+    if sys.stdout.isatty():
+        print(f"  … {name}", end="\r", flush=True)
+    else:
+        print(f"  … {name}", flush=True)
+    said = action()
+    print(f"  ✓ {name}: {said} ({time.monotonic() - start:.1f} s)", flush=True)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    with (LOG.parent / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Cassandra as one local process: its folder, its files, its command."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from mailslice.local.health import answers_cql
+from mailslice.local.java import java, java_home
+from mailslice.local.parts import part
+from mailslice.local.program import Program
+from mailslice.local.settings import StackSettings
+
+_EXPORTS = (
+    "java.base/jdk.internal.misc",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.sql/java.sql",
+    "java.base/java.lang.ref",
+    "jdk.unsupported/sun.misc",
+)
+_OPENS = (
+    *(
+        f"java.base/{package}"
+        for package in (
+            "java.lang.module",
+            "jdk.internal.loader",
+            "jdk.internal.ref",
+            "jdk.internal.reflect",
+            "jdk.internal.math",
+            "jdk.internal.module",
+            "jdk.internal.util.jar",
+            "sun.nio.ch",
+            "java.io",
+            "java.nio",
+            "java.util",
+            "java.util.concurrent",
+            "java.util.concurrent.atomic",
+            "java.lang",
+            "java.lang.reflect",
+            "java.math",
+            "java.net",
+            "java.nio.charset",
+            "java.nio.file.spi",
+            "java.time",
+        )
+    ),
+    "jdk.management/com.sun.management.internal",
+)
+
+
+def cassandra(stack: StackSettings) -> Program:
+    """Writes the folder of Cassandra and gives its program."""
+    folder = stack.state / "cassandra"
+    (folder / "tmp").mkdir(parents=True, exist_ok=True)
+    files = resources.files("mailslice.local") / "files"
+    yaml = (files / "cassandra.yaml").read_text(encoding="utf-8")
+    (folder / "cassandra.yaml").write_text(
+        yaml.format(folder=folder, port=stack.ports.cassandra_port, storage_port=stack.ports.cassandra_storage_port), encoding="utf-8"
+    )
+    (folder / "logback.xml").write_text((files / "logback.xml").read_text(encoding="utf-8").replace("LEVEL", "INFO"), encoding="utf-8")
+    arguments = folder / "java.args"
+    arguments.write_text("\n".join(_quoted(argument) for argument in _arguments(stack, folder)) + "\n", encoding="utf-8")
+    return Program(
+        name="cassandra",
+        command=(str(java()), f"@{arguments}"),
+        environment={"JAVA_HOME": str(java_home())},
+        healthy=lambda: answers_cql("127.0.0.1", stack.ports.cassandra_port),
+        ports=("cassandra_port", "cassandra_storage_port", "cassandra_jmx_port"),
+        stop_seconds=40,
+    )
+
+
+def nodetool_command(stack: StackSettings) -> tuple[str, ...]:
+    """`nodetool` of this stack's Cassandra, without its arguments; no script of Cassandra's distribution is needed."""
+    jars = part("cassandra", stack.sizes)
+    return (str(java()), "-cp", f"{jars}/*", "-Xmx128m", "org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(stack.ports.cassandra_jmx_port))
+
+
+def _arguments(stack: StackSettings, folder: Path) -> list[str]:
+    heap = stack.sizes.cassandra_heap
+    return [
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
+        "-XX:+UseG1GC",
+        "-XX:MaxGCPauseMillis=200",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Xss384k",
+        *(word for name in _EXPORTS for word in ("--add-exports", f"{name}=ALL-UNNAMED")),
+        *(word for name in _OPENS for word in ("--add-opens", f"{name}=ALL-UNNAMED")),
+        "-Djdk.attach.allowAttachSelf=true",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+        f"-Djna.tmpdir={folder / 'tmp'}",
+        f"-Dcassandra.config=file://{folder / 'cassandra.yaml'}",
+        f"-Dcassandra.storagedir={folder}",
+        f"-Dcassandra.logdir={folder / 'logs'}",
+        f"-Dlogback.configurationFile={folder / 'logback.xml'}",
+        f"-Dcassandra.jmx.local.port={stack.ports.cassandra_jmx_port}",
+        "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+        "-Dcassandra.ring_delay_ms=1",
+        "-cp",
+        f"{part('cassandra', stack.sizes)}/*",
+        "org.apache.cassandra.service.CassandraDaemon",
+    ]
+
+
+def _quoted(argument: str) -> str:
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

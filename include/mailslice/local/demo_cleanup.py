@@ -1,0 +1,79 @@
+"""The cleanup of `make run`: one run of the DAG through Airflow's scheduler, watched to its end."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mailslice.local.airflow import SPARK_POOL, AirflowApi
+from mailslice.local.problems import CannotStart
+from mailslice.local.steps import Step
+
+DAG = "queue_cleanup"
+_PARSE_SECONDS = 120
+_RUN_SECONDS = 900
+_ERROR = re.compile(r"(mailslice: |[\w.]*(Error|Exception|Failed|Refused|Unavailable)\w*: )\S")
+
+
+def run_cleanup(api: AirflowApi, logs: Path, conf: dict[str, object], step: Step) -> str:
+    """Triggers the DAG and waits; gives Airflow's run id. Raises CannotStart naming the task that failed and where its log is."""
+    _pool(api)
+    _wait_parsed(api, logs)
+    api.call("PATCH", f"dags/{DAG}", {"is_paused": False})
+    run = f"make_run__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+    api.call("POST", f"dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
+    deadline = time.monotonic() + _RUN_SECONDS
+    while time.monotonic() < deadline:
+        state = api.call("GET", f"dags/{DAG}/dagRuns/{run}")["state"]
+        tasks = api.call("GET", f"dags/{DAG}/dagRuns/{run}/taskInstances")["task_instances"]
+        if state == "success":
+            step.tell("all tasks green")
+            return run
+        if state == "failed":
+            causes = "; ".join(_cause(api, run, task) for task in tasks if task["state"] == "failed" and task["task_id"] != "report")
+            raise CannotStart(f"{causes or DAG + ' failed'}. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}")
+        at_work = {str(task["task_id"]): None for task in tasks if task["state"] in ("running", "queued", "scheduled")}
+        step.tell(", ".join(at_work) or "waiting for the scheduler")
+        time.sleep(1)
+    raise CannotStart(f"{DAG} did not end within {_RUN_SECONDS} s. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}")
+
+
+def _cause(api: AirflowApi, run: str, task: dict[str, Any]) -> str:
+    """The task that failed and the last error of its log."""
+    path = f"dags/{DAG}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
+    try:
+        lines = api.call("GET", path).get("content") or []
+    except ConnectionError:
+        lines = []
+    said = [sentence for line in lines if isinstance(line, dict) and (sentence := _error_of(line))]
+    return f"{task['task_id']} failed" + (f" ({' '.join(said[-1].split())[:300]})" if said else "")
+
+
+def _error_of(line: dict[str, Any]) -> str | None:
+    """The error that a line of a task's log tells of, if any: a Spark job's own stands in plain lines, before Airflow's word that it failed."""
+    event = str(line.get("event"))
+    if _ERROR.match(event):
+        return event
+    detail = (line.get("error_detail") or [{}])[0]
+    if detail.get("exc_type", "AirflowFailException") == "AirflowFailException":
+        return None
+    return f"{detail['exc_type']}: {detail['exc_value']}"
+
+
+def _pool(api: AirflowApi) -> None:
+    """One Spark job at a time on a small machine."""
+    if api.find(f"pools/{SPARK_POOL}") is None:
+        api.call("POST", "pools", {"name": SPARK_POOL, "slots": 1, "description": "Spark jobs, one at a time", "include_deferred": False})
+
+
+def _wait_parsed(api: AirflowApi, logs: Path) -> None:
+    deadline = time.monotonic() + _PARSE_SECONDS
+    while api.find(f"dags/{DAG}") is None:
+        if time.monotonic() > deadline:
+            errors = api.call("GET", "importErrors").get("import_errors") or []
+            cause = str(errors[0]["stack_trace"]).strip().splitlines()[-1] if errors else "it was not found"
+            raise CannotStart(f"Airflow did not load the DAG {DAG} ({cause}). Remedy: see {logs}")
+        time.sleep(1)

@@ -1,0 +1,81 @@
+"""RabbitMQ as an own node of this stack, beside whatever broker the machine has, with an own Erlang port mapper.
+
+Debian's wrapper switches to the user rabbitmq when root calls it, and that user cannot enter a clone below a private folder;
+so the server's own script is run, as whoever runs the stack.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mailslice.local.health import answers_http
+from mailslice.local.problems import CannotStart
+from mailslice.local.program import Program
+from mailslice.local.settings import StackSettings
+
+_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+USER = "guest"
+PASSWORD = "guest"  # noqa: S105 - RabbitMQ's own first user, which it lets in from loopback alone
+
+
+def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
+    """Writes the folder of RabbitMQ and gives the programs of the port mapper and of the broker."""
+    epmd = shutil.which("epmd")
+    if not _SERVER.is_file() or epmd is None:
+        raise CannotStart("RabbitMQ is not installed. Remedy: apt-get install -y rabbitmq-server")
+    folder = stack.state / "rabbitmq"
+    (folder / "log").mkdir(parents=True, exist_ok=True)
+    ports = stack.ports
+    configuration = {
+        "listeners.tcp.local": f"127.0.0.1:{ports.rabbitmq_port}",
+        "management.tcp.ip": "127.0.0.1",
+        "management.tcp.port": str(ports.rabbitmq_management_port),
+        "loopback_users.guest": "true",
+        "log.console": "true",
+        "log.console.level": "warning",
+        "log.file": "false",
+        # the memory and disk of a developer's machine are not the broker's alone
+        "vm_memory_high_watermark.absolute": "1GB",
+        "disk_free_limit.absolute": "256MB",
+        "collect_statistics_interval": "1000",
+    }
+    (folder / "rabbitmq.conf").write_text("".join(f"{name} = {value}\n" for name, value in configuration.items()), encoding="utf-8")
+    (folder / "enabled_plugins").write_text("[rabbitmq_management].\n", encoding="utf-8")
+    shared = {"ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(ports.epmd_port), "HOME": str(folder)}
+    environment = {
+        **shared,
+        "RABBITMQ_NODENAME": f"mailslice-{stack.profile.value}-{ports.rabbitmq_port}@localhost",
+        "RABBITMQ_NODE_PORT": str(ports.rabbitmq_port),
+        "RABBITMQ_DIST_PORT": str(ports.rabbitmq_dist_port),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
+        "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+        "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none",
+        "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the Erlang VM, so that signals reach it
+    }
+    (folder / "rabbitmq-env.conf").touch()
+    mapper = Program(
+        name="epmd",
+        command=(epmd, "-address", "127.0.0.1", "-port", str(ports.epmd_port), "-relaxed_command_check"),
+        environment=shared,
+        healthy=lambda: None,
+        ports=("epmd_port",),
+        stop_seconds=5,
+        priority=1,
+    )
+    broker = Program(
+        name="rabbitmq",
+        command=(str(_SERVER),),
+        environment=environment,
+        healthy=lambda: answers_http(f"http://127.0.0.1:{ports.rabbitmq_management_port}/api/overview", auth=(USER, PASSWORD)),
+        ports=("rabbitmq_port", "rabbitmq_management_port", "rabbitmq_dist_port"),
+        stop_seconds=30,
+        priority=10,
+    )
+    return mapper, broker

@@ -1,0 +1,129 @@
+"""Settings of the local stack: `MAILSLICE_STACK_*` for `make run`, `MAILSLICE_STACK_TEST_*` for what `make test` starts.
+
+Versions and sizes are read from `MAILSLICE_STACK_*` by both. The mail settings proper (`mailslice.model.settings`) know nothing of this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import clone_root
+
+PREFIX = "MAILSLICE_STACK_"
+TEST_PREFIX = "MAILSLICE_STACK_TEST_"
+_TEST_OFFSET = 1000
+"""Between the default ports of the two stacks, so that both can be up."""
+
+
+class Profile(StrEnum):
+    """Which of the two stacks of a clone."""
+
+    RUN = "run"
+    TEST = "test"
+
+
+def _port(default: int, description: str) -> int:
+    port: int = Field(default, ge=1, le=65535, description=description)
+    return port
+
+
+class Ports(BaseModel):
+    """Ports of the run stack; those of the test stack are 1000 higher, Airflow's 18080. All below the range Linux hands out by itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cassandra_port: int = _port(17042, "Cassandra: native protocol")
+    cassandra_storage_port: int = _port(17043, "Cassandra: between nodes")
+    cassandra_jmx_port: int = _port(17044, "Cassandra: JMX, for nodetool")
+    rabbitmq_port: int = _port(17072, "RabbitMQ: AMQP")
+    rabbitmq_management_port: int = _port(17073, "RabbitMQ: management API and pages")
+    rabbitmq_dist_port: int = _port(17074, "RabbitMQ: Erlang distribution")
+    epmd_port: int = _port(17075, "RabbitMQ: Erlang's port mapper, one of this stack's own")
+    s3_port: int = _port(17090, "S3 API")
+    airflow_port: int = _port(8080, "Airflow: pages and API")
+    airflow_worker_log_port: int = _port(17093, "Airflow: logs of tasks")
+    airflow_trigger_log_port: int = _port(17094, "Airflow: logs of triggers")
+
+
+class Sizes(BaseModel):
+    """Versions and sizes, the same for both stacks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cassandra_version: str = Field("5.0.6", description="version of Cassandra")
+    s3proxy_version: str = Field("4.1.0", description="version of the S3 server")
+    cassandra_heap: str = Field("1500m", pattern=r"^\d+[mg]$", description="heap of Cassandra")
+    s3_heap: str = Field("2g", pattern=r"^\d+[mg]$", description="largest heap of the S3 server, which holds whole objects while they are written")
+    start_timeout: int = Field(180, ge=1, description="seconds a service has until it must answer")
+    test_processes: int = Field(3, ge=0, description="processes that `make test` spreads the files of tests over; they mostly wait. 0 = none but pytest's own")
+    disk_mib: int = Field(4096, ge=0, description="free MiB that setup and start ask for")
+    cache: Path = Field(Path("~/.cache/mailslice"), description="folder of the Java parts; clones share it")
+
+
+class StackSettings(BaseModel):
+    """One stack of one clone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    profile: Profile
+    root: Path
+    state: Path
+    ports: Ports
+    sizes: Sizes
+
+    def variable(self, field: str) -> str:
+        """The environment variable that changes this port or size."""
+        prefix = TEST_PREFIX if self.profile is Profile.TEST and (field in Ports.model_fields or field == "state") else PREFIX
+        return prefix + field.upper()
+
+    @property
+    def settings_file(self) -> Path:
+        """The MAILSLICE_* lines of this stack, written once it is up."""
+        return self.state / "settings.env"
+
+
+def stack_settings(profile: Profile, environ: Mapping[str, str] | None = None, root: Path | None = None) -> StackSettings:
+    """Settings of one stack. Raises BadSetting naming the variable, its value and what is allowed."""
+    environ = os.environ if environ is None else environ
+    root = root or clone_root()
+    prefix = TEST_PREFIX if profile is Profile.TEST else PREFIX
+    defaults = {name: field.default + _TEST_OFFSET for name, field in Ports.model_fields.items()} if profile is Profile.TEST else {}
+    if profile is Profile.TEST:
+        defaults["airflow_port"] = 18080
+    ports = Ports(**{**defaults, **_read(Ports, prefix, environ)})
+    sizes = Sizes(**_read(Sizes, PREFIX, environ))
+    _distinct(ports, prefix)
+    state = Path(environ.get(prefix + "STATE") or root / ".state" / profile.value).expanduser().absolute()
+    return StackSettings(profile=profile, root=root, state=state, ports=ports, sizes=sizes.model_copy(update={"cache": sizes.cache.expanduser().absolute()}))
+
+
+def stack_variables() -> Mapping[str, tuple[object, str]]:
+    """Every MAILSLICE_STACK_* variable with its default and what it is, for docs/settings.md."""
+    listed: dict[str, tuple[object, str]] = {PREFIX + "STATE": (".state/run", "folder of all state of `make run`")}
+    for name, field in {**Ports.model_fields, **Sizes.model_fields}.items():
+        listed[PREFIX + name.upper()] = (field.default, field.description or "")
+    return listed
+
+
+def _read(cls: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, object]:
+    given = {name: environ[prefix + name.upper()] for name in cls.model_fields if environ.get(prefix + name.upper())}
+    try:
+        cls(**given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise BadSetting(f"{prefix}{str(problem['loc'][0]).upper()}={problem['input']!r} (in the environment): {problem['msg']}") from None
+    return dict(given)
+
+
+def _distinct(ports: Ports, prefix: str) -> None:
+    seen: dict[int, str] = {}
+    for name, port in ports.model_dump().items():
+        if port in seen:
+            raise BadSetting(f"{prefix}{name.upper()}={port} is the port of {prefix}{seen[port].upper()}, too; each needs its own")
+        seen[port] = name

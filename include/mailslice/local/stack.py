@@ -1,0 +1,108 @@
+"""A stack as a whole: start it, stop it, remove it."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from mailslice.local.airflow import airflow
+from mailslice.local.problems import CannotStart
+from mailslice.local.program import Program
+from mailslice.local.services import check_disk, check_ports, store_settings, stores, wait_healthy, write_settings
+from mailslice.local.settings import Profile, StackSettings
+from mailslice.local.steps import Step, Steps
+from mailslice.local.supervise import Supervisor
+
+DEMO_WINDOW = "2s"
+
+
+def run_settings(stack: StackSettings) -> dict[str, str]:
+    """MAILSLICE_* of the run stack: its stores, a slice window of seconds, its artifacts."""
+    return {**store_settings(stack), "MAILSLICE_QUEUE_SLICE_WINDOW": DEMO_WINDOW, "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts")}
+
+
+class Stack:
+    """The services of a stack while a command starts them. A start that fails, or is interrupted, takes back what it started."""
+
+    def __init__(self, stack: StackSettings, steps: Steps, settings: Mapping[str, str], *, with_airflow: bool) -> None:
+        self._stack = stack
+        self._steps = steps
+        self._settings = settings
+        self._supervisor = Supervisor(stack)
+        self._stores = stores(stack)
+        self._airflow = (airflow(stack, settings),) if with_airflow else ()
+        self._started = False
+
+    def start(self) -> None:
+        """Starts all of it, unless it runs; waits for the stores alone, and writes the settings file."""
+        with self._steps.step("Cassandra, RabbitMQ, S3") as step:
+            programs = (*self._stores, *self._airflow)
+            if not self._supervisor.runs(programs):
+                self._supervisor.stop()
+                check_disk(self._stack)
+                check_ports(self._stack, programs)
+                self._started = True
+                self._wait(lambda: self._supervisor.start(programs))
+            self._wait_for(self._stores, step)
+        write_settings(self._stack, dict(self._settings))
+
+    def wait_for_airflow(self) -> None:
+        """Airflow takes longest: what needs only the stores is done while it starts."""
+        with self._steps.step("Airflow") as step:
+            self._wait_for(self._airflow, step)
+
+    def _wait_for(self, programs: tuple[Program, ...], step: Step) -> None:
+        up: list[str] = []
+
+        def on_up(name: str) -> None:
+            up.append(name)
+            step.tell(", ".join(up) + " up")
+
+        self._wait(lambda: wait_healthy(self._stack, self._supervisor, programs, on_up))
+
+    def _wait(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException:
+            if self._started:
+                self._supervisor.stop()
+            raise
+
+
+def stop(stack: StackSettings) -> int:
+    """Ends what this stack started, and nothing else. Gives the number of processes."""
+    count = Supervisor(stack).stop()
+    if stack.profile is Profile.TEST:
+        stack.settings_file.unlink(missing_ok=True)
+    return count
+
+
+def remove(stack: StackSettings) -> None:
+    """Stops the stack and removes its folder."""
+    stop(stack)
+    shutil.rmtree(stack.state, ignore_errors=True)
+
+
+@contextmanager
+def one_at_a_time(stack: StackSettings) -> Iterator[None]:
+    """Refuses a second command on the same stack while one is at work."""
+    stack.state.parent.mkdir(parents=True, exist_ok=True)
+    lock = Path(f"{stack.state}.lock")
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotStart(f"another command is at work on the stack in {stack.state} (it holds {lock}). Remedy: wait for it, or end it") from None
+        yield
+
+
+def at_work(stack: StackSettings) -> bool:
+    """Whether a command holds the stack now."""
+    try:
+        with one_at_a_time(stack):
+            return False
+    except CannotStart:
+        return True

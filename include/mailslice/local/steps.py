@@ -1,0 +1,42 @@
+"""What a person sees of a command: one line a step, with its time; the error as one line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.status import Status
+
+
+class Step:
+    """A step under way; `tell` says how far it is."""
+
+    def __init__(self, name: str, status: Status) -> None:
+        self._name = name
+        self._status = status
+        self.outcome = "done"
+
+    def tell(self, progress: str) -> None:
+        """Shows progress on a terminal; the last word stands behind the finished step."""
+        self.outcome = progress
+        self._status.update(f"{self._name}: {progress}")
+
+
+class Steps:
+    """Prints steps on stdout, or on stderr, where stdout belongs to somebody else."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        self.console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Step]:
+        """One step: a moving line on a terminal, a line at its end everywhere."""
+        start = time.monotonic()
+        if not self.console.is_terminal:
+            self.console.print(f"  … {name}", markup=False)
+        with self.console.status(name) as status:
+            step = Step(name, status)
+            yield step
+        self.console.print(f"  ✓ {name}: {step.outcome} ({time.monotonic() - start:.1f} s)", markup=False)

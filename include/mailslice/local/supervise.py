@@ -1,0 +1,192 @@
+"""supervisor (PyPI) runs the services: its configuration, its start, its end. Ends only what this stack started.
+
+Every process below supervisor carries MAILSLICE_STACK_OWNER=<state folder> in its environment. So what outlived a killed
+supervisor, or detached itself from it (Airflow's children), is found and ended by that mark and by nothing else. SPT_NOENV keeps
+Airflow's processes from writing their titles over it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from mailslice.local.problems import CannotStart
+from mailslice.local.program import Program
+from mailslice.local.settings import StackSettings
+
+OWNER = "MAILSLICE_STACK_OWNER"
+_OTHERS = ("MAILSLICE_", "AIRFLOW", "RABBITMQ_", "CASSANDRA_", "SPARK_", "PYSPARK_")
+"""Variables of the caller that would change what our services do."""
+_LONGEST_SOCKET = 100
+"""Linux allows 107 bytes; supervisor adds its pid while it binds."""
+
+
+class Supervisor:
+    """The supervisor of one stack."""
+
+    def __init__(self, stack: StackSettings) -> None:
+        self._stack = stack
+        self._configuration = stack.state / "supervisord.conf"
+        self._socket = _socket(stack.state)
+
+    def start(self, programs: tuple[Program, ...]) -> None:
+        """Starts the programs; what an earlier, killed supervisor left behind is ended first."""
+        self.end_leftovers()
+        (self._stack.state / "log").mkdir(parents=True, exist_ok=True)
+        self._configuration.write_text(self._text(programs), encoding="utf-8")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+        done = subprocess.run(
+            [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._configuration)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**environment, OWNER: str(self._stack.state), "SPT_NOENV": "1"},
+        )
+        if done.returncode:
+            raise CannotStart(f"supervisor did not start: {(done.stdout + done.stderr).strip()[-300:]}. Remedy: see {self._stack.state}/log/supervisord.log")
+
+    def runs(self, programs: tuple[Program, ...]) -> bool:
+        """Whether exactly these programs, with these commands and settings, are what supervisor runs now."""
+        if not self._configuration.is_file() or self._configuration.read_text(encoding="utf-8") != self._text(programs):
+            return False
+        states = self.states()
+        return all(states.get(program.name) in ("RUNNING", "STARTING") for program in programs)
+
+    def alive(self) -> bool:
+        """Whether this stack's supervisor runs."""
+        return self._call("pid").returncode == 0
+
+    def states(self) -> Mapping[str, str]:
+        """State of each program as supervisor names it: RUNNING, STARTING, BACKOFF, FATAL, EXITED, STOPPED."""
+        words = (line.split() for line in self._call("status").stdout.splitlines())
+        return {line[0].split(":")[-1]: line[1] for line in words if len(line) > 1}
+
+    def stop(self) -> int:
+        """Ends supervisor and everything that carries this stack's mark. Gives how many processes there were."""
+        count = len(self.owned())
+        if self.alive():
+            self._call("shutdown")
+            _wait(lambda: not self.alive() and not self._own_supervisors(), seconds=90)
+        self.end_leftovers()
+        return count
+
+    def owned(self) -> list[psutil.Process]:
+        """Every process that carries this stack's mark."""
+        mine = str(self._stack.state)
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.pid != os.getpid() and process.environ().get(OWNER) == mine:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def end_leftovers(self) -> None:
+        """TERM, then KILL after 15 s, to what carries this stack's mark."""
+        left = self.owned()
+        for process in left:
+            _signal(process.terminate)
+        _, alive = psutil.wait_procs(left, timeout=15)
+        for process in alive:
+            _signal(process.kill)
+        psutil.wait_procs(alive, timeout=5)
+
+    def _own_supervisors(self) -> list[psutil.Process]:
+        return [process for process in self.owned() if "supervisor.supervisord" in _command_line(process)]
+
+    def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "supervisor.supervisorctl", "-c", str(self._configuration), *words]
+        if not self._configuration.is_file() or not self._socket.exists():
+            return subprocess.CompletedProcess(command, returncode=1, stdout="", stderr="")
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def _text(self, programs: tuple[Program, ...]) -> str:
+        log = self._stack.state / "log"
+        head = f"""; written by mailslice at each start
+[supervisord]
+logfile={_escaped(log / "supervisord.log")}
+logfile_maxbytes=5MB
+logfile_backups=1
+pidfile={_escaped(self._stack.state / "supervisord.pid")}
+childlogdir={_escaped(log)}
+directory={_escaped(self._stack.state)}
+identifier=mailslice-{self._stack.profile.value}
+environment={OWNER}={_quoted(str(self._stack.state))},SPT_NOENV="1"
+[unix_http_server]
+file={_escaped(self._socket)}
+chmod=0700
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+[supervisorctl]
+serverurl=unix://{_escaped(self._socket)}
+"""
+        return head + "".join(self._section(program, log) for program in programs)
+
+    def _section(self, program: Program, log: Path) -> str:
+        environment = ",".join(f"{name}={_quoted(value)}" for name, value in program.environment.items())
+        return f"""[program:{program.name}]
+command={_escaped(shlex.join(program.command))}
+environment={environment}
+priority={program.priority}
+startsecs=2
+startretries=2
+autorestart=true
+stopsignal=TERM
+stopwaitsecs={program.stop_seconds}
+stopasgroup=true
+killasgroup=true
+redirect_stderr=true
+stdout_logfile={_escaped(log / (program.name + ".log"))}
+stdout_logfile_maxbytes=20MB
+stdout_logfile_backups=1
+"""
+
+
+def _escaped(value: object) -> str:
+    return str(value).replace("%", "%%")
+
+
+def _quoted(value: str) -> str:
+    """In the quotes that the value does not hold: supervisor knows no escape for them."""
+    quote = '"' if '"' not in value else "'"
+    if quote in value or "\n" in value:
+        raise CannotStart(f"supervisor cannot pass on {value!r}: it holds both kinds of quotes, or a line end. Remedy: move the clone to a plain path")
+    return f"{quote}{_escaped(value)}{quote}"
+
+
+def _socket(state: Path) -> Path:
+    near = state / "supervisor.sock"
+    if len(str(near).encode()) <= _LONGEST_SOCKET:
+        return near
+    digest = hashlib.sha256(str(state).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"mailslice-{os.getuid()}-{digest}.sock"
+
+
+def _signal(send: Callable[[], None]) -> None:
+    try:
+        send()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _wait(until: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not until() and time.monotonic() < deadline:
+        time.sleep(0.3)

@@ -1,0 +1,59 @@
+"""`make test`: the services of the tests, then pytest, whose lines are the last."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from mailslice.local.airflow import airflow_environment
+from mailslice.local.services import store_settings
+from mailslice.local.settings import Profile, stack_settings
+from mailslice.local.stack import Stack, one_at_a_time, remove, stop
+from mailslice.local.steps import Steps
+
+_TESTS_FAILED = 1
+
+
+def test(arguments: list[str]) -> int:
+    """Runs all tiers, with their coverage, or what the arguments name, against services of its own. Gives pytest's exit code."""
+    stack = stack_settings(Profile.TEST)
+    steps = Steps()
+    with one_at_a_time(stack):
+        remove(stack)
+        settings = store_settings(stack)
+        Stack(stack, steps, settings, with_airflow=False).start()
+        try:
+            return _pytest(arguments, airflow_environment(stack, {}))
+        finally:
+            stop(stack)
+
+
+def _pytest(arguments: list[str], environment: dict[str, str]) -> int:
+    """All tiers run in processes beside each other, which costs some a deadline on a busy machine: what failed runs once more, alone, and its word counts."""
+    if arguments:
+        return _run(arguments, environment)
+    processes = stack_settings(Profile.TEST).sizes.test_processes
+    code = _run(["--cov=mailslice", "--cov-report=term:skip-covered", "-n", str(processes), "--dist", "loadfile"], environment)
+    if code != _TESTS_FAILED:
+        return code
+    print("\nmake test: what failed runs once more, one test at a time", flush=True)
+    return _run(["--last-failed", "--last-failed-no-failures=none"], environment)
+
+
+def _run(arguments: list[str], environment: dict[str, str]) -> int:
+    stack = stack_settings(Profile.TEST)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")}
+    wanted = {name: environment[name] for name in ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH")}
+    tests = {"MAILSLICE_REQUIRE_SERVICES": "1", "MAILSLICE_TEST_SETTINGS": str(stack.settings_file)}
+    command = [sys.executable, "-m", "pytest", "--durations=20", *arguments]
+    process = subprocess.Popen(command, cwd=stack.root, env={**clean, **wanted, **tests})
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue  # pytest has it, too, and ends by itself
+        except SystemExit:
+            process.terminate()
+            process.wait()
+            raise

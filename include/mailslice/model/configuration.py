@@ -1,0 +1,40 @@
+"""The configuration of the queue view, which James keeps as events, and the rule by which it may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from mailslice.model.durations import format_duration
+from mailslice.model.slices import whole_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ViewConfiguration:
+    """Slice window, buckets a slice, and one browse start update in how many deletes (James' updateBrowseStartPace)."""
+
+    slice_window: timedelta = timedelta(hours=1)
+    bucket_count: int = 1
+    browse_start_pace: int = 1000
+
+    def __post_init__(self) -> None:
+        whole_seconds(self.slice_window)
+        if self.bucket_count < 1 or self.browse_start_pace < 1:
+            raise ValueError("bucketCount and updateBrowseStartPace are at least 1")
+
+    def __str__(self) -> str:
+        return f"sliceWindow={format_duration(self.slice_window)} bucketCount={self.bucket_count} updateBrowseStartPace={self.browse_start_pace}"
+
+
+def why_refused(stored: ViewConfiguration, wanted: ViewConfiguration) -> str | None:
+    """Why James would refuse to go from `stored` to `wanted`, in a sentence; None when it would not.
+
+    Rows stay where they were written: fewer buckets, or a window whose starts do not include the old ones, would hide them.
+    """
+    if wanted.bucket_count < stored.bucket_count:
+        return f"bucketCount may not decrease: stored {stored.bucket_count}, wanted {wanted.bucket_count}"
+    if wanted.slice_window > stored.slice_window:
+        return f"sliceWindow may not grow: stored {format_duration(stored.slice_window)}, wanted {format_duration(wanted.slice_window)}"
+    if whole_seconds(stored.slice_window) % whole_seconds(wanted.slice_window):
+        return f"sliceWindow must divide the stored one: stored {format_duration(stored.slice_window)}, wanted {format_duration(wanted.slice_window)}"
+    return None

@@ -1,0 +1,88 @@
+"""What can go wrong, classed by what the caller does about it.
+
+- `MailsliceError`
+    - `SomeFailed`: some inputs of a command failed and are listed; the rest went on (exit 1)
+    - `BadInput`: fix what was given: an argument, a file, an address (exit 2)
+        - `BadSetting`: fix the environment or the settings file
+        - `UnknownQueue`: RabbitMQ has no such mail queue
+    - `Refused`: a guard or a gate said no; nothing was changed (exit 3)
+        - `ConfigurationDiffers`, `GateFailed`, `PlanRefused`, `ClockSkew`, `TopologyDiffers`
+    - `TryAgain`: nothing is wrong with the mail, a store cannot answer now (exit 4)
+        - `StoreUnavailable`
+    - `DeadLetter`: this message can never be handled; the dead letter queue keeps it
+        - `Undecodable`, `ContentMissing`
+
+A message is one or two lines that name the value, its place and what is allowed.
+"""
+
+
+class MailsliceError(Exception):
+    """Root of all errors that mailslice raises on purpose. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class SomeFailed(MailsliceError):
+    """Some inputs failed and were listed; everything else was done."""
+
+
+class BadInput(MailsliceError):
+    """What was given cannot be used; the message names the value, its place and what is allowed."""
+
+    exit_code = 2
+
+
+class BadSetting(BadInput):
+    """A setting is unknown, malformed or weaker than what keeps mail safe."""
+
+
+class UnknownQueue(BadInput):
+    """RabbitMQ has no exchange and work queue of this name."""
+
+
+class Refused(MailsliceError):
+    """A guard or a gate refused: nothing was changed."""
+
+    exit_code = 3
+
+
+class ConfigurationDiffers(Refused):
+    """The stored configuration of the queue view is not the one in the settings (James' event store wins)."""
+
+
+class TopologyDiffers(Refused):
+    """A RabbitMQ queue or exchange exists with other arguments than wanted (406)."""
+
+
+class GateFailed(Refused):
+    """An expectation of a duty's gate does not hold; the run stops here."""
+
+
+class PlanRefused(Refused):
+    """A plan cannot be applied: its digest differs, it is another queue's, or it is too old."""
+
+
+class ClockSkew(Refused):
+    """The clock of this machine and Cassandra's differ by more than a quarter of the grace."""
+
+
+class TryAgain(MailsliceError):
+    """Nothing is wrong with the mail: a later attempt may succeed."""
+
+    exit_code = 4
+
+
+class StoreUnavailable(TryAgain):
+    """Cassandra, RabbitMQ or S3 does not answer; the message names the address."""
+
+
+class DeadLetter(MailsliceError):
+    """A message that can never be handled goes to the dead letter queue, with the reason in the log."""
+
+
+class Undecodable(DeadLetter):
+    """The bytes are not a mail of James' format."""
+
+
+class ContentMissing(DeadLetter):
+    """The header or body blob of the mail is gone."""

@@ -1,0 +1,89 @@
+"""A mail and its entry in a queue, as all rooms speak of them.
+
+Times are aware UTC datetimes, but for `Mail.last_updated_ns`: James' JSON carries nanoseconds, which a datetime would lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NewType
+from uuid import UUID
+
+QueueName = NewType("QueueName", str)
+EnqueueId = NewType("EnqueueId", UUID)
+"""Identity of a queue entry: new for every enqueue. A mail's name may occur twice, an enqueue id never."""
+BlobId = NewType("BlobId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientHeader:
+    """One header that only one recipient gets; in the view a tuple<text, text, text>."""
+
+    recipient: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """Envelope and state of a mail, without its content.
+
+    `sender` None is the null sender `<>`, which is not the empty string.
+    `state` is James' processor (`root`, `transport`, `error`...).
+    `attributes` maps a name to the JSON of the attribute, UTF-8, carried through byte for byte.
+    `last_updated_ns` is nanoseconds since the epoch.
+    """
+
+    name: str
+    sender: str | None
+    recipients: tuple[str, ...]
+    state: str | None = "root"
+    error_message: str | None = None
+    last_updated_ns: int | None = None
+    attributes: Mapping[str, bytes] = field(default_factory=dict)
+    remote_addr: str | None = "127.0.0.1"
+    remote_host: str | None = "localhost"
+    per_recipient_headers: tuple[RecipientHeader, ...] = ()
+
+    @property
+    def last_updated(self) -> datetime | None:
+        """`last_updated_ns` as a datetime, cut to microseconds."""
+        if self.last_updated_ns is None:
+            return None
+        seconds, nanos = divmod(self.last_updated_ns, 1_000_000_000)
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanos // 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMail:
+    """What one RabbitMQ message says: a mail, its enqueue id and where its content is."""
+
+    enqueue_id: EnqueueId
+    mail: Mail
+    header_blob_id: BlobId
+    body_blob_id: BlobId
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row of the view is: the partition key after the queue's name."""
+
+    slice_start: datetime
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRow:
+    """One row of enqueuedMailsV3 or V4."""
+
+    queue: QueueName
+    place: Place
+    enqueued_time: datetime
+    item: QueuedMail
+
+    @property
+    def enqueue_id(self) -> EnqueueId:
+        """The row's enqueue id."""
+        return self.item.enqueue_id

@@ -1,0 +1,335 @@
+"""Settings, by environment (`MAILSLICE_*`) or by the one file that `make run` writes; one frozen object a component.
+
+Nothing is read at import. `load_settings` is called by entry points alone. Secrets are `SecretStr`: masked in repr and logs.
+docs/settings.md is generated from the fields below (`make docs`), and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from mailslice.model.configuration import ViewConfiguration
+from mailslice.model.durations import parse_duration
+from mailslice.model.errors import BadInput, BadSetting
+from mailslice.model.names import QueueTable
+
+PREFIX = "MAILSLICE_"
+STATE_FILE = ".state/run/settings.env"
+"""Written by `make run`, read when the environment names no store; relative to the clone."""
+_STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT")
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except BadInput as error:
+            raise ValueError(str(error).removeprefix("duration: ")) from None
+    return value
+
+
+def _words(value: object) -> object:
+    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Consistency(StrEnum):
+    """Levels at which inserts, marks and deleted checks keep mail safe; weaker ones are refused."""
+
+    LOCAL_QUORUM = "LOCAL_QUORUM"
+    QUORUM = "QUORUM"
+    EACH_QUORUM = "EACH_QUORUM"
+    ALL = "ALL"
+
+
+class CassandraSettings(_Group):
+    """Where the view is."""
+
+    contact_points: Words = Field(("127.0.0.1",), description="hosts, comma-separated; host:port is read too")
+    port: int = Field(9042, ge=1, le=65535, description="native protocol port")
+    keyspace: str = Field("apache_james", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="James' keyspace")
+    datacenter: str | None = Field(None, description="local data centre; the first contact point's when unset")
+    username: str | None = None
+    password: SecretStr | None = None
+    consistency: Consistency = Field(Consistency.LOCAL_QUORUM, description="of inserts, marks and reads that decide; QUORUM when several data centres write")
+    tls_enabled: bool = False
+    tls_ca: Path | None = Field(None, description="PEM file of the authority")
+    tls_certificate: Path | None = Field(None, description="PEM file of the client's certificate")
+    tls_key: Path | None = Field(None, description="PEM file of the client's key")
+    tls_verify_host: bool = True
+    timeout: Duration = Field(timedelta(seconds=10), description="of one request")
+
+    @field_validator("consistency", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+
+class OwnSettings(_Group):
+    """mailslice's own keyspace and bucket."""
+
+    keyspace: str = Field("mailslice", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="mailslice's own tables: runs, locks, delays, marks that wait")
+    replication: str = Field("", description="CQL map, used when the keyspace is created; James' keyspace's own when empty")
+    bucket: str = Field("mailslice", description="mailslice's own bucket: quarantine and kept content")
+
+
+class RabbitSettings(_Group):
+    """The broker."""
+
+    url: SecretStr = Field(SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F"), description="amqp:// or amqps://user:password@host:port/vhost")
+    management_url: SecretStr = Field(SecretStr("http://guest:guest@127.0.0.1:15672"), description="management API, user:password in it or the URL's own")
+    tls_ca: Path | None = Field(None, description="PEM file of the authority")
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_verify_host: bool = True
+    timeout: Duration = Field(timedelta(seconds=10), description="of connecting, of a confirm, of a blocked connection")
+
+
+class BlobStrategy(StrEnum):
+    """James' two ways to name blobs."""
+
+    PASSTHROUGH = "passthrough"
+    DEDUPLICATION = "deduplication"
+
+
+class BlobIdKind(StrEnum):
+    """Ids with or without FAMILY_GENERATION_ before them."""
+
+    PLAIN = "plain"
+    GENERATION_AWARE = "generation-aware"
+
+
+class HashEncoding(StrEnum):
+    """How the hash of a deduplicated blob is spelled: James' JVM property `james.blob.id.hash.encoding`."""
+
+    BASE64 = "base64"
+    BASE64URL = "base64url"
+    HEX = "hex"
+
+
+class BlobSettings(_Group):
+    """How blob ids are made."""
+
+    strategy: BlobStrategy = Field(
+        BlobStrategy.PASSTHROUGH, description="passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc"
+    )
+    id: BlobIdKind = Field(BlobIdKind.PLAIN, description="generation-aware: FAMILY_GENERATION_ before the id")
+    hash_encoding: HashEncoding = Field(HashEncoding.BASE64, description="of deduplicated ids, as James' property james.blob.id.hash.encoding says")
+    generation_duration: Duration = Field(timedelta(days=30), description="of one generation")
+    family: int = Field(1, ge=0)
+
+
+class S3Settings(_Group):
+    """The content store."""
+
+    endpoint: str = Field("http://127.0.0.1:9000", description="URL of the S3 API")
+    bucket: str = Field("james", min_length=3, max_length=63, description="James' default bucket")
+    access_key: str | None = None
+    secret_key: SecretStr | None = None
+    region: str = "us-east-1"
+    ca: Path | None = Field(None, description="PEM file of the authority")
+    timeout: Duration = Field(timedelta(seconds=10), description="of one request")
+
+
+class QueueSettings(_Group):
+    """The queue's shape, as James is configured; the stored configuration wins (see `config check`)."""
+
+    table: QueueTable = QueueTable.V4
+    slice_window: Duration = Field(timedelta(hours=1), description="width of a slice")
+    bucket_count: int = Field(1, ge=1)
+    browse_start_pace: int = Field(1000, ge=1, description="James' updateBrowseStartPace")
+    quorum: bool = Field(False, description="declare new work queues as quorum queues")
+    quorum_group_size: int = Field(1, ge=1, description="x-quorum-initial-group-size of new quorum queues")
+    delivery_limit: int | None = Field(None, ge=1, description="x-delivery-limit of new quorum queues")
+    shared: bool = Field(True, description="James works on these queues, too: marks go only when the broker was seen drained")
+    max_mail_bytes: int = Field(150 * 1024 * 1024, ge=1, description="largest mail that is accepted")
+
+    @field_validator("table", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("slice_window")
+    @classmethod
+    def _whole(cls, value: timedelta) -> timedelta:
+        ViewConfiguration(slice_window=value)
+        return value
+
+    @property
+    def configuration(self) -> ViewConfiguration:
+        """The wanted configuration of the view."""
+        return ViewConfiguration(self.slice_window, self.bucket_count, self.browse_start_pace)
+
+
+class DutySettings(_Group):
+    """Where duties keep what they write, and for how long."""
+
+    artifacts: str = Field("", description="folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty")
+    retention: Duration = Field(timedelta(days=90), description="of ledger rows and artifacts")
+    grace: Duration = Field(timedelta(minutes=15), description="default time after its end before a slice counts as closed")
+    spark_master: str = Field("local[*]", description="Spark master of duties that run without Airflow")
+    spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
+    notify: str = Field("log", description="notifiers of failed runs, comma-separated: log, email, webhook")
+    notify_email: Words = Field((), description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default")
+    notify_webhook: SecretStr | None = Field(None, description="URL of the webhook notifier: it gets one JSON object by POST; http or https")
+
+    @field_validator("notify_webhook")
+    @classmethod
+    def _web(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("allowed: a URL of http or https")
+        return value
+
+
+class SmtpInSettings(_Group):
+    """`mailslice worker smtp-in`."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(2525, ge=0, le=65535)
+    allowed_networks: Words = Field(("127.0.0.0/8", "::1/128"), description="clients that may send without AUTH")
+    username: str | None = Field(None, description="AUTH user; with a password, clients outside the allowed networks may send after AUTH")
+    password: SecretStr | None = None
+    tls_certificate: Path | None = Field(None, description="PEM; with the key, STARTTLS is offered and AUTH needs it")
+    tls_key: Path | None = None
+    hostname: str | None = Field(None, description="name in the greeting and in Received lines; the machine's when unset")
+    max_recipients: int = Field(1000, ge=1, description="recipients of one mail")
+    max_connections: int = Field(100, ge=1, description="clients at once")
+    timeout: Duration = Field(timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail")
+
+
+class RelaySettings(_Group):
+    """The relay handler's next hop."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(25, ge=1, le=65535)
+    timeout: Duration = timedelta(seconds=60)
+    starttls: bool = Field(False, description="require STARTTLS")
+
+
+class WorkerSettings(_Group):
+    """The consumer process."""
+
+    health_host: str = Field("127.0.0.1", description="address of liveness and metrics")
+    health_port: int = Field(0, ge=0, le=65535, description="port of /livez and /metrics; 0 = off")
+    memory_budget_mib: int = Field(96, ge=8, description="content in flight, MiB, a process")
+    maildir: Path | None = Field(None, description="folder of the Maildir handler")
+
+
+_GROUPS: dict[str, type[_Group]] = {
+    "cassandra": CassandraSettings,
+    "own": OwnSettings,
+    "rabbitmq": RabbitSettings,
+    "s3": S3Settings,
+    "blob": BlobSettings,
+    "queue": QueueSettings,
+    "duty": DutySettings,
+    "smtp_in": SmtpInSettings,
+    "relay": RelaySettings,
+    "worker": WorkerSettings,
+}
+_SHORT_NAMES = {"duty_artifacts": "artifacts", "duty_retention": "retention"}
+"""Variables whose group is not in their name."""
+
+
+class Settings(_Group):
+    """All settings. `source` says where they were read, for error messages."""
+
+    cassandra: CassandraSettings = CassandraSettings()
+    own: OwnSettings = OwnSettings()
+    rabbitmq: RabbitSettings = RabbitSettings()
+    s3: S3Settings = S3Settings()
+    blob: BlobSettings = BlobSettings()
+    queue: QueueSettings = QueueSettings()
+    duty: DutySettings = DutySettings()
+    smtp_in: SmtpInSettings = SmtpInSettings()
+    relay: RelaySettings = RelaySettings()
+    worker: WorkerSettings = WorkerSettings()
+    source: str = "environment"
+
+
+def clone_root() -> Path:
+    """The folder above include/: of an installed package without a clone, one that has no state file."""
+    return Path(__file__).resolve().parents[3]
+
+
+def artifacts_of(settings: Settings) -> str:
+    """The artifacts location: the setting, else the clone's state folder."""
+    return settings.duty.artifacts or str(clone_root() / ".state" / "artifacts")
+
+
+@cache
+def variables() -> Mapping[str, tuple[str, str]]:
+    """Every variable, `MAILSLICE_CASSANDRA_PORT` -> ("cassandra", "port")."""
+    named: dict[str, tuple[str, str]] = {}
+    for group, cls in _GROUPS.items():
+        for field in cls.model_fields:
+            name = _SHORT_NAMES.get(f"{group}_{field}", f"{group}_{field}")
+            named[PREFIX + name.upper()] = (group, field)
+    return named
+
+
+def groups() -> Mapping[str, type[BaseModel]]:
+    """The settings classes by the name of their group."""
+    return _GROUPS
+
+
+def load_settings(environ: Mapping[str, str] | None = None, state_file: Path | None = None) -> Settings:
+    """Settings of the environment; of the state file too, below it, when the environment names no store.
+
+    Raises BadSetting naming the variable, its value, its place and what is allowed. An empty variable counts as unset.
+    """
+    environ = os.environ if environ is None else environ
+    given = {name: value for name, value in environ.items() if name.startswith(PREFIX) and value}
+    source = "environment"
+    state_file = state_file or clone_root() / STATE_FILE
+    if not any(given.get(name) for name in _STORES) and state_file.is_file():
+        given = {**read_env_file(state_file), **given}
+        source = str(state_file)
+    known = variables()
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in known:
+            group, field = known[name]
+            values.setdefault(group, {})[field] = value
+        elif not name.startswith((PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "GC_", PREFIX + "NODETOOL", PREFIX + "STACK_")):
+            raise BadSetting(f"{name} (in the {source}) is not a setting of mailslice; all are listed in docs/settings.md{_nearest(name, known)}")
+    try:
+        return Settings(**values, source=source)
+    except ValidationError as error:
+        raise BadSetting("; ".join(_sentence(problem, source) for problem in error.errors())) from None
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """NAME=value lines; blank lines and those that start with # are left out, quotes around a value too."""
+    pairs = (line.strip().removeprefix("export ").partition("=") for line in path.read_text(encoding="utf-8").splitlines())
+    return {name.strip(): value.strip().strip("'\"") for name, equals, value in pairs if equals and not name.startswith("#")}
+
+
+def _sentence(problem: Any, source: str) -> str:
+    group, field = problem["loc"][:2]
+    name = next(name for name, place in variables().items() if place == (group, field))
+    secret = _GROUPS[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
+    shown = "***" if secret else repr(problem["input"])
+    return f"{name}={shown} (in the {source}): {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return f". Did you mean {close[0]}?" if close else ""

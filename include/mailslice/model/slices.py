@@ -1,0 +1,57 @@
+"""Pure arithmetic of slices and buckets (ADR-31): no clock, no store.
+
+Slice start = floor(epoch seconds / window seconds) x window seconds, UTC.
+Bucket = abs(javaHash(name) remainder bucketCount), with Java's remainder, which keeps the sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from mailslice.model.mail import Place
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def slice_start(instant: datetime, window: timedelta) -> datetime:
+    """The start of the slice that holds `instant` (aware). Floors toward the past before 1970, too, as Java's floorDiv would."""
+    seconds = whole_seconds(window)
+    return _EPOCH + timedelta(seconds=(instant - _EPOCH) // timedelta(seconds=seconds) * seconds)
+
+
+def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterator[datetime]:
+    """Slice starts from the slice of `first` to the slice of `last`, both included; none when `last` is before `first`."""
+    start, end = slice_start(first, window), slice_start(last, window)
+    while start <= end:
+        yield start
+        start += window
+
+
+def places_between(first: datetime, last: datetime, window: timedelta, buckets: int) -> Iterator[Place]:
+    """Every partition of the view from the slice of `first` to that of `last`, slice by slice, bucket by bucket."""
+    for start in slices_between(first, last, window):
+        for bucket in range(buckets):
+            yield Place(start, bucket)
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: signed 32 bits over UTF-16 code units (a character beyond the BMP counts as two)."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def bucket_of(name: str, bucket_count: int) -> int:
+    """The bucket of a mail's name. abs() of Java's remainder is the remainder of abs(): the sign only decides the sign."""
+    return abs(java_hash(name)) % bucket_count
+
+
+def whole_seconds(window: timedelta) -> int:
+    """The window in seconds; ValueError when it is not a positive whole number of them (James keeps seconds)."""
+    seconds = int(window.total_seconds())
+    if seconds <= 0 or timedelta(seconds=seconds) != window:
+        raise ValueError(f"slice window {window} is not a positive whole number of seconds")
+    return seconds

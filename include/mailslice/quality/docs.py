@@ -1,0 +1,116 @@
+"""Data Docs of all gates below one folder: each gate adds pages of its own, so that gates beside each other cannot spoil one another's."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+FOLDER = "data_docs"
+_NEWEST = 200
+
+
+class Files(Protocol):
+    """Where the pages go: `duty.artifacts.Artifacts`."""
+
+    def write(self, name: str, data: bytes) -> None: ...
+    def read(self, name: str) -> bytes | None: ...
+    def files(self, name: str) -> list[str]: ...
+    def remove(self, name: str) -> None: ...
+    def uri(self, name: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Docs:
+    """The Data Docs of one run's gates."""
+
+    files: Files
+    duty: str
+    queue: str
+    run: str
+
+    @property
+    def run_name(self) -> str:
+        """Names the run in paths and pages."""
+        return re.sub(r"[^A-Za-z0-9._+-]", "-", f"{self.duty}-{self.queue}-{self.run}")[:200]
+
+    def publish(self, site: Path, gate: str, *, success: bool, findings: Sequence[Mapping[str, object]]) -> str:
+        """Copy a gate's pages to the artifacts, and list it in the index; the link to its page."""
+        styled = set(self.files.files(f"{FOLDER}/static"))
+        for file in sorted(path for path in site.rglob("*") if path.is_file()):
+            name = f"{FOLDER}/{file.relative_to(site).as_posix()}"
+            if file.parent == site or name in styled:
+                continue  # Great Expectations' own index knows this gate alone; styles are the same for all
+            self.files.write(name, file.read_bytes())
+        pages = sorted(path.relative_to(site).as_posix() for path in (site / "validations").rglob("*.html"))
+        entry = {
+            "duty": self.duty,
+            "queue": self.queue,
+            "run": self.run,
+            "gate": gate,
+            "success": success,
+            "pages": pages,
+            "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        }
+        page = f"{FOLDER}/gates/{self.run_name}-{gate}"
+        self.files.write(f"{page}.html", _gate_page(entry, findings).encode())
+        self.files.write(f"{page}.json", json.dumps(entry).encode())
+        self.files.write(f"{FOLDER}/index.html", _index(self._entries()).encode())
+        return link(self.files.uri(f"{page}.html"))
+
+    def _entries(self) -> list[dict[str, Any]]:
+        """The newest gates, newest first; entries beyond those shown are left to retention."""
+        names = (name for name in self.files.files(f"{FOLDER}/gates") if name.endswith(".json"))
+        read = ((name, self.files.read(name)) for name in names)
+        found = [{**json.loads(data), "page": name.removeprefix(f"{FOLDER}/").removesuffix(".json") + ".html"} for name, data in read if data is not None]
+        return sorted(found, key=lambda entry: entry["at"], reverse=True)[:_NEWEST]
+
+
+def link(uri: str) -> str:
+    """A link that a browser opens: file:// for folders."""
+    return uri if "://" in uri else Path(uri).as_uri()
+
+
+_STYLE = (
+    "<style>body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1d2733}table{border-collapse:collapse;width:100%}"
+    "td,th{border-bottom:1px solid #d8dee6;padding:.4rem .6rem;text-align:left;vertical-align:top}.no{color:#a3122a;font-weight:600}.yes{color:#146c43}</style>"
+)
+
+
+def _page(title: str, body: str) -> str:
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>{_STYLE}'
+    return f'<!doctype html><html lang="en">{head}<h1>{title}</h1>{body}</html>'
+
+
+def _gate_page(entry: Mapping[str, Any], findings: Sequence[Mapping[str, object]]) -> str:
+    rows = "".join(
+        f"<tr><td class={'yes' if each['success'] else 'no'}>{'true' if each['success'] else 'not true'}</td><td>{_escape(each['expectation'])}</td>"
+        f"<td>{_escape(each['column'])} = {_escape(each['observed'])}</td><td>{each['failedRows']} of {each['rows']}</td></tr>"
+        for each in findings
+    )
+    pages = " · ".join(f'<a href="../{_escape(page)}">{_escape(Path(page).stem)}</a>' for page in entry["pages"])
+    table = f"<table><tr><th></th><th>Expectation</th><th>Seen</th><th>Rows that break it</th></tr>{rows}</table>"
+    own = f"Great Expectations' own pages: {pages or 'none, nothing was looked at'}."
+    about = f"<p>Run {_escape(entry['run'])}, {_escape(entry['at'])}. {own} <a href=../index.html>All gates</a></p>"
+    return _page(f"{_escape(entry['duty'])}: {_escape(entry['gate'])} of queue {_escape(entry['queue'])}", about + table)
+
+
+def _index(entries: Sequence[Mapping[str, Any]]) -> str:
+    rows = "".join(map(_index_row, entries))
+    return _page("Data Docs", f"<table><tr><th>When</th><th>Duty</th><th>Queue</th><th>Gate</th><th></th><th>Run</th></tr>{rows}</table>")
+
+
+def _index_row(each: Mapping[str, Any]) -> str:
+    verdict = f"<td class={'yes' if each['success'] else 'no'}>{'passed' if each['success'] else 'failed'}</td>"
+    gate = f'<a href="{_escape(each["page"])}">{_escape(each["gate"])}</a>'
+    cells = "".join(f"<td>{_escape(each[name])}</td>" for name in ("at", "duty", "queue"))
+    return f"<tr>{cells}<td>{gate}</td>{verdict}<td>{_escape(each['run'])}</td></tr>"
+
+
+def _escape(value: object) -> str:
+    return html.escape(str(value), quote=True)

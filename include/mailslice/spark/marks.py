@@ -1,0 +1,106 @@
+"""Drop deleted marks of a plan's ids, in Python workers: those whose rows are gone and that nothing blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.settings import Settings
+from mailslice.spark.compare import low_half
+from mailslice.spark.frames import Session, run_on_keys, shared
+from mailslice.spark.in_worker import stores_of
+from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanReader, digest_of_table
+from mailslice.spark.slices import READS_IN_FLIGHT, millis, to_batches
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+_DROPPED = "dropped long, rows_left long, blocked array<string>"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping:
+    """Whose marks, and where their ids are. `rate` is marks a second and task; 0 = no limit."""
+
+    settings: Settings
+    queue: QueueName
+    place: Location
+    folder: str
+    rate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """`dropped` marks; `rows_left` ids whose rows are there, which kept their marks; `blocked`: `id|slice in ms|bucket` of those that something blocks."""
+
+    dropped: int
+    rows_left: int
+    blocked: tuple[str, ...]
+
+
+def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -> Digest:
+    """The digest of all rows in these parts: whether the files are still what was planned."""
+
+    def read(batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        total = sum((digest_of_table(table) for table in _tables(what, batches)), Digest())
+        yield pa.RecordBatch.from_pydict({"digest": [str(total)]})
+
+    return sum((Digest.parse(row["digest"]) for row in run_on_keys(spark, parts, read, "digest string")), Digest())
+
+
+def drop_marks(spark: Session, what: Dropping, parts: Sequence[PlanPart], *, rows_left: npt.NDArray[np.uint64], blocked: frozenset[str]) -> Dropped:
+    """Drop the marks of the parts' ids, but for those in `rows_left` (sorted low halves of ids) and in `blocked`."""
+    with shared(spark, rows_left) as left:
+
+        def drop(batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.RecordBatch]:
+            deleted = stores_of(what.settings).tables.deleted
+            for table in _tables(what, batches):
+                began = time.monotonic()
+                free, stopped, kept = _sort(table, left(), blocked)
+                deleted.drop_in_chunks(what.queue, free, READS_IN_FLIGHT)
+                if what.rate:
+                    time.sleep(max(0.0, len(free) / what.rate - (time.monotonic() - began)))
+                yield from to_batches([Dropped(len(free), kept, tuple(stopped))])
+
+        found = run_on_keys(spark, parts, drop, _DROPPED)
+    return Dropped(sum(row["dropped"] for row in found), sum(row["rows_left"] for row in found), tuple(each for row in found for each in row["blocked"] or ()))
+
+
+def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
+    """The row groups of the parts, those of one file after each other."""
+    with PlanReader(what.place.filesystem, what.place.path(what.folder)) as reader:
+        for batch in batches:
+            for part in sorted(batch, key=lambda part: (part.file, part.first)):
+                yield from reader.groups(part)
+
+
+def _sort(table: pa.Table, left: npt.NDArray[np.uint64], blocked: frozenset[str]) -> tuple[list[EnqueueId], list[str], int]:
+    """(ids whose marks go, ids that are blocked, how many still have rows)."""
+    import numpy as np
+
+    texts: list[str] = table.column("enqueue_id").to_pylist()
+    if len(left):
+        low = np.array([low_half(text) for text in texts], dtype=np.uint64)
+        at = np.minimum(np.searchsorted(left, low), len(left) - 1)
+        there = left[at] == low
+    else:
+        there = np.zeros(len(texts), dtype=bool)
+    free: list[EnqueueId] = []
+    stopped: list[str] = []
+    starts, buckets = table.column("slice_start"), table.column("bucket")
+    for index, text in enumerate(texts):
+        if there[index]:
+            continue
+        if text in blocked:
+            stopped.append(f"{text}|{millis(starts[index].as_py())}|{buckets[index].as_py()}")
+        else:
+            free.append(EnqueueId(UUID(text)))
+    return free, stopped, int(there.sum())

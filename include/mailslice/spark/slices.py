@@ -1,0 +1,237 @@
+"""Read slices of the view by key: one task row a slice, the driver in the Python worker, one summary row back for each place.
+
+The frame of keys decides what is read, so its cost is this queue's own rows and nobody else's marks (reference/spark-cassandra.md). Every key
+comes back exactly once, empty or not: a missing summary is an unread place, never an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
+
+from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.spark.frames import Session, run_on_keys
+from mailslice.spark.in_worker import stores_of
+from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanWriter
+from mailslice.spark.spool import Spool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+READS_IN_FLIGHT = 8
+SURVIVORS_A_PLACE = 100
+"""Ids of unmarked rows that a summary carries; their count is always whole."""
+PLACE_FOUND = (
+    "table string, slice_ms long, bucket int, rows long, dead long, unmarked long, undated long, planned long, newest_us long, "
+    "file string, first int, groups int, digest string, survivors array<string>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceFound:
+    """One partition as it was read: `dead` rows have a mark, `unmarked` have none, `undated` have a mark but no write time, so that no delete could be bounded.
+
+    `planned` of the dead are in the plan, at `part`; `newest_us` is the greatest write time of those. `survivors` are unmarked ids, some of them.
+    """
+
+    table: str
+    slice_ms: int
+    bucket: int
+    rows: int
+    dead: int
+    unmarked: int
+    undated: int
+    planned: int
+    newest_us: int
+    file: str
+    first: int
+    groups: int
+    digest: str
+    survivors: tuple[str, ...]
+
+    @property
+    def slice_start(self) -> datetime:
+        """The slice."""
+        return instant(self.slice_ms)
+
+    @property
+    def part(self) -> PlanPart:
+        """Where the planned rows are."""
+        return PlanPart(self.file, self.first, self.groups)
+
+
+def millis(when: datetime) -> int:
+    """Milliseconds since the epoch, as Cassandra keeps a slice start."""
+    return (when - _EPOCH) // timedelta(milliseconds=1)
+
+
+def instant(slice_ms: int) -> datetime:
+    """The instant of `millis`."""
+    return _EPOCH + timedelta(milliseconds=slice_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What to read: a queue, the tables and buckets of each slice; where planned rows are written, and why they are planned."""
+
+    settings: Settings
+    queue: QueueName
+    tables: tuple[QueueTable, ...]
+    buckets: int
+    place: Location | None = None
+    folder: str = ""
+    why: str = ""
+
+
+def scan(spark: Session, what: Scan, keys: Sequence[tuple[int, bool]]) -> list[PlaceFound]:
+    """Read every table and bucket of the slices `keys`: (slice start in ms, whether its dead rows may be planned).
+
+    A slice is planned whole or not at all: only when no row of it, in any bucket and table, is unmarked or undated. Only aggregates come back.
+    """
+
+    def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[pa.RecordBatch]:
+        return _read(what, batches)
+
+    return [_found(row) for row in run_on_keys(spark, keys, read, PLACE_FOUND)]
+
+
+def _found(row: dict[str, Any]) -> PlaceFound:
+    return PlaceFound(**{**row, "survivors": tuple(row["survivors"] or ())})
+
+
+def _read(what: Scan, batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[pa.RecordBatch]:
+    stores = stores_of(what.settings)
+    tables = [rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in what.tables]
+    writer = _writer(what)
+    marked = _Marks(stores.tables.deleted, what.queue)
+    try:
+        # All summaries of a task are given at its end: the file must be finished, and whole, before anyone is told of it.
+        found = [place for batch in batches for place in _slices(what, tables, batch, marked, writer)]
+    finally:
+        if writer is not None:
+            writer.close()
+    yield from to_batches(found)
+
+
+def _writer(what: Scan) -> PlanWriter | None:
+    if what.place is None:
+        return None
+    file = f"part-{uuid4()}.parquet"
+    return PlanWriter(what.place.filesystem, what.place.path(f"{what.folder}/{file}"), file)
+
+
+def to_batches(found: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    """Dataclasses as one Arrow batch, columns in the order of their fields."""
+    import pyarrow as pa
+
+    items = list(found)
+    if items:
+        names = [field.name for field in fields(items[0])]
+        columns = {name: [list(value) if isinstance(value := getattr(item, name), tuple) else value for item in items] for name in names}
+        yield pa.RecordBatch.from_pydict(columns, schema=_arrow(type(items[0])))
+
+
+def _arrow(kind: type) -> pa.Schema:
+    """The Arrow schema of a dataclass of strings, ints, bools and tuples of strings."""
+    import pyarrow as pa
+
+    types = {"str": pa.string(), "int": pa.int64(), "bool": pa.bool_(), "bytes": pa.binary(), "tuple[str, ...]": pa.list_(pa.string())}
+    narrow = {"bucket": pa.int32(), "first": pa.int32(), "groups": pa.int32()}
+    return pa.schema([pa.field(field.name, narrow.get(field.name, types.get(str(field.type)))) for field in fields(kind)])
+
+
+_Page: TypeAlias = "list[tuple[EnqueueId, int | None]]"
+
+
+class _Marks:
+    """Which of a page's ids are marked."""
+
+    def __init__(self, deleted: Any, queue: QueueName) -> None:
+        self._deleted = deleted
+        self._queue = queue
+
+    def of(self, page: _Page) -> set[EnqueueId]:
+        found: set[EnqueueId] = self._deleted.marked(self._queue, [enqueue_id for enqueue_id, _ in page], READS_IN_FLIGHT) if page else set()
+        return found
+
+
+def _slices(what: Scan, tables: Sequence[EnqueuedMails], keys: Sequence[tuple[int, bool]], marks: _Marks, writer: PlanWriter | None) -> Iterator[PlaceFound]:
+    """Slice by slice, all tables in step: whether a slice is planned is known only when its last row was read."""
+    places = [Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(what.buckets)]
+    pages = [(rows.table, groupby(rows.written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True), key=lambda pair: pair[0])) for rows in tables]
+    for _, may_plan in keys:
+        counts = [_count(table, next(groups), marks, spool=writer is not None and may_plan) for _ in range(what.buckets) for table, groups in pages]
+        clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
+        for count in counts:
+            yield count.found(writer if clean else None, what.why)
+            count.close()
+
+
+class _Count:
+    """What was read of one place."""
+
+    def __init__(self, table: QueueTable, place: Place, *, spool: bool) -> None:
+        self.table = table
+        self.place = place
+        self.rows = self.unmarked = self.undated = 0
+        self.survivors: list[str] = []
+        self.spool = Spool() if spool else None
+
+    def add(self, page: _Page, marked: set[EnqueueId]) -> None:
+        self.rows += len(page)
+        for enqueue_id, written_us in page:
+            if enqueue_id not in marked:
+                self.unmarked += 1
+                if len(self.survivors) < SURVIVORS_A_PLACE:
+                    self.survivors.append(str(enqueue_id))
+            elif written_us is None:
+                self.undated += 1
+            elif self.spool is not None:
+                self.spool.add(enqueue_id, written_us)
+        if self.unmarked or self.undated:
+            self.close()
+
+    def found(self, writer: PlanWriter | None, why: str) -> PlaceFound:
+        start = millis(self.place.slice_start)
+        planned, newest, part, digest = 0, 0, PlanPart("", 0, 0), Digest()
+        if writer is not None and self.spool is not None and self.spool.count:
+            planned, newest = self.spool.count, self.spool.newest_us
+            part, digest = writer.add(self.table.value, start, self.place.bucket, self.spool.chunks(), why)
+        return PlaceFound(
+            self.table.value,
+            start,
+            self.place.bucket,
+            self.rows,
+            self.rows - self.unmarked,
+            self.unmarked,
+            self.undated,
+            planned,
+            newest,
+            part.file,
+            part.first,
+            part.groups,
+            str(digest),
+            tuple(self.survivors),
+        )
+
+    def close(self) -> None:
+        if self.spool is not None:
+            self.spool.close()
+            self.spool = None
+
+
+def _count(table: QueueTable, group: tuple[Place, Iterator[tuple[Place, _Page]]], marks: _Marks, *, spool: bool) -> _Count:
+    place, pages = group
+    count = _Count(table, place, spool=spool)
+    for _, page in pages:
+        count.add(page, marks.of(page))
+    return count

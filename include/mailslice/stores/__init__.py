@@ -1,0 +1,105 @@
+"""The three stores behind one object, connected when first used: a command that needs only RabbitMQ never opens Cassandra, nor imports its driver."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+
+if TYPE_CHECKING:
+    from mailslice.stores.blobs.admin import AdminBlobs
+    from mailslice.stores.cassandra.own import OwnTables, SliceStatistic
+    from mailslice.stores.cassandra.session import CassandraSession
+    from mailslice.stores.cassandra.tables import QueueTables
+    from mailslice.stores.rabbitmq.management import Management
+    from mailslice.stores.rabbitmq.topology import Topology
+
+
+class Stores:
+    """What the settings name. A context manager; for one thread to open, for many to use.
+
+    Each part raises StoreUnavailable naming its address, or BadSetting, when it is first touched.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __enter__(self) -> Stores:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what was opened. May be called twice."""
+        session = self.__dict__.pop("cassandra", None)
+        for name in ("tables", "own"):
+            self.__dict__.pop(name, None)
+        if session is not None:
+            session.close()
+
+    @cached_property
+    def cassandra(self) -> CassandraSession:
+        """The session of the view."""
+        from mailslice.stores.cassandra.session import CassandraSession
+
+        return CassandraSession(self.settings.cassandra)
+
+    @cached_property
+    def tables(self) -> QueueTables:
+        """James' tables."""
+        from mailslice.stores.cassandra.tables import QueueTables
+
+        return QueueTables(self.cassandra, self.settings)
+
+    @cached_property
+    def own(self) -> OwnTables:
+        """Mailslice's own tables, created when missing."""
+        from mailslice.stores.cassandra.own import own_tables
+
+        return own_tables(self.cassandra, self.settings)
+
+    def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:
+        """What cleanups remember of the queue's closed slices; nothing where no own table was made yet (reading makes none)."""
+        from mailslice.stores.cassandra.ddl import tables_of
+        from mailslice.stores.cassandra.own import SliceStatistics
+
+        keyspace = self.settings.own.keyspace
+        if SliceStatistics.TABLE not in tables_of(self.cassandra, keyspace):
+            return []
+        return list(SliceStatistics(self.cassandra, keyspace).list(queue))
+
+    @cached_property
+    def rabbitmq(self) -> Topology:
+        """Queues and exchanges of the broker."""
+        from mailslice.stores.rabbitmq.topology import Topology
+
+        return Topology(self.settings)
+
+    @cached_property
+    def management(self) -> Management:
+        """The broker's management API."""
+        from mailslice.stores.rabbitmq.management import Management
+
+        return Management(self.settings.rabbitmq)
+
+    @cached_property
+    def blobs(self) -> AdminBlobs:
+        """James' bucket."""
+        from mailslice.stores.blobs.admin import AdminBlobs
+
+        return AdminBlobs(self.settings.s3, self.settings.s3.bucket)
+
+    @cached_property
+    def own_blobs(self) -> AdminBlobs:
+        """Mailslice's own bucket."""
+        from mailslice.stores.blobs.admin import AdminBlobs
+
+        return AdminBlobs(self.settings.s3, self.settings.own.bucket)
+
+
+def open_stores(settings: Settings) -> Stores:
+    """The stores of the settings; nothing is connected yet. Use as a context manager."""
+    return Stores(settings)

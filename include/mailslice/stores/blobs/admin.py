@@ -1,0 +1,166 @@
+"""The blob store as administrators use it: synchronous, by boto3, which can create buckets and express every key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+from mailslice.model.errors import BadSetting, ContentMissing, MailsliceError, StoreUnavailable
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+
+KEYS_A_DELETE = 1000
+"""The most keys that one DeleteObjects request may hold."""
+_REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "Forbidden", "403", "AuthorizationHeaderMalformed"})
+_THERE_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
+_NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
+
+
+def s3_place(settings: S3Settings) -> str:
+    """host:port of the endpoint, for messages."""
+    return urlsplit(settings.endpoint).netloc.rpartition("@")[2] or settings.endpoint
+
+
+def wrong_key(settings: S3Settings, why: str) -> BadSetting:
+    """The error for credentials that S3 refuses."""
+    return BadSetting(f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """One object of a listing; `size` in bytes."""
+
+    key: BlobId
+    size: int
+    modified: datetime
+
+
+class AdminBlobs:
+    """One bucket. Safe to share between threads. Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key."""
+
+    def __init__(self, settings: S3Settings, bucket: str) -> None:
+        self.settings = settings
+        self.bucket = bucket
+
+    @cached_property
+    def client(self) -> Any:
+        """The boto3 client: addresses by path, one retry, and checksums only where S3 asks for them (many servers know no others)."""
+        seconds = self.settings.timeout.total_seconds()
+        config = Config(
+            s3={"addressing_style": "path"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            connect_timeout=min(5.0, seconds),
+            read_timeout=seconds,
+            retries={"total_max_attempts": 2, "mode": "standard"},
+            max_pool_connections=32,
+        )
+        secret = self.settings.secret_key
+        session = boto3.session.Session()
+        return session.client(
+            "s3",
+            endpoint_url=self.settings.endpoint,
+            region_name=self.settings.region,
+            aws_access_key_id=self.settings.access_key,
+            aws_secret_access_key=secret.get_secret_value() if secret else None,
+            verify=str(self.settings.ca) if self.settings.ca else None,
+            config=config,
+        )
+
+    def ensure_bucket(self) -> bool:
+        """Creates the bucket when it is missing, as James does; True when it did."""
+        with self._translated():
+            try:
+                self.client.head_bucket(Bucket=self.bucket)
+            except ClientError as error:
+                if _code(error) not in {"404", "NoSuchBucket", "NotFound"}:
+                    raise
+            else:
+                return False
+            region = self.settings.region
+            where = {} if region in ("", "us-east-1") else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            try:
+                self.client.create_bucket(Bucket=self.bucket, **where)
+            except ClientError as error:
+                if _code(error) not in _THERE_ALREADY:
+                    raise
+                return False
+            return True
+
+    def put(self, blob_id: BlobId, content: bytes) -> None:
+        """Writes the object, over an older one of the same key."""
+        with self._translated():
+            self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content)
+
+    def get(self, blob_id: BlobId) -> bytes:
+        """The object's bytes. Raises ContentMissing when the bucket is there and the object is not."""
+        with self._translated(blob_id):
+            found: bytes = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].read()
+            return found
+
+    def exists(self, blob_id: BlobId) -> bool:
+        """Whether the object is there. A HEAD has no words, so a miss is asked again by a listing, which fails when the bucket is gone."""
+        with self._translated():
+            try:
+                self.client.head_object(Bucket=self.bucket, Key=blob_id)
+            except ClientError as error:
+                if _code(error) not in _NO_KEY:
+                    raise
+                listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
+                return any(found["Key"] == blob_id for found in listed.get("Contents", ()))
+            return True
+
+    def list(self, prefix: str = "") -> Iterator[StoredBlob]:
+        """All objects whose key begins with `prefix`, page by page, in the order of their keys."""
+        token: dict[str, str] = {}
+        while True:
+            with self._translated():
+                page = self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, **token)
+            for found in page.get("Contents", ()):
+                yield StoredBlob(BlobId(found["Key"]), int(found["Size"]), found["LastModified"])
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
+        """Deletes up to 1,000 keys a request; a key that is not there counts as deleted. Returns those that S3 could not delete."""
+        keys = [*blob_ids]
+        failed: Sequence[BlobId] = []
+        for at in range(0, len(keys), KEYS_A_DELETE):
+            objects = [{"Key": key} for key in keys[at : at + KEYS_A_DELETE]]
+            with self._translated():
+                answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})
+            failed = [*failed, *(BlobId(error["Key"]) for error in answer.get("Errors", ()) if error.get("Code") not in _NO_KEY)]
+        return failed
+
+    @contextmanager
+    def _translated(self, blob_id: BlobId | None = None) -> Iterator[None]:
+        try:
+            yield
+        except (BotoCoreError, ClientError) as error:
+            raise self._meaning(error, blob_id) from error
+
+    def _meaning(self, error: Exception, blob_id: BlobId | None) -> MailsliceError:
+        place = s3_place(self.settings)
+        if isinstance(error, NoCredentialsError | PartialCredentialsError):
+            return wrong_key(self.settings, str(error))
+        if isinstance(error, ClientError):
+            code = _code(error)
+            if code in _REFUSED:
+                return wrong_key(self.settings, f"{code}, bucket {self.bucket!r}")
+            if blob_id is not None and code == "NoSuchKey":
+                return ContentMissing(f"S3 bucket {self.bucket!r} at {place} has no object {blob_id!r}")
+        return StoreUnavailable(f"S3 at {place}, bucket {self.bucket!r}: {' '.join(str(error).split())}")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

@@ -1,0 +1,158 @@
+"""The blob store of the hot path: obstore (Rust), awaited; many requests in flight on no thread of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.admin import AdminBlobs, s3_place, wrong_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_SLOWEST_BYTES_A_SECOND = 1024 * 1024
+"""A request may take the time-out, and as long on top as its bytes take at this speed."""
+_CHUNK = 1024 * 1024
+_ERRORS = (BaseError, OSError, TimeoutError)
+"""obstore raises FileNotFoundError for a missing object, its own classes for the rest."""
+
+
+class HotBlobs:
+    """One bucket, for one event loop. Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key."""
+
+    def __init__(self, settings: S3Settings, bucket: str) -> None:
+        self._settings = settings
+        self._bucket = bucket
+        self._seconds = settings.timeout.total_seconds()
+        self._store = _store(settings, bucket)
+        self._admin = AdminBlobs(settings, bucket)
+
+    async def put(self, blob_id: BlobId, content: Buffer) -> None:
+        """Writes the object in one request, over an older one of the same key, so that its last-modified moves."""
+        size = memoryview(content).nbytes
+        if _needs_boto(blob_id):
+            await asyncio.to_thread(self._admin.put, blob_id, bytes(content))
+            return
+        try:
+            async with asyncio.timeout(self._allowed(size)):
+                await obstore.put_async(self._store, blob_id, content, use_multipart=False)
+        except _ERRORS as error:
+            raise self._meaning(error) from error
+
+    async def open(self, blob_id: BlobId) -> OpenBlob:
+        """Asks for the object; its size is known before its bytes are read. Raises ContentMissing when the bucket is there and the object is not."""
+        if _needs_boto(blob_id):
+            return OpenBlob(self, content=await asyncio.to_thread(self._admin.get, blob_id))
+        try:
+            async with asyncio.timeout(self._seconds):
+                return OpenBlob(self, result=await obstore.get_async(self._store, blob_id))
+        except FileNotFoundError as error:
+            raise await self._missing(blob_id, error) from error
+        except _ERRORS as error:
+            raise self._meaning(error) from error
+
+    async def get(self, blob_id: BlobId) -> bytes:
+        """All bytes of the object; see `open`."""
+        return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
+
+    async def delete_many(self, blob_ids: Sequence[BlobId]) -> None:
+        """Deletes them in one request (up to 1,000); what is not there counts as deleted."""
+        if not blob_ids:
+            return
+        if any(_needs_boto(blob_id) for blob_id in blob_ids):
+            await asyncio.to_thread(self._admin.delete_many, blob_ids)
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                await obstore.delete_async(self._store, list(blob_ids))
+        except _ERRORS as error:
+            raise self._meaning(error) from error
+
+    async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
+        """A mail is dead-lettered for this, so it is asked twice: a bucket that is gone, or a proxy's 404, is not a lost blob."""
+        if "NoSuchBucket" in str(error) or await asyncio.to_thread(self._admin.exists, blob_id):
+            return self._meaning(error)
+        return ContentMissing(f"S3 bucket {self._bucket!r} at {s3_place(self._settings)} has no object {blob_id!r}")
+
+    def _allowed(self, size: int) -> float:
+        return self._seconds + size / _SLOWEST_BYTES_A_SECOND
+
+    def _meaning(self, error: Exception) -> MailsliceError:
+        if isinstance(error, UnauthenticatedError | PermissionDeniedError):
+            return wrong_key(self._settings, f"bucket {self._bucket!r}")
+        why = f"no answer in {self._seconds:g} s" if isinstance(error, TimeoutError) else _first_words(error)
+        return StoreUnavailable(f"S3 at {s3_place(self._settings)}, bucket {self._bucket!r}: {why}")
+
+
+class OpenBlob:
+    """An object that was asked for and whose bytes are still to be read, once."""
+
+    def __init__(self, blobs: HotBlobs, *, result: Any = None, content: bytes = b"") -> None:
+        self._blobs = blobs
+        self._result = result
+        self._content = content
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return int(self._result.meta["size"]) if self._result is not None else len(self._content)
+
+    async def chunks(self) -> AsyncIterator[Buffer]:
+        """The bytes: in one piece when they are few, else piece by piece, so that no second copy of a large object is ever held."""
+        if self._result is None:
+            yield self._content
+            return
+        size, result = self.size, self._result
+        self._result = None
+        try:
+            async with asyncio.timeout(self._blobs._allowed(size)):  # noqa: SLF001 - one thing in two classes
+                if size <= _CHUNK:
+                    yield await result.bytes_async()
+                    return
+                async for chunk in result.stream(min_chunk_size=_CHUNK):
+                    yield chunk
+        except _ERRORS as error:
+            raise self._blobs._meaning(error) from error  # noqa: SLF001
+
+
+def _store(settings: S3Settings, bucket: str) -> S3Store:
+    """Addresses by path; retries are few and short, because the callers back off by themselves."""
+    config: dict[str, Any] = {"endpoint": settings.endpoint, "region": settings.region, "virtual_hosted_style_request": False}
+    if settings.access_key is not None and settings.secret_key is not None:
+        config |= {"access_key_id": settings.access_key, "secret_access_key": settings.secret_key.get_secret_value()}
+    client: dict[str, Any] = {
+        "allow_http": settings.endpoint.startswith("http://"),
+        "connect_timeout": min(settings.timeout, timedelta(seconds=5)),
+        "read_timeout": settings.timeout,
+        "timeout": timedelta(hours=1),
+        "pool_idle_timeout": timedelta(seconds=20),
+    }
+    if settings.ca:
+        client["root_certificate"] = settings.ca.read_bytes()
+    backoff = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
+    retry: Any = {"max_retries": 2, "backoff": backoff, "retry_timeout": settings.timeout / 2}
+    options: Any = client
+    return S3Store(bucket, config=config, client_options=options, retry_config=retry)  # type: ignore[arg-type]
+
+
+def _needs_boto(blob_id: str) -> bool:
+    """Whether the object_store crate would change or refuse the key: it drops slashes at the ends and allows no empty or dotted segments.
+
+    Standard base64 has slashes, so about one deduplicated id in 40 is such a key.
+    """
+    return ("/" in blob_id or blob_id in (".", "..")) and any(segment in ("", ".", "..") for segment in blob_id.split("/"))
+
+
+def _first_words(error: Exception) -> str:
+    """What obstore says, without the chain of causes in Rust's debug form that it puts behind the first line."""
+    text = str(error).partition("\n\nDebug source")[0]
+    return " ".join(text.split())[:300]

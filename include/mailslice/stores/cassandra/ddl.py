@@ -1,0 +1,124 @@
+"""The tables of the queue view, as James creates them (tests/golden/ddl), and mailslice's keyspace.
+
+Everything is created only when missing: schema changes are slow, and James may be creating the same tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from cassandra import AlreadyExists
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.names import BROWSE_START, CONTENT_START, DELETED_MAILS, EVENT_STORE, QueueTable
+from mailslice.stores.cassandra.session import CassandraSession
+
+_UNCACHED = "caching = {'keys': 'ALL', 'rows_per_partition': 'NONE'}"
+_CACHED = "caching = {'keys': 'ALL', 'rows_per_partition': '10'}"
+_WINDOWED = "compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'HOURS', 'compaction_window_size': '1'}"
+_REPLICATION = re.compile(r"\{\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*(?:,\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*)*\}", re.ASCII)
+
+
+def _enqueued(frozen: bool) -> str:
+    def collection(inner: str) -> str:
+        return f"frozen<{inner}>" if frozen else inner
+
+    return f"""(
+        queuename text,
+        timerangestart timestamp,
+        bucketid int,
+        enqueueid uuid,
+        enqueuedtime timestamp,
+        name text,
+        state text,
+        sender text,
+        recipients {collection("list<text>")},
+        attributes {collection("map<text, blob>")},
+        perrecipientspecificheaders {collection("list<frozen<tuple<text, text, text>>>")},
+        errormessage text,
+        remotehost text,
+        remoteaddr text,
+        lastupdated timestamp,
+        headerblobid text,
+        bodyblobid text,
+        PRIMARY KEY ((queuename, timerangestart, bucketid), enqueueid)
+    ) WITH {_WINDOWED} AND {_UNCACHED}"""
+
+
+_TABLES: Mapping[str, str] = {
+    QueueTable.V4.cql: _enqueued(frozen=True),
+    QueueTable.V3.cql: _enqueued(frozen=False),
+    DELETED_MAILS: f"""(
+        queuename text,
+        enqueueid uuid,
+        PRIMARY KEY ((queuename, enqueueid))
+    ) WITH compaction = {{'class': 'TimeWindowCompactionStrategy'}} AND bloom_filter_fp_chance = 0.01 AND {_UNCACHED}""",
+    BROWSE_START: f"(queuename text PRIMARY KEY, browsestart timestamp) WITH {_UNCACHED}",
+    CONTENT_START: f"(queuename text PRIMARY KEY, contentstart timestamp) WITH {_UNCACHED}",
+    EVENT_STORE: f"""(
+        aggregateid text,
+        eventid int,
+        snapshot int static,
+        event text,
+        PRIMARY KEY (aggregateid, eventid)
+    ) WITH compaction = {{'class': 'LeveledCompactionStrategy'}} AND {_CACHED}""",
+}
+
+
+def queue_tables(table: QueueTable) -> tuple[str, ...]:
+    """Names of the tables that a queue view of this kind needs."""
+    return (table.cql, DELETED_MAILS, BROWSE_START, CONTENT_START, EVENT_STORE)
+
+
+def replication_of(session: CassandraSession, keyspace: str) -> str | None:
+    """The keyspace's replication as a CQL map; None when there is no such keyspace."""
+    rows = session.execute(session.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"), [keyspace.lower()])
+    if not rows:
+        return None
+    return "{" + ", ".join(f"'{key}': '{value}'" for key, value in dict(rows[0][0]).items()) + "}"
+
+
+def tables_of(session: CassandraSession, keyspace: str) -> set[str]:
+    """The tables of a keyspace, as they are now."""
+    rows = session.execute(session.prepare("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"), [keyspace.lower()])
+    return {row[0] for row in rows}
+
+
+def create_keyspace(session: CassandraSession, keyspace: str, replication: str) -> None:
+    """Create `keyspace` when missing. `replication` empty: one copy on a one-node cluster, BadSetting on a larger one, where nobody should guess."""
+    if replication_of(session, keyspace) is not None:
+        return
+    if not replication:
+        nodes = len(session.cluster.metadata.all_hosts())
+        if nodes > 1:
+            raise BadSetting(
+                f"keyspace {keyspace} is missing on {nodes} nodes of Cassandra: create it, or say MAILSLICE_OWN_REPLICATION, "
+                "such as {'class': 'NetworkTopologyStrategy', 'dc1': 3}"
+            )
+        replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    if not _REPLICATION.fullmatch(replication.strip()):
+        raise BadSetting(f"MAILSLICE_OWN_REPLICATION={replication!r} is not a CQL map, such as {{'class': 'NetworkTopologyStrategy', 'dc1': 3}}")
+    _ignore_existing(session, f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}")
+
+
+def create_tables(session: CassandraSession, keyspace: str, wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """Create those of `wanted` (name -> columns and options) that are missing; their names."""
+    missing = tuple(name for name in wanted if name not in tables_of(session, keyspace))
+    for name in missing:
+        _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {wanted[name]}")
+    return missing
+
+
+def create_queue_tables(session: CassandraSession, table: QueueTable, replication: str = "") -> tuple[str, ...]:
+    """Create James' keyspace (of the session's settings) and its tables of the queue view, those that are missing; the names of the created tables."""
+    keyspace = session.settings.keyspace
+    create_keyspace(session, keyspace, replication)
+    return create_tables(session, keyspace, {name: _TABLES[name] for name in queue_tables(table)})
+
+
+def _ignore_existing(session: CassandraSession, statement: str) -> None:
+    try:
+        session.execute(statement)
+    except AlreadyExists:  # another process was faster
+        return

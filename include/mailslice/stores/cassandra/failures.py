@@ -1,0 +1,50 @@
+"""The driver's errors as mailslice's: which mean try again, which mean fix the settings."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+import cassandra
+from cassandra import AuthenticationFailed, DriverException, RequestExecutionException, Unauthorized
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionException
+from cassandra.protocol import ErrorMessage, RequestValidationException
+
+from mailslice.model.errors import BadSetting, StoreUnavailable
+
+_CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
+
+
+def translated(error: BaseException, address: str) -> BaseException:
+    """StoreUnavailable or BadSetting for a driver's error, naming the address; another error as it is."""
+    for cause in _causes(error):
+        if isinstance(cause, AuthenticationFailed) or "AuthenticationFailed" in type(cause).__name__:
+            return BadSetting(f"Cassandra at {address} refuses the credentials of {_CREDENTIALS}: {_short(cause)}")
+        if isinstance(cause, Unauthorized):
+            return BadSetting(f"Cassandra at {address}: the user of {_CREDENTIALS} lacks a right: {_short(cause)}")
+        if isinstance(cause, ssl.SSLError) or "[SSL" in str(cause):  # the driver wraps a refused certificate in an OSError of the same text
+            return BadSetting(f"Cassandra at {address}: TLS failed, see MAILSLICE_CASSANDRA_TLS_*: {_short(cause)}")
+    if isinstance(error, cassandra.InvalidRequest):
+        return BadSetting(f"Cassandra at {address} refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? {_short(error)}")
+    unavailable = (NoHostAvailable, RequestExecutionException, DriverException, ConnectionException, ErrorMessage, OSError, TimeoutError)
+    if isinstance(error, unavailable) and not isinstance(error, RequestValidationException):
+        return StoreUnavailable(f"Cassandra at {address} does not answer: {_short(next(_last(error)))}")
+    return error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    yield error
+    if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
+        yield from (cause for cause in error.errors.values() if isinstance(cause, BaseException))
+
+
+def _last(error: BaseException) -> Iterator[BaseException]:
+    """The most telling error: of a host, else the error itself."""
+    causes = list(_causes(error))
+    yield causes[-1]
+
+
+def _short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:240]}" if text else type(error).__name__

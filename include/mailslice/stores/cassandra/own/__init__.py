@@ -1,0 +1,73 @@
+"""mailslice's own keyspace: what maintenance and workers must remember. James' tables get no column and no table added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of
+from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
+from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
+from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMark, PendingMarks
+from mailslice.stores.cassandra.own.runs import RUNS_TABLE, RunRow, Runs
+from mailslice.stores.cassandra.own.samples import QUEUE_SAMPLES_TABLE, QueueSample, QueueSamples
+from mailslice.stores.cassandra.own.statistics import SLICE_STATISTICS_TABLE, SliceStatistic, SliceStatistics
+from mailslice.stores.cassandra.session import CassandraSession
+
+__all__ = [
+    "DelayedMail",
+    "DelayedMails",
+    "Locks",
+    "OwnTables",
+    "PendingMark",
+    "PendingMarks",
+    "QueueSample",
+    "QueueSamples",
+    "RunRow",
+    "Runs",
+    "SliceStatistic",
+    "SliceStatistics",
+    "own_tables",
+]
+
+TABLES = {
+    "runs": RUNS_TABLE,
+    "locks": LOCKS_TABLE,
+    "delayed_mails": DELAYED_MAILS_TABLE,
+    "queue_samples": QUEUE_SAMPLES_TABLE,
+    "pending_marks": PENDING_MARKS_TABLE,
+    "slice_statistics": SLICE_STATISTICS_TABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTables:
+    """The classes of the own tables, over one session."""
+
+    runs: Runs
+    locks: Locks
+    delayed_mails: DelayedMails
+    queue_samples: QueueSamples
+    pending_marks: PendingMarks
+    slice_statistics: SliceStatistics
+
+
+def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
+    """The own tables; keyspace and tables are created when missing.
+
+    Replication: MAILSLICE_OWN_REPLICATION, else that of James' keyspace, else one copy on a one-node cluster. Raises BadSetting when none of these is there.
+    """
+    keyspace = settings.own.keyspace
+    if keyspace.lower() == settings.cassandra.keyspace.lower():
+        raise BadSetting(f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; mailslice's own tables need another")
+    create_keyspace(session, keyspace, settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "")
+    create_tables(session, keyspace, TABLES)
+    return OwnTables(
+        Runs(session, keyspace),
+        Locks(session, keyspace),
+        DelayedMails(session, keyspace),
+        QueueSamples(session, keyspace),
+        PendingMarks(session, keyspace),
+        SliceStatistics(session, keyspace),
+    )

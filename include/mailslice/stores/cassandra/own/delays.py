@@ -1,0 +1,137 @@
+"""delayed_mails: when a delayed mail is due, and which of its copies on the broker is the true one (the token).
+
+A row is written only by who has read it before. Writes go USING TIMESTAMP max(now, what was read + 1): with the writers' clocks alone, the step of a
+worker whose clock is behind would be lost, its copy's token would not be the row's, and the copy would be dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from uuid import UUID
+
+from cassandra.cluster import ResponseFuture
+from cassandra.query import PreparedStatement
+
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.stores.cassandra.session import CassandraSession, Row
+
+DELAYED_MAILS_TABLE = """(
+    queuename text,
+    shard int,
+    enqueueid uuid,
+    due timestamp,
+    copy_token uuid,
+    published boolean,
+    slicestart timestamp,
+    bucketid int,
+    message blob,
+    PRIMARY KEY ((queuename, shard), enqueueid)
+)"""
+
+_COLUMNS = ("queuename", "shard", "enqueueid", "due", "copy_token", "published", "slicestart", "bucketid", "message")
+_READ = f"SELECT {', '.join(_COLUMNS)}, WRITETIME(copy_token)"
+_SHARDS = 16
+_CLOSED_TTL_SECONDS = 30 * 86400
+"""How long a closed row is remembered, so that a late copy finds it and is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMail:
+    """A delayed mail. `published`: it was given to the mail exchange, what still comes of it is a left-over. `written_us` is the write time that was read."""
+
+    enqueue_id: EnqueueId
+    due: datetime | None
+    token: UUID
+    published: bool
+    place: Place | None
+    message: bytes
+    written_us: int = 0
+
+
+class DelayedMails:
+    """The table of delayed mails. Futures are the driver's: `row` reads what `read_future` gives."""
+
+    def __init__(self, session: CassandraSession, keyspace: str) -> None:
+        self._session = session
+        self._name = f"{keyspace}.delayed_mails"
+
+    def prepare(self) -> None:
+        """Prepares what an event loop will ask, where waiting is allowed."""
+        self._read, self._write, self._close  # noqa: B018 - cached properties
+
+    def read_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
+        """A future of no rows, or of one for `row`."""
+        return self._session.submit(self._read, [queue, _shard(enqueue_id), enqueue_id])
+
+    def read(self, queue: QueueName, enqueue_id: EnqueueId) -> DelayedMail | None:
+        """The mail's row, or None."""
+        rows = self._session.execute(self._read, [queue, _shard(enqueue_id), enqueue_id])
+        return self.row(rows[0]) if rows else None
+
+    @staticmethod
+    def row(values: Row) -> DelayedMail:
+        """A row of `read_future`."""
+        _, _, enqueue_id, due, token, published, start, bucket, message, written = values
+        place = None if start is None or bucket is None else Place(instant(start), bucket)
+        return DelayedMail(EnqueueId(enqueue_id), None if due is None else instant(due), token, bool(published), place, bytes(message or b""), written or 0)
+
+    def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
+        """Write the row over what was read (`mail.written_us`), and over a closing of what was read."""
+        start, bucket = (None, None) if mail.place is None else (epoch_ms(mail.place.slice_start), mail.place.bucket)
+        due = None if mail.due is None else epoch_ms(mail.due)
+        values = [queue, _shard(mail.enqueue_id), mail.enqueue_id, due, mail.token, mail.published, start, bucket, mail.message]
+        return self._session.submit(self._write, [*values, _timestamp(mail.written_us + 1)])
+
+    def close_future(self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0) -> ResponseFuture:
+        """Say that the mail was published; the message goes, the row stays for 30 days. `after_us` is the write time of the row that was read.
+
+        Written at `after_us` + 1 and not now: the mail may have been handled and delayed anew since it was published, and that row must win.
+        """
+        values = [queue, _shard(enqueue_id), enqueue_id, None, token, True, None, None, None]
+        return self._session.submit(self._close, [*values, after_us + 1])
+
+    def delete_future(self, queue: QueueName, enqueue_id: EnqueueId, after_us: int = 0) -> ResponseFuture:
+        """Delete the row."""
+        return self._session.submit(self._delete, [_timestamp(after_us), queue, _shard(enqueue_id), enqueue_id])
+
+    def rows(self, queue: QueueName) -> Iterator[DelayedMail]:
+        """Every row of the queue, closed ones too, a page at a time."""
+        for _, rows in self._session.map(self._all, ([queue, shard] for shard in range(_SHARDS)), in_flight=4):
+            yield from map(self.row, rows)
+
+    @cached_property
+    def _read(self) -> PreparedStatement:
+        return self._session.prepare(f"{_READ} FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid = ?")
+
+    @cached_property
+    def _all(self) -> PreparedStatement:
+        return self._session.prepare(f"{_READ} FROM {self._name} WHERE queuename = ? AND shard = ?")
+
+    @cached_property
+    def _insert(self) -> str:
+        return f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+
+    @cached_property
+    def _write(self) -> PreparedStatement:
+        return self._session.prepare(f"{self._insert} USING TIMESTAMP ?")
+
+    @cached_property
+    def _close(self) -> PreparedStatement:
+        return self._session.prepare(f"{self._insert} USING TTL {_CLOSED_TTL_SECONDS} AND TIMESTAMP ?")
+
+    @cached_property
+    def _delete(self) -> PreparedStatement:
+        return self._session.prepare(f"DELETE FROM {self._name} USING TIMESTAMP ? WHERE queuename = ? AND shard = ? AND enqueueid = ?")
+
+
+def _shard(enqueue_id: EnqueueId) -> int:
+    return enqueue_id.int % _SHARDS
+
+
+def _timestamp(after_us: int) -> int:
+    return max(time.time_ns() // 1000, after_us + 1)

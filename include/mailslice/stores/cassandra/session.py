@@ -1,0 +1,182 @@
+"""The one way to Cassandra: the driver on libev, prepared statements, bounded parallel reads and writes, and errors in mailslice's own classes.
+
+Protocol v4 is pinned: every version since 2.2 speaks it, start-up tries no others, and v5's checksums, computed in Python, would cost the hot path.
+Tables are always named with their keyspace, so that a missing keyspace is not a failure to connect.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from cassandra import ConsistencyLevel, UnresolvableContactPoints
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
+from cassandra.io.libevreactor import LibevConnection
+from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, LoadBalancingPolicy, TokenAwarePolicy
+from cassandra.query import PreparedStatement, Statement, tuple_factory
+
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.settings import CassandraSettings
+from mailslice.stores.cassandra import connecting, parallel
+from mailslice.stores.cassandra.failures import translated
+
+PROTOCOL_VERSION = 4
+PAGE_ROWS = 5000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Params = Sequence[object]
+Row = tuple[Any, ...]
+
+
+class CassandraSession:
+    """A connected session; thread-safe; close it. Rows are plain tuples.
+
+    Raises StoreUnavailable naming host:port within 15 s, BadSetting for refused credentials, an unknown data centre or bad TLS files.
+    """
+
+    def __init__(self, settings: CassandraSettings) -> None:
+        logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # what it warns of is raised here, or mends itself
+        self.settings = settings
+        self.address = connecting.address(settings)
+        self._prepared: dict[tuple[str, bool], PreparedStatement] = {}
+        self._lock = threading.Lock()
+        self._cluster, self._session = _connect(settings)
+
+    def __enter__(self) -> CassandraSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. May be called twice."""
+        self._cluster.shutdown()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The driver's cluster: for metadata only."""
+        return self._cluster
+
+    def prepare(self, cql: str, *, idempotent: bool = True) -> PreparedStatement:
+        """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT: the driver must not send it twice."""
+        key = (cql, idempotent)
+        with self._lock:
+            if key not in self._prepared:
+                with self._translating():
+                    statement = self._session.prepare(cql)
+                statement.is_idempotent = idempotent
+                statement.fetch_size = PAGE_ROWS
+                self._prepared[key] = statement
+            return self._prepared[key]
+
+    def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
+        """All rows; for small answers. Raises StoreUnavailable and others of `error`."""
+        with self._translating():
+            return list(self._session.execute(statement, params or None))
+
+    def stream(self, statement: Statement | str, params: Params = ()) -> Iterator[Row]:
+        """All rows, a page at a time."""
+        for _, rows in self.map(statement, [params], in_flight=1):
+            yield from rows
+
+    def submit(self, statement: Statement, params: Params = ()) -> ResponseFuture:
+        """Send without waiting: for the hot path. What its future raises is the driver's; `error` turns it into mailslice's."""
+        with self._translating():
+            return self._session.execute_async(statement, params or None)
+
+    def map(self, statement: Statement | str, params: Iterable[Params], in_flight: int = 64, *, ordered: bool = False) -> Iterator[tuple[Params, list[Row]]]:
+        """Run the statement once for each of `params`, at most `in_flight` beside each other, and give (params, rows) a page at a time, as they come.
+
+        An answer of several pages gives several pairs; one without rows gives one, empty. With `ordered`, in the order of `params`. Params are drawn
+        as they are needed, and no more than a page for each request in flight is held. The first error is raised, as by `execute`.
+        """
+        jobs = (parallel.Job(each, partial(self._session.execute_async, statement, each or None)) for each in params)
+        run = parallel.in_order if ordered else parallel.as_they_come
+        with self._translating():
+            yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)
+
+    def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
+        """Run a writing statement for each of `params`, at most `in_flight` at a time; how many were done. The first error is raised."""
+        return sum(1 for _ in self.map(statement, params, in_flight))
+
+    def now_skew(self, clock: Clock = system_clock) -> timedelta:
+        """How far the clock of that Cassandra node is ahead whose clock differs most from this machine's; negative when behind.
+
+        All nodes that are up are asked.
+        """
+        hosts = [host for host in self._cluster.metadata.all_hosts() if host.is_up is not False]
+        return max((self._skew(host, clock) for host in hosts), key=abs, default=timedelta(0))
+
+    def _skew(self, host: object, clock: Clock) -> timedelta:
+        before = clock()
+        with self._translating():
+            rows = list(self._session.execute("SELECT toUnixTimestamp(now()) FROM system.local", host=host))
+        after = clock()
+        theirs = _EPOCH + timedelta(milliseconds=rows[0][0])
+        return timedelta(0) if before - timedelta(milliseconds=1) <= theirs <= after else theirs - (before + (after - before) / 2)
+
+    def error(self, error: BaseException) -> BaseException:
+        """The error of mailslice for one of the driver's; the same object when it is none of the driver's."""
+        return translated(error, self.address)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            known = self.error(error)
+            if known is error:
+                raise
+            raise known from error
+
+
+def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
+    try:
+        cluster = _cluster(settings, TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.datacenter or "")))
+    except UnresolvableContactPoints:
+        raise StoreUnavailable(
+            f"Cassandra at {connecting.address(settings)}: none of these hosts (MAILSLICE_CASSANDRA_CONTACT_POINTS) has an address"
+        ) from None
+    try:
+        return cluster, cluster.connect()
+    except NoHostAvailable as error:
+        known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
+        cluster.shutdown()
+        if settings.datacenter and known and settings.datacenter not in known:
+            names = ", ".join(sorted(known))
+            raise BadSetting(f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at {connecting.address(settings)} knows: {names}") from None
+        raise translated(error, connecting.address(settings)) from error
+    except Exception as error:
+        cluster.shutdown()
+        raise translated(error, connecting.address(settings)) from error
+
+
+def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluster:
+    points = connecting.contact_points(settings)
+    patience = max(1.5, min(5.0, 12.0 / len(points)))
+    profile = ExecutionProfile(
+        load_balancing_policy=policy,
+        consistency_level=ConsistencyLevel.name_to_value[settings.consistency],
+        serial_consistency_level=ConsistencyLevel.SERIAL,  # as James: two levels of LWT on one row would not see each other
+        request_timeout=settings.timeout.total_seconds(),
+        row_factory=tuple_factory,
+    )
+    return Cluster(
+        points,
+        port=settings.port,
+        protocol_version=PROTOCOL_VERSION,
+        connection_class=LibevConnection,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        auth_provider=connecting.credentials(settings),
+        ssl_context=connecting.tls(settings),
+        reconnection_policy=ExponentialReconnectionPolicy(0.5, 10.0),
+        connect_timeout=patience,
+        control_connection_timeout=patience,
+        application_name="mailslice",
+    )

@@ -1,0 +1,65 @@
+"""All tables of the queue view together, and which of V3 and V4 there are."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.ddl import create_queue_tables, queue_tables, replication_of, tables_of
+from mailslice.stores.cassandra.deleted_mails import DeletedMails
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+from mailslice.stores.cassandra.event_store import EventStore
+from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts
+
+
+class QueueTables:
+    """The classes of James' tables over one session. `written` is the table that new rows go to, by MAILSLICE_QUEUE_TABLE."""
+
+    def __init__(self, session: CassandraSession, settings: Settings) -> None:
+        self._session = session
+        self._settings = settings
+        self.v3 = EnqueuedMails(session, QueueTable.V3)
+        self.v4 = EnqueuedMails(session, QueueTable.V4)
+        self.written = self.v3 if settings.queue.table is QueueTable.V3 else self.v4
+        self.deleted = DeletedMails(session)
+        self.browse_starts = BrowseStarts(session)
+        self.content_starts = ContentStarts(session)
+        self.event_store = EventStore(session)
+
+    @cached_property
+    def existing(self) -> tuple[EnqueuedMails, ...]:
+        """Those of V3 and V4 that exist, V3 first: rows may be in both. Looked up once.
+
+        Raises BadSetting when neither exists: "no rows" would be a guess.
+        """
+        names = tables_of(self._session, self._session.settings.keyspace)
+        found = tuple(rows for rows in (self.v3, self.v4) if rows.table.cql in names)
+        if not found:
+            self.require_keyspace()
+            raise BadSetting(
+                f"keyspace {self._session.settings.keyspace} of Cassandra at {self._session.address} has no table of a mail queue; "
+                "is MAILSLICE_CASSANDRA_KEYSPACE right? `mailslice queue create` creates them"
+            )
+        return found
+
+    def require_keyspace(self) -> None:
+        """Raises BadSetting when the keyspace is missing."""
+        if replication_of(self._session, self._session.settings.keyspace) is None:
+            raise BadSetting(
+                f"MAILSLICE_CASSANDRA_KEYSPACE={self._session.settings.keyspace}: no such keyspace on Cassandra at {self._session.address}; "
+                "`mailslice queue create` creates it"
+            )
+
+    def missing(self) -> tuple[str, ...]:
+        """Names of the tables that are still to be created."""
+        names = tables_of(self._session, self._session.settings.keyspace)
+        return tuple(name for name in queue_tables(self._settings.queue.table) if name not in names)
+
+    def create(self) -> tuple[str, ...]:
+        """Create keyspace and tables, those that are missing; the names of the created tables."""
+        created = create_queue_tables(self._session, self._settings.queue.table, self._settings.own.replication)
+        self.__dict__.pop("existing", None)
+        return created

@@ -1,0 +1,265 @@
+"""The tables of the queue view in memory: the same doors, the same meaning of write times, no server. For tests and for trying things out.
+
+The contract tests (tests/contracts) run on these and on Cassandra. Write times are microseconds of a counter that only grows, unless `now_us` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import count, islice
+from typing import Any, Generic, TypeVar
+
+from mailslice.codec.row import epoch_ms, from_row, instant, to_row
+from mailslice.model.errors import ContentMissing
+from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.stores.cassandra.deleted_mails import IDS_A_REQUEST, Item
+from mailslice.stores.cassandra.enqueued_mails import RowId
+from mailslice.stores.cassandra.own import SliceStatistic
+from mailslice.stores.cassandra.starts import Start
+
+Result = TypeVar("Result")
+Microseconds = Callable[[], int]
+
+
+class Done(Generic[Result]):
+    """A future that is done, with the two doors of the driver's that are used here."""
+
+    def __init__(self, value: Result) -> None:
+        self._value = value
+
+    def result(self) -> Result:
+        """The value."""
+        return self._value
+
+    def add_callbacks(self, callback: Callable[[Result], object], errback: Callable[[BaseException], object]) -> None:  # noqa: ARG002 - the driver's door
+        """Call back at once."""
+        callback(self._value)
+
+
+class MemoryEnqueuedMails:
+    """enqueuedMailsV3 or V4."""
+
+    def __init__(self, table: QueueTable, now_us: Microseconds) -> None:
+        self.table = table
+        self._now_us = now_us
+        self._partitions: dict[tuple[QueueName, Place], dict[EnqueueId, tuple[int, ViewRow]]] = {}
+        self._tombstones: dict[tuple[QueueName, Place], int] = {}
+
+    def insert_future(self, row: ViewRow) -> Done[None]:
+        written = self._now_us()
+        key = (row.queue, row.place)
+        if written > self._tombstones.get(key, 0):
+            kept = from_row(to_row(row))  # loses what Cassandra's columns lose
+            earlier = self._partitions.setdefault(key, {}).get(row.enqueue_id)
+            if earlier is None or earlier[0] <= written:
+                self._partitions[key][row.enqueue_id] = (written, kept)
+        return Done(None)
+
+    def insert_many(self, rows: Iterable[ViewRow], in_flight: int = 128) -> int:  # noqa: ARG002
+        return len([self.insert_future(row) for row in rows])
+
+    def read(self, queue: QueueName, place: Place, enqueue_id: EnqueueId) -> ViewRow | None:
+        found = self._partitions.get((queue, place), {}).get(enqueue_id)
+        return found[1] if found else None
+
+    def rows(self, queue: QueueName, place: Place) -> Iterator[ViewRow]:
+        return (row for _, row in self._sorted(queue, place))
+
+    def rows_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = True) -> Iterator[tuple[Place, list[ViewRow]]]:  # noqa: ARG002
+        return ((place, list(self.rows(queue, place))) for place in places)
+
+    def ids(self, queue: QueueName, place: Place) -> Iterator[RowId]:
+        return (RowId(row.enqueue_id, row.enqueued_time, written) for written, row in self._sorted(queue, place))
+
+    def ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, list[RowId]]]:  # noqa: ARG002
+        return ((place, list(self.ids(queue, place))) for place in places)
+
+    def bare_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, list[EnqueueId]]]:  # noqa: ARG002
+        return ((place, [row.enqueue_id for row in self.rows(queue, place)]) for place in places)
+
+    def find(self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64) -> Iterator[ViewRow]:  # noqa: ARG002
+        return (row for place in places if (row := self.read(queue, place, enqueue_id)) is not None)
+
+    def some(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[ViewRow]:  # noqa: ARG002
+        return (row for place, ids in wanted for enqueue_id in ids if (row := self.read(queue, place, enqueue_id)) is not None)
+
+    def some_ids(
+        self,
+        queue: QueueName,
+        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, list[RowId]]]:
+        return ((place, [found for found in self.ids(queue, place) if found.enqueue_id in ids]) for place, ids in wanted)
+
+    def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
+        key = (queue, place)
+        self._tombstones[key] = max(timestamp_us, self._tombstones.get(key, 0))
+        partition = self._partitions.get(key, {})
+        for enqueue_id in [enqueue_id for enqueue_id, (written, _) in partition.items() if written <= timestamp_us]:
+            del partition[enqueue_id]
+
+    def delete_partition_future(self, queue: QueueName, place: Place, timestamp_us: int) -> Done[None]:
+        self.delete_partition(queue, place, timestamp_us)
+        return Done(None)
+
+    def places(self, queue: QueueName) -> Iterator[Place]:
+        return (place for (name, place), rows in list(self._partitions.items()) if name == queue and rows)
+
+    def _sorted(self, queue: QueueName, place: Place) -> list[tuple[int, ViewRow]]:
+        return sorted(self._partitions.get((queue, place), {}).values(), key=lambda found: found[1].enqueue_id.bytes)
+
+
+class MemoryDeletedMails:
+    """deletedMailsV2."""
+
+    def __init__(self) -> None:
+        self._marks: set[tuple[QueueName, EnqueueId]] = set()
+
+    def mark_future(self, queue: QueueName, enqueue_id: EnqueueId) -> Done[None]:
+        self._marks.add((queue, enqueue_id))
+        return Done(None)
+
+    def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:  # noqa: ARG002
+        return len([self.mark_future(queue, enqueue_id) for enqueue_id in ids])
+
+    def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> Done[list[tuple[EnqueueId]]]:
+        return Done([(enqueue_id,)] if self.is_marked(queue, enqueue_id) else [])
+
+    def is_marked(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
+        return (queue, enqueue_id) in self._marks
+
+    def marked(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> set[EnqueueId]:  # noqa: ARG002
+        return {enqueue_id for enqueue_id in ids if self.is_marked(queue, enqueue_id)}
+
+    def checked(self, queue: QueueName, items: Iterable[Item], in_flight: int = 8) -> Iterator[tuple[list[Item], set[EnqueueId]]]:  # noqa: ARG002
+        remaining = iter(items)
+        while chunk := list(islice(remaining, IDS_A_REQUEST)):
+            yield chunk, self.marked(queue, (item[0] for item in chunk))
+
+    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:  # noqa: ARG002
+        dropped = list(ids)
+        self._marks -= {(queue, enqueue_id) for enqueue_id in dropped}
+        return len(dropped)
+
+    def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
+        return (enqueue_id for name, enqueue_id in list(self._marks) if name == queue)
+
+
+class MemoryStarts:
+    """browseStart or contentStart."""
+
+    def __init__(self, now_us: Microseconds) -> None:
+        self._now_us = now_us
+        self._starts: dict[QueueName, Start] = {}
+
+    def read(self, queue: QueueName) -> Start | None:
+        return self._starts.get(queue)
+
+    def insert_first(self, queue: QueueName, value: datetime) -> bool:
+        if queue in self._starts:
+            return False
+        self.write(queue, value, self._now_us())
+        return True
+
+    def write(self, queue: QueueName, value: datetime, timestamp_us: int) -> None:
+        kept = instant(epoch_ms(value))
+        there = self._starts.get(queue)
+        if there is None or (timestamp_us, kept) > (there.written_us, there.value):
+            self._starts[queue] = Start(kept, timestamp_us)
+
+
+class MemoryEventStore:
+    """James' event store."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, dict[int, str]] = {}
+
+    def events(self, aggregate: str) -> list[tuple[int, str]]:
+        return sorted(self._events.get(aggregate, {}).items())
+
+    def append(self, aggregate: str, event_id: int, event: str) -> bool:
+        there = self._events.setdefault(aggregate, {})
+        if event_id in there:
+            return False
+        there[event_id] = event
+        return True
+
+
+class MemoryTables:
+    """As QueueTables. `existing` are those tables that were given rows or are written; all are always there."""
+
+    def __init__(self, settings: Settings, existing: Sequence[QueueTable] = (QueueTable.V4,), now_us: Microseconds | None = None) -> None:
+        now_us = now_us or count(1).__next__
+        self.v3 = MemoryEnqueuedMails(QueueTable.V3, now_us)
+        self.v4 = MemoryEnqueuedMails(QueueTable.V4, now_us)
+        self.written = self.v3 if settings.queue.table is QueueTable.V3 else self.v4
+        self.existing = tuple(rows for rows in (self.v3, self.v4) if rows.table in existing or rows is self.written)
+        self.deleted = MemoryDeletedMails()
+        self.browse_starts = MemoryStarts(now_us)
+        self.content_starts = MemoryStarts(now_us)
+        self.event_store = MemoryEventStore()
+
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def require_keyspace(self) -> None:
+        return
+
+    def create(self) -> tuple[str, ...]:
+        return ()
+
+
+class MemoryBlobs:
+    """A bucket."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[BlobId, bytes] = {}
+
+    def ensure_bucket(self) -> bool:
+        return False
+
+    def put(self, blob_id: BlobId, content: bytes) -> None:
+        self._blobs[blob_id] = bytes(content)
+
+    def get(self, blob_id: BlobId) -> bytes:
+        if blob_id not in self._blobs:
+            raise ContentMissing(f"no blob {blob_id}")
+        return self._blobs[blob_id]
+
+
+class MemoryTopology:
+    """RabbitMQ's mail queues, as names."""
+
+    def __init__(self) -> None:
+        self._queues: set[QueueName] = set()
+
+    def declare(self, queue: QueueName) -> None:
+        self._queues.add(queue)
+
+    def exists(self, queue: QueueName) -> bool:
+        return queue in self._queues
+
+    def names(self) -> list[QueueName]:
+        return sorted(self._queues)
+
+    def check(self, queue: QueueName) -> None:
+        """Nothing can differ."""
+
+
+class MemoryStores:
+    """As Stores: what the queue room needs of it."""
+
+    def __init__(self, settings: Settings, **tables: Any) -> None:
+        self.settings = settings
+        self.tables = MemoryTables(settings, **tables)
+        self.blobs = MemoryBlobs()
+        self.rabbitmq = MemoryTopology()
+        self.remembered: list[SliceStatistic] = []
+
+    def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:  # noqa: ARG002
+        return self.remembered

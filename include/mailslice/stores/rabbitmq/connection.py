@@ -1,0 +1,146 @@
+"""Where the broker is, how to connect to it, and what its errors mean to us. Passwords never leave this file."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import pika
+import pika.exceptions
+from pika.adapters.blocking_connection import BlockingConnection
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
+
+from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable
+from mailslice.model.settings import RabbitSettings
+
+HEARTBEAT_SECONDS = 30
+SHORT_HEARTBEAT_SECONDS = 8
+"""Of blocking connections, whose calls have no time-out: a broker that froze is given up when its heartbeats stay out, after two of them."""
+_URL = "MAILSLICE_RABBITMQ_URL"
+_FORM = "allowed: amqp:// or amqps://user:password@host:port/vhost"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """The parts of MAILSLICE_RABBITMQ_URL. `str()` is host:port, which is all that messages and logs show."""
+
+    host: str
+    port: int
+    vhost: str
+    user: str
+    password: str = field(repr=False)
+    tls: bool
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def broker_address(settings: RabbitSettings) -> BrokerAddress:
+    """The address in the settings. Raises BadSetting, without the URL, which may hold a password."""
+    url = settings.url.get_secret_value()
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadSetting(f"{_URL} is not a URL: {error}; {_FORM}") from None
+    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+        raise BadSetting(f"{_URL} has scheme {parts.scheme!r} and host {parts.hostname!r}; {_FORM}")
+    tls = parts.scheme == "amqps"
+    return BrokerAddress(
+        parts.hostname, port or (5671 if tls else 5672), _vhost(parts), unquote(parts.username or "guest"), unquote(parts.password or "guest"), tls
+    )
+
+
+def _vhost(parts: SplitResult) -> str:
+    return unquote(parts.path[1:]) or "/"
+
+
+def parameters(settings: RabbitSettings, heartbeat: int = HEARTBEAT_SECONDS) -> pika.ConnectionParameters:
+    """What pika needs to connect: one attempt, all time-outs from the settings, heartbeats on."""
+    address = broker_address(settings)
+    seconds = settings.timeout.total_seconds()
+    return pika.ConnectionParameters(
+        host=address.host,
+        port=address.port,
+        virtual_host=address.vhost,
+        credentials=pika.PlainCredentials(address.user, address.password, erase_on_connect=False),
+        heartbeat=heartbeat,
+        blocked_connection_timeout=seconds,
+        socket_timeout=seconds,
+        stack_timeout=seconds,
+        connection_attempts=1,
+        ssl_options=pika.SSLOptions(tls_context(settings), address.host) if address.tls else None,
+        client_properties={"product": "mailslice", "connection_name": "mailslice"},
+    )
+
+
+def tls_context(settings: RabbitSettings) -> ssl.SSLContext:
+    """TLS as MAILSLICE_RABBITMQ_TLS_* say. Raises BadSetting when a file cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=str(settings.tls_ca) if settings.tls_ca else None)
+        if settings.tls_certificate:
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadSetting(f"MAILSLICE_RABBITMQ_TLS_CA, _CERTIFICATE, _KEY: {error}") from error
+    if not settings.tls_verify_host:
+        context.check_hostname = False
+    return context
+
+
+def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
+    """The error of ours that a failure of pika or of the socket stands for."""
+    address = broker_address(settings)
+    said = " ".join(_causes(error))
+    if "ACCESS_REFUSED" in said or "AuthenticationError" in said:
+        return BadSetting(f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost {address.vhost!r}): wrong password, or no permission")
+    if "NOT_ALLOWED" in said:
+        return BadSetting(f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost {address.vhost!r}, or it does not exist")
+    return StoreUnavailable(f"RabbitMQ at {address} does not answer: {_last_words(error)}")
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    """The names and texts of an error and of all it wraps: pika hides the broker's words two levels down."""
+    yield f"{type(error).__name__} {error}"
+    inner = [
+        *getattr(error, "exceptions", ()),
+        getattr(error, "exception", None),
+        *(arg for arg in error.args if isinstance(arg, BaseException)),
+        error.__cause__,
+    ]
+    for wrapped in inner:
+        if isinstance(wrapped, BaseException) and wrapped is not error:
+            yield from _causes(wrapped)
+
+
+def _last_words(error: BaseException) -> str:
+    inner = error
+    while True:
+        wrapped = [*getattr(inner, "exceptions", ())][-1:] or [getattr(inner, "exception", None)]
+        if not isinstance(wrapped[0], BaseException):
+            said = " ".join(f"{inner}".split())
+            return said if said and said != type(inner).__name__ else "cannot connect"
+        inner = wrapped[0]
+
+
+PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
+"""What a call of pika may raise when the broker, or the road to it, fails."""
+
+
+@contextmanager
+def blocking_connection(settings: RabbitSettings) -> Iterator[BlockingConnection]:
+    """A short connection for administration; errors in the body are translated, too."""
+    try:
+        connection = BlockingConnection(parameters(settings, SHORT_HEARTBEAT_SECONDS))
+    except PIKA_ERRORS as error:
+        raise meaning(error, settings) from error
+    try:
+        yield connection
+    except PIKA_ERRORS as error:
+        raise meaning(error, settings) from error
+    finally:
+        if connection.is_open:
+            connection.close()

@@ -1,0 +1,151 @@
+"""Deliveries of one RabbitMQ queue, on a connection of their own that is opened anew, with back-off and jitter, whenever it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
+from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address
+from mailslice.stores.rabbitmq.link import Link
+
+log = logging.getLogger(__name__)
+LONGEST_PAUSE = 15.0
+"""Seconds between two attempts to connect."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One delivery. It keeps the link it came by: a tag means nothing, or a stranger, on another channel."""
+
+    link: Link
+    tag: int
+    body: bytes
+    headers: Mapping[str, Any]
+    timestamp: datetime | None
+    redelivered: bool
+    arrived: float
+    """By the loop's clock, seconds."""
+
+    def ack(self) -> bool:
+        """Acknowledges; False when the link is gone, and the broker will hand the message out again."""
+        return self._settle(lambda: self.link.channel.basic_ack(self.tag))
+
+    def give_back(self) -> bool:
+        """Returns it to the queue, at once."""
+        return self._settle(lambda: self.link.channel.basic_nack(self.tag, requeue=True))
+
+    def dead_letter(self) -> bool:
+        """Rejects it: RabbitMQ moves it to the queue's dead letter exchange, and **drops** it where there is none."""
+        return self._settle(lambda: self.link.channel.basic_reject(self.tag, requeue=False))
+
+    def _settle(self, send: Callable[[], object]) -> bool:
+        if not self.link.is_open:
+            return False
+        try:
+            send()
+        except PIKA_ERRORS:
+            return False
+        return True
+
+
+class Consumer:
+    """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`, `on_lost(link, why)`, `on_ready()`."""
+
+    def __init__(
+        self,
+        settings: RabbitSettings,
+        queue: str,
+        prefetch: int,
+        *,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[Link | None, MailsliceError], None] = lambda _link, _why: None,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._prefetch = prefetch
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_ready = on_ready
+        self._link: Link | None = None
+        self._tag: str | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to connect, in a task."""
+        self._running = asyncio.create_task(self._run(), name=f"consume-{self._queue}")
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the consumer for good (a setting that is wrong), if anything did."""
+        done = self._running is not None and self._running.done() and not self._running.cancelled()
+        return self._running.exception() if done and self._running is not None else None
+
+    async def stop(self) -> None:
+        """No more deliveries; the channel stays open, so that those in hand can still be settled."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+        if self._link is not None and self._link.is_open and self._tag is not None:
+            tag, self._tag = self._tag, None  # a second cancel of the same tag is never answered
+            with suppress(TryAgain):
+                await self._link.call(self._link.channel.basic_cancel, tag)
+
+    async def close(self) -> None:
+        """Stops and closes: what is not settled goes back to the broker."""
+        await self.stop()
+        if self._link is not None:
+            await self._link.close()
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                self._link = None
+                self._link = link = await Link.open(self._settings)
+                await self._consume(link)
+            except TryAgain as error:
+                why: MailsliceError = error
+                if self._link is not None:
+                    await self._link.close()
+            else:
+                attempt = 0
+                self._on_ready()
+                await asyncio.wait({link.lost})
+                why = link.lost.result()
+            self._on_lost(self._link, why)
+            pause = min(LONGEST_PAUSE, 0.25 * 2**attempt) * random.uniform(0.5, 1.0)
+            attempt = min(attempt + 1, 10)
+            log.warning("consumer of %s lost its connection, again in %.1f s: %s", self._queue, pause, why, extra={"action": "reconnect", "queue": self._queue})
+            await asyncio.sleep(pause)
+
+    async def _consume(self, link: Link) -> None:
+        channel = link.channel
+        loop = asyncio.get_running_loop()
+
+        def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
+            stamp = properties.timestamp
+            timestamp = datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
+            self._on_message(Message(link, method.delivery_tag, body, properties.headers or {}, timestamp, method.redelivered, loop.time()))
+
+        def cancelled(_frame: object) -> None:
+            # The queue was deleted, or its leader moved: the channel stays open and silent for ever.
+            if not link.lost.done():
+                link.lost.set_result(StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of {self._queue}: deleted?"))
+            link.connection.close()
+
+        channel.add_on_cancel_callback(cancelled)
+        await link.call(channel.basic_qos, prefetch_count=self._prefetch)
+        self._tag = await self._tag_of(link, deliver)
+
+    async def _tag_of(self, link: Link, deliver: Callable[..., None]) -> str:
+        ok = await link.call(link.channel.basic_consume, self._queue, deliver)
+        return str(ok.method.consumer_tag)

@@ -1,0 +1,138 @@
+"""One connection with one channel, on the running asyncio loop: pika's callbacks made awaitable.
+
+A channel that the broker closes takes its connection with it here: whoever uses the link opens a new one, and never acks with a tag of the old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.channel import Channel
+
+from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning, parameters
+
+_SPINS = 50
+_LAST_WAIT = 2.0
+"""Seconds for the broker to say goodbye."""
+
+
+class Link:
+    """An open connection and its channel. `lost` is done, with the reason, when either is gone."""
+
+    def __init__(self, settings: RabbitSettings, connection: AsyncioConnection, channel: Channel, lost: asyncio.Future[MailsliceError]) -> None:
+        self._settings = settings
+        self.connection = connection
+        self.channel = channel
+        self.lost = lost
+
+    @staticmethod
+    async def open(settings: RabbitSettings) -> Link:
+        """Connects and opens the channel. Raises StoreUnavailable or BadSetting naming host:port, within the time-out of the settings.
+
+        Cancelled, it waits a little for the attempt to end and closes what came of it: pika fails when a handshake is cut short.
+        """
+        attempt = asyncio.create_task(_open(settings), name="amqp-connect")
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            await asyncio.wait({attempt}, timeout=_LAST_WAIT)
+            if attempt.done():
+                await _closed(attempt)
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the channel can be used."""
+        return bool(self.channel.is_open and not self.lost.done())
+
+    async def call(self, method: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
+        """A method of the channel that answers by `callback=`, awaited. Raises StoreUnavailable when the link is lost meanwhile, or time is up."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            method(*args, callback=lambda frame: _set_result(answered, frame), **kwargs)
+        except PIKA_ERRORS as error:
+            raise meaning(error, self._settings) from error
+        seconds = self._settings.timeout.total_seconds()
+        await asyncio.wait({answered, self.lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answered.done():
+            return answered.result()
+        answered.cancel()
+        if self.lost.done():
+            raise self.lost.result()
+        raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} does not answer within {seconds:g} s")
+
+    async def flushed(self) -> None:
+        """Returns when all that was written went to the socket, or the link is lost."""
+        for spin in range(10_000):
+            transport = self.connection._transport  # noqa: SLF001 - pika's public classes do not say what is unsent
+            if not self.is_open or transport is None or not transport.get_write_buffer_size():
+                return
+            await asyncio.sleep(0 if spin < _SPINS else 0.001)
+
+    async def close(self) -> None:
+        """Closes the connection; what was not acknowledged goes back to the broker. A broker that does not answer is not waited for. May be called twice."""
+        _abandon(self.connection)
+        if not self.lost.done():
+            await asyncio.wait({self.lost}, timeout=_LAST_WAIT)
+        transport = self.connection._transport  # noqa: SLF001 - the only way to be rid of a dead socket at once
+        if not self.connection.is_closed and transport is not None:
+            transport.abort()
+
+    def _channel_closed(self, _channel: object, reason: BaseException) -> None:
+        _set_result(self.lost, meaning(reason, self._settings))
+        _abandon(self.connection)
+
+
+async def _open(settings: RabbitSettings) -> Link:
+    logging.getLogger("pika").setLevel(logging.CRITICAL)  # what it warns of is raised here
+    loop = asyncio.get_running_loop()
+    lost: asyncio.Future[MailsliceError] = loop.create_future()
+    opened: asyncio.Future[AsyncioConnection] = loop.create_future()
+
+    def failed(_of: object, error: BaseException) -> None:
+        _set_exception(opened, meaning(error, settings))
+        _set_result(lost, meaning(error, settings))
+
+    try:
+        AsyncioConnection(parameters(settings), lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop)
+    except PIKA_ERRORS as error:
+        raise meaning(error, settings) from error
+    connection = await opened  # pika's own time-outs end it
+    ready: asyncio.Future[Channel] = loop.create_future()
+    channel = connection.channel(on_open_callback=lambda made: _set_result(ready, made))
+    link = Link(settings, connection, channel, lost)
+    channel.add_on_close_callback(link._channel_closed)  # noqa: SLF001 - of this module
+    await asyncio.wait({ready, lost}, timeout=settings.timeout.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+    if ready.done():
+        return link
+    await link.close()
+    raise lost.result() if lost.done() else StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
+
+
+async def _closed(attempt: asyncio.Task[Link]) -> None:
+    with suppress(MailsliceError, asyncio.CancelledError):
+        await (await attempt).close()
+
+
+def _set_result(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _set_exception(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # it may be that nobody waits any more
+
+
+def _abandon(connection: AsyncioConnection) -> None:
+    """Begins to close, without waiting."""
+    if not (connection.is_closing or connection.is_closed):
+        connection.close()

@@ -1,0 +1,166 @@
+"""What RabbitMQ's management API says. Its figures are 3 to 10 s late, and a new queue has none: absent is unknown, never zero."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import quote, unquote, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.mail import QueueName
+from mailslice.model.names import EXCHANGE_PREFIX, WORK_QUEUE_PREFIX, RabbitNames
+from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq.connection import broker_address, tls_context
+
+_URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Messages of one queue: ready, delivered and unacknowledged, on their way in at-least-once dead-lettering; and its consumers."""
+
+    ready: int
+    unacknowledged: int
+    dlx: int
+    consumers: int
+
+    @property
+    def total(self) -> int:
+        """Messages that the queue still answers for."""
+        return self.ready + self.unacknowledged + self.dlx
+
+
+class Management:
+    """A client of the management API, for the vhost of the AMQP URL. Safe to share between threads."""
+
+    def __init__(self, settings: RabbitSettings) -> None:
+        self._address = broker_address(settings)
+        parts = urlsplit(settings.management_url.get_secret_value())
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadSetting(f"{_URL} has scheme {parts.scheme!r} and host {parts.hostname!r}; allowed: http:// or https://user:password@host:port")
+        self._place = parts.netloc.rpartition("@")[2]
+        self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}"
+        user = unquote(parts.username) if parts.username else self._address.user
+        password = unquote(parts.password) if parts.password is not None else self._address.password
+        self._user = user
+        seconds = settings.timeout.total_seconds()
+        context = tls_context(settings) if parts.scheme == "https" else None
+        self._pool = urllib3.PoolManager(
+            headers=urllib3.make_headers(basic_auth=f"{user}:{password}"),
+            timeout=urllib3.Timeout(connect=seconds, read=seconds),
+            retries=False,
+            ssl_context=context,
+        )
+
+    def depth(self, name: str) -> Depth | None:
+        """How much the RabbitMQ queue `name` holds; None when that is unknown (no such queue, or no figures yet)."""
+        found = self._queue(name)
+        return _depth(found) if found is not None else None
+
+    def arguments(self, name: str) -> dict[str, Any] | None:
+        """The arguments of the RabbitMQ queue `name`; None when there is no such queue."""
+        found = self._queue(name)
+        return dict(found.get("arguments") or {}) if found is not None else None
+
+    def queue_exists(self, name: str) -> bool:
+        """Whether the vhost has the RabbitMQ queue `name`."""
+        return self._queue(name) is not None
+
+    def mail_queues(self) -> list[QueueName]:
+        """The names of which both exchange and work queue exist, sorted."""
+        vhost = quote(self._address.vhost, safe="")
+        exchanges = {str(found["name"]) for found in self._list(f"/api/exchanges/{vhost}?columns=name")}
+        queues = (str(found["name"]) for found in self._list(f"/api/queues/{vhost}?columns=name"))
+        named = (name.removeprefix(WORK_QUEUE_PREFIX) for name in queues if name.startswith(WORK_QUEUE_PREFIX))
+        return sorted(QueueName(name) for name in named if EXCHANGE_PREFIX + name in exchanges)
+
+    def delay_queues(self, queue: QueueName) -> list[str]:
+        """The delay levels of a mail queue that exist, whatever their seconds."""
+        names = RabbitNames(queue)
+        found = (str(found["name"]) for found in self._list(f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"))
+        seconds = ((name, re.search(r"\d+", name)) for name in found)
+        return sorted(name for name, digits in seconds if digits and name == names.delay_queue(int(digits[0])))
+
+    def alarms(self) -> list[str]:
+        """What makes the broker block publishers, in words: memory and disk alarms, blocked connections. Empty when nothing does."""
+        nodes = self._list("/api/nodes")
+        memory = [f"memory alarm on {node['name']}" for node in nodes if node.get("mem_alarm")]
+        disk = [f"disk alarm on {node['name']}" for node in nodes if node.get("disk_free_alarm")]
+        down = [f"{node['name']} is down" for node in nodes if not node.get("running", True)]
+        connections = self._list("/api/connections?columns=name,state")
+        blocked = [f"connection {found.get('name')} is {found['state']}" for found in connections if found.get("state") in ("blocked", "blocking")]
+        return memory + disk + down + blocked
+
+    def _queue(self, name: str) -> dict[str, Any] | None:
+        found = self._get(f"/api/queues/{quote(self._address.vhost, safe='')}/{quote(name, safe='')}")
+        return found if isinstance(found, dict) else None
+
+    def _list(self, path: str) -> list[dict[str, Any]]:
+        found = self._get(path)
+        if not isinstance(found, list):
+            raise StoreUnavailable(f"RabbitMQ management at {self._place} gives no list for {path} (vhost {self._address.vhost!r})")
+        return found
+
+    def _get(self, path: str) -> Any:
+        """The JSON at `path`; None for 404. Raises StoreUnavailable or BadSetting."""
+        try:
+            response = self._pool.request("GET", self._base + path)
+        except HTTPError as error:
+            raise StoreUnavailable(f"RabbitMQ management at {self._place} ({_URL}) does not answer: {_reason(error)}") from error
+        if response.status == 404:
+            return None
+        if response.status in (401, 403):
+            raise BadSetting(f"RabbitMQ management at {self._place} refuses user {self._user!r} of {_URL}: wrong password, or no management tag")
+        if response.status != 200:
+            raise StoreUnavailable(f"RabbitMQ management at {self._place} answers {response.status} to {path}")
+        try:
+            return json.loads(response.data)
+        except ValueError as error:
+            raise StoreUnavailable(f"RabbitMQ management at {self._place} ({_URL}) answers with what is not JSON to {path}") from error
+
+
+def _reason(error: HTTPError) -> str:
+    return " ".join(str(getattr(error, "reason", None) or error).split())
+
+
+def _depth(found: dict[str, Any]) -> Depth | None:
+    """The figures of one queue, all or nothing. Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`."""
+    quorum = found.get("type") == "quorum" or (found.get("arguments") or {}).get("x-queue-type") == "quorum"
+    dlx = found.get("messages_dlx", None if quorum else 0)
+    figures = (found.get("messages_ready"), found.get("messages_unacknowledged"), dlx, found.get("consumers"))
+    if any(not isinstance(figure, int) for figure in figures):
+        return None
+    return Depth(*(int(figure) for figure in figures if figure is not None))
+
+
+class HasManagement(Protocol):
+    """Whatever has a management client, as `Stores` does."""
+
+    @property
+    def management(self) -> Management:
+        """The client."""
+
+
+def seen_empty(stores: HasManagement, queue: QueueName) -> bool:
+    """Whether this sample shows the work queue, the hop queue and all delay levels with nothing ready, unacknowledged or in dead-lettering.
+
+    Unknown is not empty, nor is anything while the broker has an alarm or a blocked connection: a publish that raised there is delivered
+    later. Dead letters are not looked at (their ids are: `census.dead_letter_ids`). One sample speaks for the moment about 15 s before it.
+    """
+    management = stores.management
+    return not management.alarms() and all(_holds_nothing(management, queue))
+
+
+def _holds_nothing(management: Management, queue: QueueName) -> Iterator[bool]:
+    names = RabbitNames(queue)
+    work = management.depth(names.work_queue)
+    yield work is not None and work.total == 0
+    for name in (names.hop_queue, *management.delay_queues(queue)):
+        depth = management.depth(name)
+        yield depth.total == 0 if depth is not None else not management.queue_exists(name)

@@ -1,0 +1,136 @@
+"""Confirmed, mandatory, persistent publishes, many in flight on one connection of their own.
+
+An error here is not "not sent": a publish whose confirm is outstanding when the connection goes, or which waits behind a memory alarm,
+may still be delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pika import BasicProperties
+from pika.spec import Basic
+
+from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.names import HEADER_DEAD_LETTER_ROUTING_KEY, ROUTING_KEY
+from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning
+from mailslice.stores.rabbitmq.link import Link
+
+
+@dataclass(slots=True)
+class _Pending:
+    """One publish without its confirm."""
+
+    confirmed: asyncio.Future[None]
+    exchange: str
+    body: bytes
+    returned: str | None = None
+
+
+class Publisher:
+    """Connects at the first publish, and anew at the next one after a loss. For one event loop."""
+
+    def __init__(self, settings: RabbitSettings) -> None:
+        self._settings = settings
+        self._seconds = settings.timeout.total_seconds()
+        self._link: Link | None = None
+        self._opening: asyncio.Task[Link] | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._tag = 0
+
+    async def publish(self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, routing_key: str = ROUTING_KEY) -> None:
+        """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
+
+        Raises StoreUnavailable: not confirmed in time, refused, or routed to no queue.
+        """
+        properties = BasicProperties(
+            content_type="text/plain",
+            delivery_mode=2,
+            priority=0,
+            timestamp=int(timestamp.timestamp()) if timestamp else None,
+            headers={HEADER_DEAD_LETTER_ROUTING_KEY: "", **headers},
+        )
+        try:
+            async with asyncio.timeout(self._seconds):
+                link = self._link if self._link is not None and self._link.is_open else await self._connected()
+                await self._send(link, exchange, routing_key, body, properties)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} did not confirm a message within {self._seconds:g} s") from error
+
+    async def _send(self, link: Link, exchange: str, routing_key: str, body: bytes, properties: BasicProperties) -> None:
+        try:
+            link.channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
+        except PIKA_ERRORS as error:
+            raise meaning(error, self._settings) from error
+        self._tag += 1
+        tag, of_this_link = self._tag, self._pending
+        pending = of_this_link[tag] = _Pending(asyncio.get_running_loop().create_future(), exchange, body)
+        try:
+            await pending.confirmed
+        finally:
+            of_this_link.pop(tag, None)
+        if pending.returned is not None:
+            raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)}: exchange {exchange!r} has no queue bound ({pending.returned})")
+
+    async def connect(self) -> None:
+        """Connects now: for start-up, where a bad address is to be told at once."""
+        if self._link is None or not self._link.is_open:
+            await self._connected()
+
+    async def close(self) -> None:
+        """Closes the connection; what waits for a confirm fails."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+        if self._link is not None:
+            await self._link.close()
+
+    async def _connected(self) -> Link:
+        """The link; all that wait for it share one attempt."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._open(), name="publisher-connect")
+            self._opening.add_done_callback(_retrieved)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Link:
+        link = await Link.open(self._settings)
+        self._tag = 0
+        link.channel.add_on_return_callback(self._returned)
+        await link.call(lambda callback: link.channel.confirm_delivery(self._confirmed, callback=callback))
+        link.lost.add_done_callback(self._lost)
+        self._link = link
+        return link
+
+    def _confirmed(self, frame: Any) -> None:
+        method = frame.method
+        tags = [tag for tag in self._pending if tag <= method.delivery_tag] if method.multiple else [method.delivery_tag]
+        for tag in tags:
+            pending = self._pending.pop(tag, None)
+            if pending is None or pending.confirmed.done():
+                continue
+            if isinstance(method, Basic.Nack):
+                pending.confirmed.set_exception(StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} refused a message for {pending.exchange!r}"))
+            else:
+                pending.confirmed.set_result(None)
+
+    def _returned(self, _channel: object, method: Any, _properties: object, body: bytes) -> None:
+        """A return names no delivery tag, and comes before the confirm: it is matched by exchange and body, which holds the enqueue id."""
+        for pending in self._pending.values():
+            if pending.exchange == method.exchange and pending.body == body:
+                pending.returned = f"{method.reply_code} {method.reply_text}"
+
+    def _lost(self, lost: asyncio.Future[MailsliceError]) -> None:
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            if not one.confirmed.done():
+                one.confirmed.set_exception(StoreUnavailable(f"connection lost before a confirm: {lost.result()}"))
+
+
+def _retrieved(task: asyncio.Task[Link]) -> None:
+    if not task.cancelled():
+        task.exception()

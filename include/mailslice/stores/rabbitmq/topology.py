@@ -1,0 +1,172 @@
+"""James' exchanges, queues and bindings of a mail queue, and mailslice's own for delays: declared only when they are missing.
+
+A declaration with other arguments than the existing queue's is refused by RabbitMQ (406) and would break a live James, so everything is
+declared passively first. A passive declare compares nothing: `check` reads the arguments by the management API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
+
+from mailslice.model.errors import TopologyDiffers
+from mailslice.model.mail import QueueName
+from mailslice.model.names import ROUTING_KEY, RabbitNames
+from mailslice.model.settings import QueueSettings, Settings
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.management import Management
+
+Arguments = Mapping[str, Any]
+_NOT_FOUND = 404
+_DIFFERS = 406
+DELAY_LEVELS = (1, 5, 30, 120, 600, 3600, 6 * 3600, 24 * 3600)
+"""Seconds that the delay levels hold a message. Fixed: a queue's TTL cannot change once it is declared."""
+
+
+def work_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
+    """The arguments with which James would declare the work queue."""
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": names.dead_letter_exchange}
+    if settings.quorum:
+        arguments |= {"x-queue-type": "quorum", "x-quorum-initial-group-size": settings.quorum_group_size}
+        if settings.delivery_limit is not None:
+            arguments["x-delivery-limit"] = settings.delivery_limit
+    return arguments
+
+
+def delay_queue_arguments(names: RabbitNames, settings: QueueSettings, seconds: int) -> dict[str, Any]:
+    """The arguments of one delay level.
+
+    Never `x-expires`, which deletes what is inside. A quorum level needs at-least-once dead-lettering: with the default strategy a broker
+    killed at the wrong moment lost up to all of it.
+    """
+    arguments: dict[str, Any] = {"x-message-ttl": seconds * 1000, "x-dead-letter-exchange": names.hop_exchange, "x-dead-letter-routing-key": ROUTING_KEY}
+    if settings.quorum:
+        arguments |= _quorum(settings) | {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    return arguments
+
+
+def hop_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
+    """The arguments of the hop queue, to which the levels dead-letter."""
+    return _quorum(settings) if settings.quorum else {}
+
+
+def _quorum(settings: QueueSettings) -> dict[str, Any]:
+    return {"x-queue-type": "quorum", "x-quorum-initial-group-size": settings.quorum_group_size}
+
+
+class Topology:
+    """Declares and looks up mail queues. Each call opens a short connection of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.management = Management(settings.rabbitmq)
+
+    def declare(self, queue: QueueName) -> None:
+        """James' four exchanges and queues with their bindings; what exists is left as it is."""
+        names = RabbitNames(queue)
+        with blocking_connection(self._settings.rabbitmq) as connection:
+            made = _Missing(connection)
+            made.exchange(names.exchange)
+            made.queue(names.work_queue, work_queue_arguments(names, self._settings.queue), names.exchange)
+            self._declare_dead_letter(made, names)
+
+    def declare_dead_letter(self, queue: QueueName) -> None:
+        """The dead letter exchange and queue alone: James 3.5 declares none."""
+        with blocking_connection(self._settings.rabbitmq) as connection:
+            self._declare_dead_letter(_Missing(connection), RabbitNames(queue))
+
+    @staticmethod
+    def _declare_dead_letter(made: _Missing, names: RabbitNames) -> None:
+        made.exchange(names.dead_letter_exchange)
+        made.queue(names.dead_letter_queue, {}, names.dead_letter_exchange)
+
+    def declare_delays(self, queue: QueueName, levels: Iterable[int] = DELAY_LEVELS) -> None:
+        """What is mailslice's own: the hop exchange and queue, and those delay levels."""
+        names = RabbitNames(queue)
+        with blocking_connection(self._settings.rabbitmq) as connection:
+            made = _Missing(connection)
+            made.exchange(names.hop_exchange)
+            made.queue(names.hop_queue, hop_queue_arguments(self._settings.queue), names.hop_exchange)
+            for seconds in levels:
+                made.queue(names.delay_queue(seconds), delay_queue_arguments(names, self._settings.queue, seconds), None)
+
+    def exists(self, queue: QueueName) -> bool:
+        """Whether RabbitMQ has both the exchange and the work queue of this name."""
+        names = RabbitNames(queue)
+        with blocking_connection(self._settings.rabbitmq) as connection:
+            made = _Missing(connection)
+            return made.has_exchange(names.exchange) and made.has_queue(names.work_queue)
+
+    def names(self) -> list[QueueName]:
+        """All mail queues of the vhost, sorted."""
+        return self.management.mail_queues()
+
+    def check(self, queue: QueueName) -> None:
+        """Raises TopologyDiffers, naming both, when the work queue has other arguments than the settings ask for."""
+        names = RabbitNames(queue)
+        stored = self.management.arguments(names.work_queue)
+        wanted = work_queue_arguments(names, self._settings.queue)
+        if stored is not None and _comparable(stored) != _comparable(wanted):
+            raise TopologyDiffers(
+                f"queue {names.work_queue} exists with arguments {_shown(stored)}; the settings ask for {_shown(wanted)} "
+                f"(MAILSLICE_QUEUE_QUORUM, _QUORUM_GROUP_SIZE, _DELIVERY_LIMIT). RabbitMQ cannot change a queue in place"
+            )
+
+
+def _comparable(arguments: Arguments) -> dict[str, Any]:
+    """Explicit `x-queue-type: classic` equals absent."""
+    return {name: value for name, value in arguments.items() if (name, value) != ("x-queue-type", "classic")}
+
+
+def _shown(arguments: Arguments) -> str:
+    return "{" + ", ".join(f"{name}={value}" for name, value in sorted(arguments.items())) + "}"
+
+
+class _Missing:
+    """Declares what a passive declare does not find. RabbitMQ closes the channel on a miss, so each try has its own."""
+
+    def __init__(self, connection: BlockingConnection) -> None:
+        self._connection = connection
+
+    def has_exchange(self, name: str) -> bool:
+        return self._found(lambda channel: channel.exchange_declare(name, passive=True))
+
+    def has_queue(self, name: str) -> bool:
+        return self._found(lambda channel: channel.queue_declare(name, passive=True))
+
+    def exchange(self, name: str) -> None:
+        if not self.has_exchange(name):
+            self._do(lambda channel: channel.exchange_declare(name, exchange_type="direct", durable=True))
+
+    def queue(self, name: str, arguments: dict[str, Any], exchange: str | None) -> None:
+        """The queue, bound to `exchange` with James' routing key. Bound also when the queue was there: a declaration may have died half way."""
+        if not self.has_queue(name):
+            self._do(lambda channel: channel.queue_declare(name, durable=True, arguments=arguments))
+        if exchange is not None:
+            self._do(lambda channel: channel.queue_bind(name, exchange, routing_key=ROUTING_KEY))
+
+    def _found(self, ask: Callable[[BlockingChannel], object]) -> bool:
+        try:
+            self._do(ask)
+        except ChannelClosedByBroker as closed:
+            if closed.reply_code == _NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def _do(self, action: Callable[[BlockingChannel], object]) -> None:
+        channel = self._connection.channel()
+        try:
+            action(channel)
+        except ChannelClosedByBroker as closed:
+            if closed.reply_code == _DIFFERS:
+                raise TopologyDiffers(f"RabbitMQ: {closed.reply_text}") from closed
+            raise
+        finally:
+            if channel.is_open:
+                with suppress(ChannelClosedByBroker):
+                    channel.close()

@@ -1,0 +1,181 @@
+"""One consuming process: queue -> handlers, until a signal or until the parent is gone.
+
+Loss of a store is no reason to end: the mails go back to the broker, and the connection is opened anew with back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from mailslice.model.errors import MailsliceError
+from mailslice.worker.consumer import ConsumerTask
+
+if TYPE_CHECKING:
+    from mailslice.worker.dequeuer import Deliveries
+    from mailslice.worker.handling import Handling, Settled
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY = 1.0
+_EXIT_WITHIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a process tells its parent every second. `loop_lag`: seconds since its event loop last turned."""
+
+    connected: bool
+    loop_lag: float
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a process could not start."""
+
+    error: MailsliceError
+
+
+class Link:
+    """The thread that speaks with the parent, so that a stuck event loop cannot hide; it ends the process when the parent is gone."""
+
+    def __init__(self, pipe: Connection, drain: float) -> None:
+        self._pipe = pipe
+        self._drain = drain
+        self._sending = threading.Lock()
+        self.turned = time.monotonic()
+        self.connected = False
+        self.in_flight = 0
+
+    def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        """Begins to report; `stop` is set when the parent's end of the pipe closes."""
+        threading.Thread(target=self._run, args=(loop, stop), name="link", daemon=True).start()
+
+    def send(self, news: Beat | Failure) -> None:
+        """To the parent; from any thread."""
+        with self._sending:
+            self._pipe.send(news)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        try:
+            while True:
+                self.send(Beat(self.connected, time.monotonic() - self.turned, self.in_flight))
+                if self._pipe.poll(REPORT_EVERY):
+                    self._pipe.recv()
+        except (EOFError, OSError):
+            with suppress(RuntimeError):  # the loop is closed already
+                loop.call_soon_threadsafe(stop.set)
+            # A handler that never gives the loop back must not outlive its command.
+            time.sleep(self._drain + 5)
+            os._exit(1)
+
+
+def main(task: ConsumerTask, pipe: Connection) -> None:
+    """Entry point of the process. Ends it with exit code 0 after draining; what keeps it from starting goes to the parent."""
+    logging.basicConfig(level=task.log_level, format="%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s")
+    for chatty in ("cassandra", "pika", "botocore", "urllib3"):
+        logging.getLogger(chatty).setLevel(max(task.log_level, logging.WARNING))
+    # What handlers print is seen at once, and is not lost with a process that is killed.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    import uvloop
+
+    link = Link(pipe, task.drain.total_seconds())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            left = runner.run(_consume(task, link))
+    except MailsliceError as error:
+        link.send(Failure(error))
+        sys.exit(1)
+    if left:
+        # Python would wait for threads that still run a handler.
+        _exit_now()
+    # The end of the interpreter runs what handlers registered for it; it must not hang there.
+    guard = threading.Timer(_EXIT_WITHIN, _exit_now)
+    guard.daemon = True
+    guard.start()
+
+
+def _exit_now() -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+async def _consume(task: ConsumerTask, link: Link) -> int:
+    """Until told to stop; the number of handlers that did not end in time."""
+    # Late: prometheus-client looks at its environment when it is imported, and the parent needs neither it nor the drivers.
+    from mailslice.worker import open_worker
+    from mailslice.worker.handler_spec import load_handler
+    from mailslice.worker.handling import Handling
+    from mailslice.worker.metrics import ConsumerMetrics
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    link.start(loop, stop)
+    handling = Handling(load_handler(task.handler, task.settings), task.concurrency, ConsumerMetrics(task.queue))
+    # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
+    async with open_worker(task.settings, task.queue) as worker:
+        deliveries = worker.deliveries(task.prefetch)
+        turning = asyncio.create_task(_turn(link, deliveries, handling))
+        log.info("consuming %s with %s, %d at once", task.queue, task.handler, task.concurrency, extra={"action": "consume", "queue": task.queue})
+        try:
+            await hand_out(deliveries, handling, stop)
+            return await _drain(deliveries, handling, task.drain)
+        finally:
+            turning.cancel()
+
+
+async def _turn(link: Link, deliveries: Deliveries, handling: Handling) -> None:
+    while True:
+        link.turned = time.monotonic()
+        link.connected = deliveries.connected
+        link.in_flight = handling.in_flight
+        await asyncio.sleep(REPORT_EVERY / 2)
+
+
+async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta) -> int:
+    """What was delivered and not begun goes back at once; what runs has its time. The number of those that took longer."""
+    log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
+    _, left = await asyncio.gather(deliveries.aclose(), handling.drain(longest.total_seconds()))
+    if left:
+        log.warning("%d handlers did not end within %s; the broker hands their mails out again", left, longest, extra={"action": "drain_timeout"})
+    return left
+
+
+async def hand_out(deliveries: AsyncIterator[Settled], handling: Handling, stop: asyncio.Event) -> None:
+    """Starts a handler for each delivery until `stop` is set; raises what the iterator raises."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            coming = asyncio.ensure_future(anext(deliveries))
+            if not await _before(coming, stopped):
+                return
+            starting = asyncio.ensure_future(handling.start(coming.result()))
+            if not await _before(starting, stopped):
+                return
+    finally:
+        stopped.cancel()
+
+
+async def _before(wanted: asyncio.Future[Any], stopped: asyncio.Future[Any]) -> bool:
+    """Waits for `wanted`, at most until `stopped`; then it is cancelled, and this is False."""
+    await asyncio.wait((wanted, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if wanted.done():
+        return True
+    wanted.cancel()
+    await asyncio.wait((wanted,))
+    return False

@@ -1,0 +1,76 @@
+"""How a mail stands at its delivery: live, done (marked), or cleaned away.
+
+On queues that are mailslice's alone (MAILSLICE_QUEUE_SHARED=false) a cleanup drops the deleted marks with the rows. A message that the broker hands
+out again after that has neither row nor mark, at quorum: it was dealt with, and goes to the dead letter queue as "cleaned". Queues that James
+shares need no such check: there the marks stay until the broker was seen drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from enum import Enum
+from itertools import islice
+
+from mailslice.model.mail import Place, QueuedMail, ViewRow
+from mailslice.model.slices import bucket_of, slices_between
+from mailslice.worker.wiring import Wiring
+
+REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
+_OLD = (0.0, 1.5)
+_RECENT = (0.0, 1.5, 3.0, 6.0)
+"""Seconds before each look for an absent row: row and message are written beside each other, and the row may take its whole time-out."""
+_RECENTLY = timedelta(seconds=30)
+_IN_FLIGHT = 32
+
+
+class Standing(Enum):
+    """What becomes of a delivery."""
+
+    LIVE = "handle it"
+    DONE = "drop it"
+    CLEANED = "dead letter"
+
+
+async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Standing:
+    """The deleted check and, where marks may have been dropped, the look for the row: none while the slice that the delivery names is still open."""
+    if await wiring.is_marked(item.enqueue_id):
+        return Standing.DONE
+    if wiring.settings.queue.shared:
+        return Standing.LIVE
+    ended = timedelta.max if place is None else wiring.clock() - (place.slice_start + wiring.shape.window)
+    if ended < timedelta(0):
+        return Standing.LIVE
+    for pause in _RECENT if ended < _RECENTLY else _OLD:
+        await asyncio.sleep(pause)
+        if await row_of(wiring, item, place) is not None:
+            return Standing.LIVE
+    return Standing.DONE if await wiring.is_marked(item.enqueue_id) else Standing.CLEANED
+
+
+async def row_of(wiring: Wiring, item: QueuedMail, place: Place | None) -> ViewRow | None:
+    """The mail's row, in V3 or V4. Without a place every slice from browseStart to now is looked at, in the bucket of the mail's name."""
+    places = [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)
+    looked = iter([(rows, at) for at in places for rows in wiring.tables.existing])
+    while some := list(islice(looked, _IN_FLIGHT)):
+        found = await asyncio.gather(*(asyncio.to_thread(rows.read, wiring.queue, at, item.enqueue_id) for rows, at in some))
+        if (row := _first(found)) is not None:
+            return row
+    return None
+
+
+def _possible_places(wiring: Wiring, item: QueuedMail) -> Iterable[Place]:
+    start = wiring.tables.browse_starts.read(wiring.queue)
+    return list(_places(wiring, item, start.value)) if start is not None else []
+
+
+def _places(wiring: Wiring, item: QueuedMail, first: datetime) -> Iterator[Place]:
+    """The newest slice first, where most mails are; the name's bucket by every count that ever was."""
+    buckets = {bucket_of(item.mail.name, count) for count in wiring.shape.bucket_counts}
+    starts = list(slices_between(first, wiring.clock(), wiring.shape.window))
+    return (Place(start, bucket) for start in reversed(starts) for bucket in buckets)
+
+
+def _first(rows: Iterable[ViewRow | None]) -> ViewRow | None:
+    return next((row for row in rows if row is not None), None)

@@ -1,0 +1,155 @@
+"""Mails that are to be delivered later: a copy waits in a delay level (a TTL queue) and surfaces in the hop queue, which mailslice alone consumes.
+
+The row in delayed_mails says when the mail is due, and the token of its true copies. What holds at every moment, so that no crash loses
+a mail: **a copy whose token is the row's exists** (in a level, in the hop queue, or unacknowledged), or the delivery that asked for the delay is
+still unacknowledged. For a copy is acknowledged only when its successor, with the same token, is confirmed; so a copy with another token than
+the row's may be dropped, whatever crashed. What a crash doubles meets a closed row when it surfaces after the other one, and is dropped.
+A row is not deleted when its mail is published but closed (`published`), for 30 days: a copy without any row means that the row was lost, and
+is delivered rather than dropped. Closing is written at the write time of the row that was read, plus 1 us: a handler may have delayed the mail anew since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from uuid import UUID, uuid4
+
+from mailslice.codec import message as codec
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_REDRIVE_COUNT, HEADER_SLICE
+from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
+from mailslice.worker.wiring import Wiring
+
+log = logging.getLogger(__name__)
+_KEPT = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT)
+_FLUSHED_AT_ONCE = 200
+
+
+def level_for(remaining: timedelta) -> int:
+    """Seconds of the level for a copy that is due in `remaining`: the longest one that does not overshoot, so that no mail is late by a level."""
+    seconds = remaining.total_seconds()
+    return max((level for level in DELAY_LEVELS if level <= seconds), default=DELAY_LEVELS[0])
+
+
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """What a message keeps when it is published again: not the token, nor the x-death of its way through the levels."""
+    return {name: headers[name] for name in _KEPT if name in headers}
+
+
+def headers_of(place: Place | None) -> dict[str, object]:
+    """The headers that tell where a mail's row is; James ignores them."""
+    return {} if place is None else {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
+
+
+def place_in(headers: Mapping[str, Any]) -> Place | None:
+    """Where the mail's row is, by the headers; None for a message of James."""
+    start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
+    return Place(instant(start), bucket) if isinstance(start, int) and isinstance(bucket, int) else None
+
+
+class Delays:
+    """The delayed mails of one queue."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._declared = False
+        self._lock = asyncio.Lock()
+
+    async def declare(self) -> None:
+        """The hop queue and the levels, once a process."""
+        async with self._lock:
+            if not self._declared:
+                await asyncio.to_thread(self._wiring.stores.rabbitmq.declare_delays, self._wiring.queue)
+                self._declared = True
+
+    async def schedule(self, enqueue_id: EnqueueId, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, due: datetime) -> None:
+        """Row, then copy. Until this returns the caller must keep what it has: the message it holds, or its right to say that nothing was enqueued.
+
+        An older row of the mail is overwritten: its copy, if there is one, is dropped when it surfaces.
+        """
+        await self.declare()
+        table = await self._wiring.delayed_mails()
+        before = await self._read(table, enqueue_id)
+        token = uuid4()
+        row = DelayedMail(enqueue_id, due, token, published=False, place=place_in(headers), message=body, written_us=before.written_us if before else 0)
+        await self._write(table, row)
+        await self._publish_copy(body, headers, timestamp, token, due)
+
+    async def forget(self, enqueue_id: EnqueueId) -> None:
+        """The mail was dealt with otherwise (rejected): a copy that a crash left in a level is not to be delivered."""
+        table = await self._wiring.delayed_mails()
+        row = await self._read(table, enqueue_id)
+        if row is not None and not row.published:
+            await self._close(table, row)
+
+    async def surfaced(self, message: Message) -> None:
+        """One copy in the hop queue: publish it, send it round again, or drop it; then acknowledge it. Raises StoreUnavailable: try again, it is still held.
+
+        Raises Undecodable when it is no mail.
+        """
+        item = codec.decode(message.body)
+        table = await self._wiring.delayed_mails()
+        while True:
+            row = await self._read(table, item.enqueue_id)
+            if await self._wiring.is_marked(item.enqueue_id):
+                if row is not None and not row.published:
+                    await self._close(table, row)
+                message.ack()
+                await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
+                return
+            if row is None:
+                log.warning("a delayed mail has no row; it is delivered now", extra={"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)})
+                await self._deliver(message.body, message.headers, message.timestamp)
+                break
+            if row.published or row.due is None or str(row.token) != message.headers.get(HEADER_DELAY_TOKEN):
+                break
+            remaining = row.due - self._wiring.clock()
+            if remaining <= timedelta(0):
+                await self._deliver(row.message, message.headers, message.timestamp)
+                await self._close(table, row)
+                break
+            if remaining >= timedelta(seconds=DELAY_LEVELS[0]):
+                await self._publish_copy(row.message, message.headers, message.timestamp, row.token, row.due)
+                break
+            await asyncio.sleep(remaining.total_seconds())  # and look again: it may have been flushed or deleted meanwhile
+        message.ack()
+
+    async def flush(self) -> int:
+        """Delivers every delayed mail of the queue now; how many. Their late copies are dropped when they surface."""
+        table = await self._wiring.delayed_mails()
+        rows = await asyncio.to_thread(table.rows, self._wiring.queue)
+        flushed = 0
+        while some := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
+            flushed += sum(await asyncio.gather(*(self._flush_one(table, row) for row in some if not row.published)))
+        return flushed
+
+    async def _flush_one(self, table: DelayedMails, row: DelayedMail) -> bool:
+        marked = await self._wiring.is_marked(row.enqueue_id)
+        if not marked:
+            await self._deliver(row.message, headers_of(row.place), timestamp=None)
+        await self._close(table, row)
+        return not marked
+
+    async def _publish_copy(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, token: UUID, due: datetime) -> None:
+        level = self._wiring.names.delay_queue(level_for(due - self._wiring.clock()))
+        await self._wiring.publisher.publish("", body, {**own_headers(headers), HEADER_DELAY_TOKEN: str(token)}, timestamp, routing_key=level)
+
+    async def _deliver(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+        await self._wiring.publisher.publish(self._wiring.names.exchange, body, own_headers(headers), timestamp)
+
+    async def _read(self, table: DelayedMails, enqueue_id: EnqueueId) -> DelayedMail | None:
+        rows = await self._wiring.bridge.rows(table.read_future(self._wiring.queue, enqueue_id))
+        return table.row(rows[0]) if rows else None
+
+    async def _write(self, table: DelayedMails, row: DelayedMail) -> None:
+        await self._wiring.bridge.rows(table.write_future(self._wiring.queue, row))
+
+    async def _close(self, table: DelayedMails, row: DelayedMail) -> None:
+        await self._wiring.bridge.rows(table.close_future(self._wiring.queue, row.enqueue_id, uuid4(), row.written_us))

@@ -1,0 +1,81 @@
+"""Blobs of done mails, deleted after the ack, gathered across mails into one request: the one large win of the hot path.
+
+What a crash, or S3, leaves here is an orphan for blob_gc; how much is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from mailslice.codec.blob_ids import is_random
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import BlobId
+from mailslice.stores.blobs.hot import HotBlobs
+
+log = logging.getLogger(__name__)
+KEYS_A_REQUEST = 100
+MOST_PENDING = 1000
+"""Keys that may wait or be under way before completions wait for them."""
+_EVERY = 0.05
+_FLUSHERS = 2
+
+
+class BlobDiscarder:
+    """Deletes random ids alone: a deduplicated object serves other mails, too (I6)."""
+
+    def __init__(self, blobs: HotBlobs) -> None:
+        self._blobs = blobs
+        self._pending: list[BlobId] = []
+        self._under_way = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def add(self, blob_ids: Iterable[BlobId]) -> None:
+        """Takes the ids of a mail that is marked and acknowledged; waits only while too many are pending."""
+        self._pending += (blob_id for blob_id in blob_ids if is_random(blob_id))
+        if len(self._pending) >= KEYS_A_REQUEST:
+            self._flush()
+        elif self._pending and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._flush)
+        if len(self._pending) + self._under_way > MOST_PENDING:
+            self._room.clear()
+            await self._room.wait()
+
+    async def close(self) -> None:
+        """Deletes what is pending."""
+        while self._pending or self._requests:
+            self._flush()
+            if self._requests:
+                await asyncio.wait(self._requests)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._pending and len(self._requests) < _FLUSHERS:
+            keys, self._pending = self._pending[:KEYS_A_REQUEST], self._pending[KEYS_A_REQUEST:]
+            self._under_way += len(keys)
+            request = asyncio.create_task(self._delete(keys))
+            self._requests.add(request)
+            request.add_done_callback(self._deleted)
+
+    async def _delete(self, keys: list[BlobId]) -> None:
+        try:
+            await self._blobs.delete_many(keys)
+        except MailsliceError as error:
+            log.warning("%d blobs of done mails stay behind, for blob_gc: %s", len(keys), error, extra={"action": "discard_failed", "blobs": len(keys)})
+        finally:
+            self._under_way -= len(keys)
+
+    def _deleted(self, request: asyncio.Task[None]) -> None:
+        self._requests.discard(request)
+        if len(self._pending) + self._under_way <= MOST_PENDING:
+            self._room.set()
+        if len(self._pending) >= KEYS_A_REQUEST:
+            self._flush()
+        elif self._pending and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._flush)

@@ -1,0 +1,60 @@
+"""Stores each mail, byte for byte, into a Maildir.
+
+The file's name is the enqueue id: a mail that is delivered again (at least once is the rule) lands on itself, also after a reader has moved it
+from new/ to cur/. Nothing is added to the content: the envelope stays in the queue's records.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.mail import EnqueueId, Mail
+from mailslice.model.settings import Settings
+from mailslice.worker.outcome import Complete
+
+
+class MaildirHandler:
+    """One Maildir for all mails of the queue: the folder of MAILSLICE_WORKER_MAILDIR, made when missing."""
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.worker.maildir is None:
+            raise BadSetting(f"MAILSLICE_WORKER_MAILDIR is not set (in the {settings.source}): the maildir handler needs a folder")
+        self._folder = settings.worker.maildir
+        try:
+            for name in ("tmp", "new", "cur"):
+                (self._folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadSetting(f"MAILSLICE_WORKER_MAILDIR={str(self._folder)!r}: {error.strerror}; allowed: a folder that can be written") from error
+
+    def __call__(self, _mail: Mail, content: bytes, *, enqueue_id: EnqueueId) -> Complete:
+        """Durable in new/ when it returns. An OSError (no space, say) is for the consumer: the mail is tried again later."""
+        name = f"{enqueue_id}.mailslice"
+        if self._is_there(name):
+            _sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
+            return Complete()
+        temporary = self._folder / "tmp" / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._folder / "new" / name)  # a file of that name holds the same bytes
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(self._folder / "new")
+        return Complete()
+
+    def _is_there(self, name: str) -> bool:
+        """In new/, or moved on to cur/, where readers add `:2,` and flags."""
+        return (self._folder / "new" / name).exists() or any((self._folder / "cur").glob(f"{name}*"))
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

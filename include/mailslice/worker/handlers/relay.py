@@ -1,0 +1,177 @@
+"""Sends each mail to the next SMTP server (MAILSLICE_RELAY_*).
+
+Recipients that were served are never served again for a refusal of others: those refused for now, and those refused for good, remain in a retry.
+When all that remain are refused for good the mail is rejected: the dead letter then holds exactly them.
+"""
+
+from __future__ import annotations
+
+import logging
+import smtplib
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from mailslice.model.mail import Mail, RecipientHeader
+from mailslice.model.settings import Settings
+from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire
+from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
+
+log = logging.getLogger(__name__)
+
+_NO_ANSWER = 0
+_BAD_ADDRESS = 553
+_OURS_TO_MEND = frozenset({530, 534, 535, 538})
+"""The next hop wants AUTH or TLS: our settings are wrong, not the mail."""
+_TOO_MANY_RECIPIENTS = 552
+"""As an answer to RCPT it means "later" (RFC 5321 4.5.3.1.10)."""
+
+
+@dataclass(slots=True)
+class Refusals:
+    """The recipients that were not served: recipient -> SMTP code, 0 = no answer."""
+
+    for_now: dict[str, int] = field(default_factory=dict)
+    for_good: dict[str, int] = field(default_factory=dict)
+
+    def add(self, recipients: Iterable[str], code: int) -> None:
+        """5yz is for good, all else for now."""
+        kind = self.for_good if 500 <= code < 600 and code not in _OURS_TO_MEND else self.for_now
+        kind.update((recipient, code) for recipient in recipients if recipient not in self.for_good)
+
+    def __contains__(self, recipient: str) -> bool:
+        return recipient in self.for_now or recipient in self.for_good
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One MAIL, RCPT..., DATA."""
+
+    recipients: tuple[str, ...]
+    headers: tuple[RecipientHeader, ...] = ()
+
+
+class Relay:
+    """A plain handler: blocking, run in the consumer's threads, one connection a mail."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._hop = settings.relay
+        self._name = socket.getfqdn()
+
+    def __call__(self, mail: Mail, content: bytes) -> Outcome:
+        """Complete, Retry with the recipients that remain, or Reject when all of them are refused for good."""
+        refused = Refusals()
+        pending = list(transactions(mail))
+        try:
+            with self._connected() as server:
+                while pending:
+                    _send(server, mail.sender, pending[0], content, refused)
+                    pending.pop(0)
+        except (OSError, smtplib.SMTPException) as error:
+            log.info("next hop %s:%d failed: %s", self._hop.host, self._hop.port, type(error).__name__, extra={"action": "relay_failed"})
+            log.debug("next hop failed", exc_info=error)
+        for transaction in pending:
+            refused.add(transaction.recipients, _NO_ANSWER)
+        return outcome_of(mail, refused)
+
+    def _connected(self) -> smtplib.SMTP:
+        timeout = self._hop.timeout.total_seconds()
+        server = smtplib.SMTP(self._hop.host, self._hop.port, local_hostname=self._name, timeout=timeout)
+        try:
+            server.ehlo_or_helo_if_needed()
+            if self._hop.starttls:
+                server.starttls(context=ssl.create_default_context())
+                server.ehlo()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+
+def transactions(mail: Mail) -> Iterator[Transaction]:
+    """All recipients without headers of their own together, each of the others alone."""
+    special = {recipient: tuple(h for h in mail.per_recipient_headers if h.recipient == recipient) for recipient in mail.recipients}
+    plain = tuple(recipient for recipient, headers in special.items() if not headers)
+    if plain:
+        yield Transaction(plain)
+    for recipient, headers in special.items():
+        if headers:
+            yield Transaction((recipient,), headers)
+
+
+def outcome_of(mail: Mail, refused: Refusals) -> Outcome:
+    """What remains decides. Those refused for good go round once more, alone, so that the dead letter names nobody else."""
+    remaining = tuple(recipient for recipient in mail.recipients if recipient in refused)
+    if not mail.recipients:
+        return Reject("the mail has no recipient")
+    if not remaining:
+        return Complete()
+    if refused.for_now:
+        return Retry(recipients=remaining, back_off=True)
+    if len(remaining) < len(mail.recipients):
+        return Retry(recipients=remaining)
+    codes = ", ".join(f"{code} for {count}" for code, count in sorted(Counter(refused.for_good.values()).items()))
+    return Reject(f"the next hop refused all recipients for good: {codes}")
+
+
+def _send(server: smtplib.SMTP, sender: str | None, transaction: Transaction, content: bytes, refused: Refusals) -> None:
+    """One transaction; raises when the connection is of no more use, and then nobody of it was served."""
+    recipients = _addressable(server, sender, transaction.recipients, refused)
+    if not recipients:
+        return
+    wire = header_block(transaction.headers) + on_the_wire(content)
+    code = _answer(server, _mail_command(server, sender, recipients, wire))
+    if code != 250:
+        refused.add(recipients, code)
+        server.rset()
+        return
+    accepted = []
+    for recipient in recipients:
+        code = _answer(server, f"RCPT TO:<{recipient}>")
+        if code in (250, 251):
+            accepted.append(recipient)
+        else:
+            refused.add((recipient,), 452 if code == _TOO_MANY_RECIPIENTS else code)
+    if not accepted:
+        server.rset()
+        return
+    try:
+        code, _ = server.data(wire)
+    except smtplib.SMTPDataError as error:
+        code = error.smtp_code
+    if code != 250:
+        refused.add(accepted, code)
+
+
+def _addressable(server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], refused: Refusals) -> tuple[str, ...]:
+    """Those that can be named to this server: beyond ASCII it must speak SMTPUTF8 (RFC 6531), and so must it for the sender."""
+    utf8 = server.has_extn("smtputf8")
+
+    def nameable(address: str) -> bool:
+        return is_sendable(address) and (utf8 or address.isascii())
+
+    good = tuple(r for r in recipients if nameable(r)) if nameable(sender or "") else ()
+    refused.add((r for r in recipients if r not in good), _BAD_ADDRESS)
+    return good
+
+
+def _mail_command(server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], wire: bytes) -> str:
+    words = [f"MAIL FROM:<{sender or ''}>"]
+    if server.has_extn("size"):
+        words.append(f"SIZE={len(wire)}")
+    if server.has_extn("8bitmime") and not wire.isascii():
+        words.append("BODY=8BITMIME")
+    needs_utf8 = not all(address.isascii() for address in (sender or "", *recipients))
+    if needs_utf8:
+        words.append("SMTPUTF8")
+    server.command_encoding = "utf-8" if needs_utf8 else "ascii"
+    return " ".join(words)
+
+
+def _answer(server: smtplib.SMTP, command: str) -> int:
+    code, _ = server.docmd(command)
+    if code == 421:  # the server closes: what was refused so far stands, the rest is for later
+        raise smtplib.SMTPServerDisconnected("421")
+    return code

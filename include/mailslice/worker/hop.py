@@ -1,0 +1,93 @@
+"""Consumes the hop queue, where copies of delayed mails surface. Runs inside every worker that consumes the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+
+from mailslice.model.errors import MailsliceError, Undecodable
+from mailslice.stores.rabbitmq.consumer import Consumer, Message
+from mailslice.stores.rabbitmq.link import Link
+from mailslice.worker.delays import Delays
+from mailslice.worker.delivery import copy_to_dead_letters
+from mailslice.worker.wiring import Wiring
+
+log = logging.getLogger(__name__)
+_PREFETCH = 256
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+
+
+class HopConsumer:
+    """Holds a copy while a store is down, and tries again with back-off."""
+
+    def __init__(self, wiring: Wiring, delays: Delays) -> None:
+        self._wiring = wiring
+        self._delays = delays
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: asyncio.Task[None] | None = None
+        self._consumer = Consumer(wiring.settings.rabbitmq, wiring.names.hop_queue, _PREFETCH, on_message=self._arrived, on_lost=self._lost)
+
+    def start(self) -> None:
+        """Declares what is missing, then consumes; both in a task."""
+        self._starting = asyncio.create_task(self._begin(), name="hop-begin")
+
+    async def close(self) -> None:
+        """Ends; what is under way goes back to the hop queue."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        await self._consumer.stop()
+        self._cancel_all()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._consumer.close()
+
+    async def _begin(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._delays.declare()
+            except MailsliceError as error:
+                log.warning("delayed mails wait: %s", error, extra={"action": "hop_wait", "queue": self._wiring.queue})
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                self._consumer.start()
+                return
+
+    def _arrived(self, message: Message) -> None:
+        task = asyncio.create_task(self._surface(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _lost(self, _link: Link | None, _why: MailsliceError) -> None:
+        self._cancel_all()
+
+    def _cancel_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _surface(self, message: Message) -> None:
+        pause = _FIRST_PAUSE
+        with suppress(asyncio.CancelledError):
+            while True:
+                try:
+                    await self._surface_once(message)
+                except MailsliceError as error:
+                    log.warning("a delayed mail is held for %.1f s: %s", pause, error, extra={"action": "hop_held"})
+                except Exception:
+                    log.exception("a delayed mail could not be looked at; it is held", extra={"action": "hop_fault"})
+                else:
+                    return
+                await asyncio.sleep(pause * random.uniform(0.7, 1.0))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _surface_once(self, message: Message) -> None:
+        try:
+            await self._delays.surfaced(message)
+        except Undecodable as error:
+            # The hop queue has no dead letter exchange: a reject would drop it.
+            await copy_to_dead_letters(self._wiring, message, f"not a mail, in the hop queue: {error}")

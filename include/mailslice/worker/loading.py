@@ -1,0 +1,71 @@
+"""The content of a mail, header blob and body blob together, within the budget and without second copies of large ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from io import BytesIO
+
+from mailslice.model.mail import QueuedMail
+from mailslice.stores.blobs.hot import HotBlobs, OpenBlob
+from mailslice.worker.budget import ContentBudget, Hold
+
+_SMALL = 256 * 1024
+_ANSWERS = 16
+
+
+class Loader:
+    """Loads contents for one event loop.
+
+    At most 16 answers are being read at once, which the rate does not notice: an open answer holds half a megabyte of a large blob before anybody reads it.
+    """
+
+    def __init__(self, blobs: HotBlobs, budget: ContentBudget) -> None:
+        self._blobs = blobs
+        self._budget = budget
+        self._answers = asyncio.Semaphore(_ANSWERS)
+
+    async def load(self, item: QueuedMail, on_wait: Callable[[], None]) -> tuple[bytes, Hold]:
+        """The content and its part of the budget, to be released. Raises ContentMissing, StoreUnavailable.
+
+        The sizes come with the answers, before the bytes. When there is no room for them the answers are let go and asked for again in our turn:
+        a server does not wait with an open answer for as long as a handler may take. `on_wait` is called before that wait.
+        """
+        async with self._answers:
+            header, body = await _open(self._blobs, item)
+            size = header.size + body.size
+            if (hold := self._budget.try_acquire(size)) is not None:
+                return await _held(hold, _read(header, body, size))
+        del header, body
+        on_wait()
+        hold = await self._budget.acquire(size)
+        return await _held(hold, self._read_again(item, size))
+
+    async def _read_again(self, item: QueuedMail, size: int) -> bytes:
+        async with self._answers:
+            header, body = await _open(self._blobs, item)
+            return await _read(header, body, size)
+
+
+async def _held(hold: Hold, reading: Awaitable[bytes]) -> tuple[bytes, Hold]:
+    try:
+        return await reading, hold
+    except BaseException:
+        hold.release()
+        raise
+
+
+async def _open(blobs: HotBlobs, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
+    header, body = await asyncio.gather(blobs.open(item.header_blob_id), blobs.open(item.body_blob_id))
+    return header, body
+
+
+async def _read(header: OpenBlob, body: OpenBlob, size: int) -> bytes:
+    if size <= _SMALL:
+        return b"".join([chunk for blob in (header, body) async for chunk in blob.chunks()])
+    # getvalue() of a BytesIO that nothing else looks at hands over its buffer: one copy in all.
+    content = BytesIO()
+    for blob in (header, body):
+        async for chunk in blob.chunks():
+            content.write(chunk)
+    return content.getvalue()

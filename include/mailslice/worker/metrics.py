@@ -1,0 +1,53 @@
+"""Prometheus figures of the consumer. prometheus-client decides at import whether figures are shared between processes: import this after
+PROMETHEUS_MULTIPROC_DIR is set (`child`), never in the parent, which only sums up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from mailslice.model.mail import QueueName
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class ConsumerMetrics:
+    """The figures of one consumer process, labelled with its queue."""
+
+    def __init__(self, queue: QueueName, registry: CollectorRegistry | None = None) -> None:
+        registry = registry or CollectorRegistry()
+        self._outcomes = Counter("mailslice_mails", "Mails by what became of them", ("queue", "outcome"), registry=registry)
+        self._queue = queue
+        for outcome in ("completed", "retried", "rejected"):
+            self._outcomes.labels(queue, outcome)
+        self._failures = Counter("mailslice_handler_errors", "Handlers that ended in an exception", ("queue",), registry=registry).labels(queue)
+        self._store_errors = Counter("mailslice_store_errors", "Requests a store did not answer", ("queue",), registry=registry).labels(queue)
+        self._in_flight = Gauge("mailslice_mails_in_flight", "Mails in a handler", ("queue",), multiprocess_mode="livesum", registry=registry).labels(queue)
+        self._latency = Histogram(
+            "mailslice_handling_seconds", "From the start of the handler until the outcome is stored", ("queue",), buckets=_SECONDS, registry=registry
+        ).labels(queue)
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """Counts a mail as in flight."""
+        self._in_flight.inc()
+        try:
+            yield
+        finally:
+            self._in_flight.dec()
+
+    def settled(self, outcome: str, seconds: float) -> None:
+        """An outcome is stored."""
+        self._outcomes.labels(self._queue, outcome).inc()
+        self._latency.observe(seconds)
+
+    def handler_failed(self) -> None:
+        """A handler ended in an exception."""
+        self._failures.inc()
+
+    def store_failed(self) -> None:
+        """A store did not answer."""
+        self._store_errors.inc()

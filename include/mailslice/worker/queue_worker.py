@@ -1,0 +1,143 @@
+"""A queue, open for work: enqueue, deliveries, flush."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from mailslice.codec.blob_ids import BlobIds
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import Mail, QueuedMail, QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import Settings
+from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.directory import require
+from mailslice.stores import Stores, open_stores
+from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.rabbitmq.publisher import Publisher
+from mailslice.worker.bridge import Bridge
+from mailslice.worker.budget import ContentBudget
+from mailslice.worker.delays import Delays
+from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.discarding import BlobDiscarder
+from mailslice.worker.enqueuer import Enqueuer
+from mailslice.worker.loading import Loader
+from mailslice.worker.memory import return_large_blocks
+from mailslice.worker.wiring import Wiring
+
+_MIB = 1024 * 1024
+
+
+class QueueWorker:
+    """One queue on one event loop. Any number of calls beside each other."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.wiring = wiring
+        self._delays = Delays(wiring)
+        self._enqueuer = Enqueuer(wiring, self._delays)
+        self._given: list[Deliveries] = []
+
+    @property
+    def queue(self) -> QueueName:
+        """Its name."""
+        return self.wiring.queue
+
+    async def enqueue(self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None) -> QueuedMail:
+        """Returns when the mail is durable, to be delivered now or after `delay`; `content` is the whole mail, or a file of it.
+
+        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued, or will be dropped at its delivery.
+        """
+        return await self._enqueuer.enqueue(mail, content, delay)
+
+    def deliveries(self, prefetch: int = 16, *, give_up_after: timedelta | None = None) -> Deliveries:
+        """An async iterator of `Delivery`: up to `prefetch` mails are fetched ahead of their settling (1 to 65,535).
+
+        It connects at the first `anext`, and again, with back-off, whenever a store goes: for ever, or until there was none for `give_up_after`.
+        """
+        deliveries = Deliveries(self.wiring, self._delays, prefetch, give_up_after)
+        self._given.append(deliveries)
+        return deliveries
+
+    async def flush(self) -> int:
+        """Delivers every delayed mail now; how many there were."""
+        return await self._delays.flush()
+
+    async def settle(self) -> None:
+        """Waits until the blobs of completed mails are deleted, too."""
+        await self.wiring.discarder.close()
+
+    async def close(self) -> None:
+        """Gives back what is not settled, deletes what is to be deleted, closes the connections."""
+        for deliveries in self._given:
+            await deliveries.disconnect()
+        await self._enqueuer.close()
+        await self.wiring.discarder.close()
+        await self.wiring.publisher.close()
+
+
+@asynccontextmanager
+async def open_worker(settings: Settings, queue: QueueName, *, clock: Clock = system_clock) -> AsyncIterator[QueueWorker]:
+    """Opens the stores for one queue, checks what James checks at start-up, and closes them.
+
+    A missing bucket and a missing stored configuration are created, as James does. Raises UnknownQueue, ConfigurationDiffers, BadSetting, and
+    StoreUnavailable naming the address, each within 15 s.
+    """
+    return_large_blocks()
+    stores = open_stores(settings)
+    try:
+        view, broker_dead_letters = await asyncio.to_thread(_prepared, stores, queue)
+        worker = QueueWorker(_wire(stores, queue, clock, view, broker_dead_letters=broker_dead_letters))
+        try:
+            yield worker
+        finally:
+            await worker.close()
+    finally:
+        await asyncio.to_thread(stores.close)
+
+
+def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:
+    """The shape of the view, and whether a reject keeps the message.
+
+    The dead letter exchange and queue are made sure of: RabbitMQ drops, without a word, what it rejects to an exchange that is not there.
+    When the management API does not answer, rejects are published and confirmed by us: that is right for every queue.
+    """
+    require(stores, queue)
+    stores.rabbitmq.declare_dead_letter(queue)
+    guard = ConfigurationGuard(stores.tables, stores.settings)
+    guard.ensure()
+    view = shape(guard, stores.settings)
+    stores.tables.written.prepare()
+    stores.tables.deleted.prepare()
+    stores.blobs.ensure_bucket()
+    try:
+        arguments = stores.management.arguments(RabbitNames(queue).work_queue) or {}
+    except StoreUnavailable:
+        arguments = {}
+    return view, arguments.get("x-dead-letter-exchange") == RabbitNames(queue).dead_letter_exchange
+
+
+def _wire(stores: Stores, queue: QueueName, clock: Clock, view: Shape, *, broker_dead_letters: bool) -> Wiring:
+    settings = stores.settings
+    blobs = HotBlobs(settings.s3, settings.s3.bucket)
+    # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
+    half = settings.worker.memory_budget_mib * _MIB // 2
+    return Wiring(
+        settings=settings,
+        queue=queue,
+        clock=clock,
+        shape=view,
+        stores=stores,
+        tables=stores.tables,
+        bridge=Bridge(stores.cassandra),
+        publisher=Publisher(settings.rabbitmq),
+        blobs=blobs,
+        blob_ids=BlobIds(settings.blob, clock),
+        discarder=BlobDiscarder(blobs),
+        enqueue_budget=ContentBudget(half),
+        loader=Loader(blobs, ContentBudget(half)),
+        broker_dead_letters=broker_dead_letters,
+    )

@@ -1,0 +1,97 @@
+"""The bytes after DATA, as they come: dots un-stuffed, memory counted while it is taken, lines of any length.
+
+A mail that is refused in the middle is still read to its end (RFC 5321 has no other way), but no longer kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+TOO_LARGE = "552 5.3.4 The mail is too large"
+BUSY = "451 4.3.1 Too much mail at once, try again later"
+_STEP = 1 << 16
+
+
+class IntakeBudget:
+    """Bytes of mail in memory, of all clients. A mail that is alone passes whatever its size, else the largest allowed could starve."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+
+    def fits(self, size: int, own: int = 0) -> bool:
+        """Whether `size` bytes more may be taken by somebody who has `own` already."""
+        return self._used == own or self._used + size <= self._limit
+
+    def hold(self) -> Hold:
+        """An empty hold; for each mail one."""
+        return Hold(self)
+
+
+class Hold:
+    """What one mail takes of the budget."""
+
+    def __init__(self, budget: IntakeBudget) -> None:
+        self._budget = budget
+        self._size = 0
+
+    def grow(self, size: int) -> bool:
+        """Takes `size` bytes more, if there is room."""
+        budget = self._budget
+        if not budget.fits(size, self._size):
+            return False
+        budget._used += size  # noqa: SLF001 - one thing in two classes
+        self._size += size
+        return True
+
+    def release(self) -> None:
+        """Gives all of it back; a second call does nothing."""
+        self._budget._used -= self._size  # noqa: SLF001 - as above
+        self._size = 0
+
+
+async def receive(reader: asyncio.StreamReader, limit: int, hold: Hold, on_progress: Callable[[], None]) -> bytes | str:
+    """The mail, or the refusal to answer with. Takes memory from `hold` as it grows, and gives it back with a refusal.
+
+    `on_progress` is called for every 64 KiB, so that a slow client is told from one that has gone.
+    """
+    content = bytearray()
+    refusal: str | None = None
+    taken = seen = told = 0
+    line_begins = True
+    while True:
+        piece, line_ends = await _piece(reader)
+        if line_begins and piece.startswith(b"."):
+            if piece == b".\r\n":
+                break
+            piece = piece[1:]
+        line_begins = line_ends
+        seen += len(piece)
+        if seen - told >= _STEP:
+            told = seen
+            on_progress()
+        if refusal is not None:
+            continue
+        if seen > limit:
+            refusal = TOO_LARGE
+        elif seen > taken:
+            if hold.grow(_STEP + len(piece)):
+                taken += _STEP + len(piece)
+            else:
+                refusal = BUSY
+        if refusal is None:
+            content += piece
+        else:
+            content.clear()
+            hold.release()
+    return bytes(content) if refusal is None else refusal
+
+
+async def _piece(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """A line, or a part of one that is longer than the reader's limit; and whether the line ends with it. A bare LF or CR ends no line."""
+    try:
+        return await reader.readuntil(b"\r\n"), True
+    except asyncio.LimitOverrunError as error:
+        # It never parts CR from LF: what may be the beginning of an end stays in the reader.
+        return await reader.read(error.consumed), False

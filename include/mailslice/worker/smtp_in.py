@@ -1,0 +1,101 @@
+"""`mailslice worker smtp-in`: accepts mail by SMTP and answers 250 only after the enqueue is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import BadSetting
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+from mailslice.worker.smtp_data import IntakeBudget
+from mailslice.worker.smtp_policy import SmtpPolicy, policy_of
+from mailslice.worker.smtp_session import Conversation, Enqueuer, Intake, conversation_factory
+
+log = logging.getLogger(__name__)
+
+_DRAIN = 30.0
+
+
+def run_smtp_in(settings: Settings, queue: QueueName, on_listening: Callable[[str, int], None] | None = None) -> None:
+    """Listens until SIGTERM or SIGINT; mails that are being received then are finished, for up to 30 s.
+
+    `on_listening` is told the address and the port when the port is open (of port 0 the one that was found).
+    Raises BadSetting (an open relay, incomplete TLS or AUTH, a port that is taken), UnknownQueue, StoreUnavailable: all before the port opens.
+    """
+    import uvloop
+
+    policy = policy_of(settings.smtp_in)
+    # aiosmtpd logs every command at INFO, with addresses in it.
+    logging.getLogger("mail.log").setLevel(logging.ERROR)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_until_signal(settings, queue, policy, on_listening))
+
+
+async def _until_signal(settings: Settings, queue: QueueName, policy: SmtpPolicy, on_listening: Callable[[str, int], None] | None) -> None:
+    from mailslice.worker import open_worker
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with open_worker(settings, queue) as worker:
+        await serve(settings, policy, worker, stop, clock=system_clock, on_listening=on_listening)
+
+
+async def serve(
+    settings: Settings, policy: SmtpPolicy, worker: Enqueuer, stop: asyncio.Event, *, clock: Clock, on_listening: Callable[[str, int], None] | None = None
+) -> None:
+    """Listens until `stop` is set, then finishes what is being received."""
+    wanted = settings.smtp_in
+    hostname = wanted.hostname or socket.getfqdn()
+    intake = Intake(
+        worker,
+        policy,
+        hostname=hostname,
+        max_recipients=wanted.max_recipients,
+        budget=IntakeBudget(settings.worker.memory_budget_mib << 20),
+        clock=clock,
+    )
+    open_now: set[Conversation] = set()
+    loop = asyncio.get_running_loop()
+    conversation = conversation_factory(
+        intake,
+        open_now,
+        wanted.max_connections,
+        policy,
+        data_size_limit=settings.queue.max_mail_bytes,
+        hostname=hostname,
+        timeout=wanted.timeout.total_seconds(),
+        loop=loop,
+    )
+    try:
+        server = await loop.create_server(conversation, wanted.host, wanted.port, backlog=wanted.max_connections)
+    except OSError as error:
+        raise BadSetting(
+            f"MAILSLICE_SMTP_IN_HOST={wanted.host!r}, MAILSLICE_SMTP_IN_PORT={wanted.port}: cannot listen there: {error.strerror or error}; choose another"
+        ) from error
+    host, port = server.sockets[0].getsockname()[:2]
+    log.info("listening on %s:%d", host, port, extra={"action": "smtp_listening"})
+    if on_listening is not None:
+        on_listening(host, port)
+    try:
+        await stop.wait()
+    finally:
+        server.close()
+        await _finish(open_now, intake)
+
+
+async def _finish(open_now: set[Conversation], intake: Intake) -> None:
+    """Mails that are being received may end; idle clients are sent away at once."""
+    deadline = time.monotonic() + _DRAIN
+    while open_now:
+        for conversation in list(open_now):
+            if conversation.transport is not None and (not conversation.receiving or time.monotonic() > deadline):
+                conversation.transport.close()
+        await asyncio.sleep(0.05)  # closing is seen by the conversation's own task
+    await intake.drain()

@@ -1,0 +1,116 @@
+"""Who may send by SMTP, judged from settings alone. Never an open relay: what would make one is refused before the port is opened."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import ssl
+from dataclasses import dataclass
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import SmtpInSettings
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_WIDEST = {4: 8, 6: 16}
+"""Shortest prefix of an allowed network when strangers can reach the port: 10.0.0.0/8 is the widest network anyone owns."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpPolicy:
+    """The settings, checked. `tls` is None without a certificate; `auth_without_tls` only on loopback."""
+
+    networks: tuple[IPNetwork, ...]
+    username: str | None
+    password: str | None
+    tls: ssl.SSLContext | None
+    auth_without_tls: bool
+
+    @property
+    def offers_auth(self) -> bool:
+        """Whether AUTH can succeed at all."""
+        return self.username is not None
+
+    def allows(self, address: IPAddress | None) -> bool:
+        """Whether a client at `address` may send without AUTH."""
+        return address is not None and any(address in network for network in self.networks)
+
+    def accepts(self, username: bytes, password: bytes) -> bool:
+        """Whether these are the user and the password, compared in constant time."""
+        if self.username is None or self.password is None:
+            return False
+        same_name = hmac.compare_digest(username, self.username.encode())
+        return hmac.compare_digest(password, self.password.encode()) and same_name
+
+
+def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
+    """The policy, or BadSetting naming what is malformed, incomplete or open to the world."""
+    networks = tuple(_network(text) for text in settings.allowed_networks)
+    loopback = is_loopback(settings.host)
+    if not loopback:
+        _refuse_open_relay(settings.host, networks)
+    password = settings.password.get_secret_value() if settings.password else None
+    if (settings.username is None) != (password is None):
+        raise BadSetting("MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other; allowed: both, or none")
+    tls = _tls(settings)
+    if settings.username is not None and tls is None and not loopback:
+        raise BadSetting(
+            f"MAILSLICE_SMTP_IN_USERNAME is set, MAILSLICE_SMTP_IN_HOST={settings.host!r} is not loopback, and there is no TLS: "
+            "passwords would cross the network in the clear; set MAILSLICE_SMTP_IN_TLS_CERTIFICATE and _TLS_KEY"
+        )
+    return SmtpPolicy(networks, settings.username, password, tls, auth_without_tls=loopback)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a port bound to `host`. Of names only localhost is known to be."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def client_address(peer: object) -> IPAddress | None:
+    """The address in a socket's peer name; an IPv4 one that came through an IPv6 socket as IPv4."""
+    try:
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else "")
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _network(text: str) -> IPNetwork:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise BadSetting(
+            f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS: {text!r} is not a network ({error}); allowed: 192.0.2.0/24, 2001:db8::/32, comma-separated"
+        ) from None
+
+
+def _refuse_open_relay(host: str, networks: tuple[IPNetwork, ...]) -> None:
+    """Two halves of the world are the world: networks are judged after joining neighbours."""
+    v4 = ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv4Network))
+    v6 = ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv6Network))
+    joined: list[IPNetwork] = [*v4, *v6]
+    for network in joined:
+        if network.prefixlen < _WIDEST[network.version]:
+            raise BadSetting(
+                f"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS holds {network}, and MAILSLICE_SMTP_IN_HOST={host!r} is not loopback: that is an open relay; "
+                f"allowed: networks of /{_WIDEST[network.version]} or longer, and AUTH for everybody else"
+            )
+
+
+def _tls(settings: SmtpInSettings) -> ssl.SSLContext | None:
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise BadSetting("MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: one is set without the other; allowed: both, or none")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadSetting(f"MAILSLICE_SMTP_IN_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} cannot be loaded: {error}") from error
+    return context

@@ -1,0 +1,192 @@
+"""The parent of the consuming processes: starts, watches, restarts and ends them. It consumes nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+
+from mailslice.model.errors import MailsliceError
+from mailslice.worker import child
+from mailslice.worker.child import Beat, Failure
+from mailslice.worker.consumer import ConsumerTask
+from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 30.0
+_SETTLED_AFTER = 60.0
+"""A process that lived for so many seconds starts anew with the shortest pause."""
+_TRIES_BEFORE_FIRST_BEAT = 3
+_KILL_AFTER_DRAIN = 15.0
+"""What closing connections to stores that do not answer may take."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One of the N processes, and what is known of it."""
+
+    number: int
+    process: SpawnProcess | None = None
+    pipe: connection.Connection | None = None
+    started: float = 0.0
+    not_before: float = 0.0
+    deaths: int = 0
+
+
+class Supervisor:
+    """Keeps `processes` of one task running until a signal."""
+
+    def __init__(self, task: ConsumerTask, processes: int, health_host: str, health_port: int) -> None:
+        self._task = task
+        self._slots = [_Slot(number) for number in range(processes)]
+        self._liveness = Liveness(processes, time.monotonic)
+        self._health = (health_host, health_port)
+        self._spawning = multiprocessing.get_context("spawn")
+        self._stopping = False
+        self._began = False
+        self._failure: MailsliceError | None = None
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
+        figures = _figures_folder()
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        host, port = self._health
+        server = HealthServer(host, port, self._liveness, figures) if port else None
+        try:
+            if server:
+                server.start()
+            while not self._stopping and self._failure is None:
+                self._start_due()
+                self._listen(0.2)
+            self._end_all()
+        finally:
+            self._kill_rest()
+            if server:
+                server.stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            del os.environ["PROMETHEUS_MULTIPROC_DIR"]
+            shutil.rmtree(figures, ignore_errors=True)
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for slot in self._slots:
+            if slot.process is None and now >= slot.not_before:
+                ours, theirs = self._spawning.Pipe()
+                process = self._spawning.Process(target=child.main, args=(self._task, theirs), name=f"mailslice-worker-{slot.number}")
+                process.start()
+                theirs.close()  # else the child would not see our end close
+                slot.process, slot.pipe, slot.started = process, ours, now
+                self._liveness.started(slot.number, process.pid)
+
+    def _listen(self, longest: float) -> None:
+        """Waits for news of any process, at most `longest` seconds, and takes it in."""
+        pipes = {slot.pipe: slot for slot in self._slots if slot.pipe is not None}
+        sentinels = {slot.process.sentinel: slot for slot in self._slots if slot.process is not None}
+        if not sentinels:
+            time.sleep(longest)
+            return
+        ready = connection.wait([*pipes, *sentinels], longest)
+        for thing in ready:
+            if isinstance(thing, connection.Connection):
+                self._take(pipes[thing])
+        for thing in ready:
+            if isinstance(thing, int):
+                self._died(sentinels[thing])
+
+    def _take(self, slot: _Slot) -> None:
+        """All that the process has said."""
+        with suppress(EOFError, OSError):
+            while slot.pipe is not None and slot.pipe.poll():
+                news = slot.pipe.recv()
+                if isinstance(news, Beat):
+                    self._began = self._began or news.connected
+                    self._liveness.beat(slot.number, ProcessHealth(news.connected, news.loop_lag, news.in_flight))
+                elif isinstance(news, Failure):
+                    log.error("process %d cannot start: %s", slot.number, news.error, extra={"action": "start_failed"})
+                    if not self._began:
+                        self._failure = news.error
+            return
+        # The other end is closed: its sentinel says the rest.
+        if slot.pipe is not None:
+            slot.pipe.close()
+            slot.pipe = None
+
+    def _died(self, slot: _Slot) -> None:
+        self._take(slot)
+        if slot.process is None:
+            return
+        slot.process.join()
+        code, pid = slot.process.exitcode, slot.process.pid
+        if slot.pipe is not None:
+            slot.pipe.close()
+        slot.process.close()
+        slot.process = slot.pipe = None
+        self._liveness.died(slot.number, pid)
+        if self._stopping or self._failure is not None:
+            return
+        now = time.monotonic()
+        slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
+        if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
+            self._failure = MailsliceError(f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times before it consumed; its log is above")
+            return
+        pause = min(2.0 ** (slot.deaths - 1), _LONGEST_PAUSE)
+        slot.not_before = now + pause
+        log.warning("process %d (pid %s) ended with %s; starting it again in %.0f s", slot.number, pid, _ending(code), pause, extra={"action": "restart"})
+
+    def _end_all(self) -> None:
+        """Passes the signal on and waits: each process has the drain time and a little more."""
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.terminate()
+        deadline = time.monotonic() + self._task.drain.total_seconds() + _KILL_AFTER_DRAIN
+        while any(slot.process is not None for slot in self._slots) and time.monotonic() < deadline:
+            self._listen(0.2)
+
+    def _kill_rest(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None:
+                log.error("process %d did not end; killed", slot.number, extra={"action": "kill"})
+                slot.process.kill()
+                slot.process.join()
+
+
+def _figures_folder() -> str:
+    """Where the processes share their figures: memory-mapped files of this run. What a killed run left is swept."""
+    prefix = "mailslice-metrics-"
+    for old in Path(tempfile.gettempdir()).glob(prefix + "*"):
+        pid = old.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdigit() and not _is_running(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _ending(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

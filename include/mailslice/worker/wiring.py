@@ -1,0 +1,68 @@
+"""What enqueuing, delivering and delaying share: the open stores of one queue on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mailslice.codec.blob_ids import BlobIds
+from mailslice.model.clock import Clock
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import Settings
+from mailslice.queue.configuration import Shape
+from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.cassandra.tables import QueueTables
+from mailslice.stores.rabbitmq.publisher import Publisher
+from mailslice.worker.bridge import Bridge
+from mailslice.worker.budget import ContentBudget
+from mailslice.worker.discarding import BlobDiscarder
+from mailslice.worker.loading import Loader
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import DelayedMails
+
+
+@dataclass(slots=True)
+class Wiring:
+    """Open things. `broker_dead_letters`: the work queue has a dead letter exchange, so a reject keeps the message (James 3.5 declares none)."""
+
+    settings: Settings
+    queue: QueueName
+    clock: Clock
+    shape: Shape
+    stores: Stores
+    tables: QueueTables
+    bridge: Bridge
+    publisher: Publisher
+    blobs: HotBlobs
+    blob_ids: BlobIds
+    discarder: BlobDiscarder
+    enqueue_budget: ContentBudget
+    loader: Loader
+    broker_dead_letters: bool
+    in_hand: dict[EnqueueId, asyncio.Event] = field(default_factory=dict)
+    """Mails that were handed out here and are not settled; the event is set when they are."""
+
+    @property
+    def names(self) -> RabbitNames:
+        """RabbitMQ's names of the queue."""
+        return RabbitNames(self.queue)
+
+    async def delayed_mails(self) -> DelayedMails:
+        """The table of delayed mails. The own keyspace is touched, and created, only by who delays."""
+        return await asyncio.to_thread(self._delayed_mails)
+
+    def _delayed_mails(self) -> DelayedMails:
+        self.stores.own.delayed_mails.prepare()
+        return self.stores.own.delayed_mails
+
+    async def is_marked(self, enqueue_id: EnqueueId) -> bool:
+        """Whether the mail is deleted or done, at the settings' consistency."""
+        return bool(await self.bridge.rows(self.tables.deleted.is_marked_future(self.queue, enqueue_id)))
+
+    async def mark(self, enqueue_id: EnqueueId) -> None:
+        """Writes the deleted mark."""
+        await self.bridge.rows(self.tables.deleted.mark_future(self.queue, enqueue_id))

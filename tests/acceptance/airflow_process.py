@@ -1,0 +1,199 @@
+"""A real Airflow of a test's own (standalone, SQLite, free ports, own home), and a Spark standalone cluster of one worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+
+import psutil
+
+from mailslice.local.java import java_home
+from mailslice.model.settings import clone_root
+
+BIN = Path(sys.executable).parent
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(what: str, seconds: float, look: Callable[[], Any]) -> Any:
+    """What `look` gives as soon as it is not None."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(0.5)
+    raise AssertionError(f"{what} took more than {seconds} s")
+
+
+@contextmanager
+def group(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a group of its own, which is ended whole."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=dict(environ), stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    family = psutil.Process(process.pid)
+    try:
+        yield process
+    finally:
+        children = family.children(recursive=True) if family.is_running() else []
+        os.killpg(process.pid, signal.SIGTERM)
+        _, alive = psutil.wait_procs([family, *children], timeout=20)
+        for each in alive:
+            each.kill()
+        process.wait(timeout=10)
+
+
+class Airflow:
+    """Its REST API and its command line."""
+
+    def __init__(self, port: int, environ: Mapping[str, str]) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.environ = environ
+        self._token: str | None = None
+
+    def healthy(self) -> bool | None:
+        try:
+            health = self._call("GET", "/api/v2/monitor/health", None)
+        except (URLError, ConnectionError, TimeoutError):
+            return None
+        return True if all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "dag_processor")) else None
+
+    def api(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        if self._token is None:
+            self._token = self._call("POST", "/auth/token", {"username": "admin", "password": "admin"})["access_token"]
+        return self._call(method, "/api/v2/" + path, body)
+
+    def parsed(self, dag: str) -> bool | None:
+        try:
+            self.api("GET", f"dags/{dag}")
+        except HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+        return True
+
+    def trigger(self, dag: str, conf: dict[str, object]) -> str:
+        return str(self.api("POST", f"dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
+
+    def wait(self, dag: str, run: str, seconds: float = 600) -> dict[tuple[str, str], str]:
+        """The states of the tasks by (task, queue), when the run is over."""
+        until(f"run {run}", seconds, lambda: True if self.api("GET", f"dags/{dag}/dagRuns/{run}")["state"] in ("success", "failed") else None)
+        tasks = self.api("GET", f"dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {(task["task_id"], task["rendered_map_index"] or ""): task["state"] for task in tasks}
+
+    def state(self, dag: str, run: str) -> str:
+        return str(self.api("GET", f"dags/{dag}/dagRuns/{run}")["state"])
+
+    def command(self, *words: str) -> str:
+        done = subprocess.run([BIN / "airflow", *words], env=dict(self.environ), capture_output=True, text=True, check=False, timeout=200)
+        assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+        return done.stdout
+
+    def connect(self, host: str) -> None:
+        """The connection `spark_default`, made or changed."""
+        body = {"connection_id": "spark_default", "conn_type": "spark", "host": host}
+        try:
+            self.api("PATCH", "connections/spark_default", body)
+        except HTTPError as error:
+            if error.code != 404:
+                raise
+            self.api("POST", "connections", body)
+
+    def backfilled(self, dag: str) -> None:
+        """Wait until the scheduler has seen that its backfills are over: it allows one at a time."""
+
+        def over() -> bool | None:
+            return True if all(each["completed_at"] for each in self.api("GET", f"backfills?dag_id={dag}")["backfills"]) else None
+
+        until("the end of the backfill", 150, over)
+
+    def _call(self, method: str, path: str, body: object) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        request = urllib.request.Request(self.url + path, data=None if body is None else json.dumps(body).encode(), method=method, headers=headers)
+        with _OPENER.open(request, timeout=30) as answer:
+            found: dict[str, Any] = json.loads(answer.read() or b"{}")
+            return found
+
+
+@contextmanager
+def airflow_standalone(home: Path, settings: Mapping[str, str]) -> Iterator[Airflow]:
+    """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused, a Spark pool of one slot and no Spark connection yet."""
+    root, port = clone_root(), free_port()
+    home.mkdir(parents=True)
+    (home / "passwords.json").write_text('{"admin": "admin"}', encoding="utf-8")
+    given = {
+        "CORE__DAGS_FOLDER": root / "dags",
+        "CORE__PLUGINS_FOLDER": root / "plugins",
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__PARALLELISM": "2",
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": home / "passwords.json",
+        "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "API__HOST": "127.0.0.1",
+        "API__PORT": port,
+        "API__WORKERS": "1",
+        "API__BASE_URL": f"http://127.0.0.1:{port}",
+        "API_AUTH__JWT_SECRET": "t" * 64,
+        "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "LOGGING__WORKER_LOG_SERVER_PORT": free_port(),
+        "LOGGING__TRIGGER_LOG_SERVER_PORT": free_port(),
+    }
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MAILSLICE_"))}
+    environ = {
+        **clean,
+        **{f"AIRFLOW__{name}": str(value) for name, value in given.items()},
+        "AIRFLOW_HOME": str(home),
+        "PYTHONPATH": str(root / "include"),
+        "PATH": f"{BIN}:{os.environ.get('PATH', '')}",
+        "JAVA_HOME": str(java_home()),
+        "MAILSLICE_STACK_SCHEDULES": "off",
+        **settings,
+    }
+    with group([str(BIN / "airflow"), "standalone"], environ, home / "standalone.log"):
+        airflow = Airflow(port, environ)
+        until("starting Airflow", 150, airflow.healthy)
+        for dag in ("queue_cleanup", "queue_size"):
+            until(f"parsing {dag}", 90, lambda dag=dag: airflow.parsed(dag))
+        airflow.api("POST", "pools", {"name": "spark", "slots": 1, "description": "", "include_deferred": False})
+        yield airflow
+
+
+@contextmanager
+def spark_cluster(folder: Path) -> Iterator[str]:
+    """A Spark standalone master and one worker on loopback; the master's URL."""
+    import pyspark
+
+    folder.mkdir(parents=True)
+    home, port = Path(pyspark.__file__).parent, free_port()
+    java = [str(Path(java_home()) / "bin" / "java"), "-Xmx256m", "-cp", f"{home}/jars/*"]
+    environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.12", "SPARK_LOCAL_IP": "127.0.0.1"}
+    master = [*java, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port())]
+    url = f"spark://127.0.0.1:{port}"
+    worker = [*java, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g", "--webui-port", str(free_port())]
+    with group(master, environ, folder / "master.log"):
+        until("starting the Spark master", 60, lambda: _listens(port))
+        with group([*worker, "--work-dir", str(folder / "work"), url], environ, folder / "worker.log"):
+            until("registering the Spark worker", 60, lambda: True if "Registering worker" in (folder / "master.log").read_text() else None)
+            yield url
+
+
+def _listens(port: int) -> bool | None:
+    with socket.socket() as probe:
+        return True if probe.connect_ex(("127.0.0.1", port)) == 0 else None

@@ -1,0 +1,111 @@
+"""The command line as a user has it: `.venv/bin/mailslice` by its path, from a foreign folder, with nothing but MAILSLICE_* set."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAILSLICE = Path(sys.executable).with_name("mailslice")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said."""
+
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Stdout as JSON lines: all of it, or this raises."""
+        return [json.loads(line) for line in self.out.decode("ascii").splitlines()]
+
+    @property
+    def one(self) -> dict[str, Any]:
+        """The only line."""
+        [line] = self.lines
+        return line
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Runs commands with an environment of MAILSLICE_* alone."""
+
+    env: Mapping[str, str]
+
+    def __call__(self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120) -> Answer:
+        done = subprocess.run(
+            [str(MAILSLICE), *map(str, words)],
+            env=dict(self.env),
+            input=b"" if stdin is None else stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            cwd="/",
+        )
+        assert done.returncode == code, (
+            f"{words}: exit {done.returncode}, not {code}\n{done.stdout.decode(errors='replace')}\n{done.stderr.decode(errors='replace')}"
+        )
+        return Answer(done.stdout, done.stderr.decode())
+
+    def json(self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120) -> list[dict[str, Any]]:
+        """The JSON lines of a command."""
+        return self(*words, "--json", code=code, stdin=stdin, timeout=timeout).lines
+
+    def but(self, **changes: str) -> Cli:
+        """The same with other settings."""
+        return Cli({**self.env, **changes})
+
+    def inside(self) -> Inside:
+        """The same commands run by this process: a second less each, for tests of what commands answer rather than of how they start."""
+        return Inside(self.env)
+
+    def start(self, *words: object) -> subprocess.Popen[bytes]:
+        """A command that runs beside the test."""
+        return subprocess.Popen([str(MAILSLICE), *map(str, words)], env=dict(self.env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", bufsize=0)
+
+
+@dataclass(frozen=True)
+class Inside(Cli):
+    """Runs commands in this process, each with standard streams and an environment of its own.
+
+    `spool`: the queue that the word `spool` stands for, in and out, so that tests of a module share stores, each with a queue of its own.
+    """
+
+    spool: str = "spool"
+
+    def own_queue(self) -> Inside:
+        """The same with a queue that nobody else uses."""
+        cli = Inside(self.env, f"spool-{uuid.uuid4().hex}")
+        cli("queue", "create", "spool")
+        return cli
+
+    def __call__(self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120) -> Answer:
+        from mailslice.cli.main import run
+
+        out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+        kept = sys.stdin, sys.stdout, sys.stderr, dict(os.environ)
+        try:
+            sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO(stdin or b"")), out, err
+            os.environ.clear()
+            os.environ.update(self.env)
+            ended = run([self.spool if word == "spool" else str(word) for word in words])
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = kept[:3]
+            os.environ.clear()
+            os.environ.update(kept[3])
+        out.flush()
+        answer = Answer(out.buffer.getvalue().replace(self.spool.encode(), b"spool"), err.getvalue().replace(self.spool, "spool"))
+        assert ended == code, f"{words}: exit {ended}, not {code}\n{answer.out.decode(errors='replace')}\n{answer.err}"
+        return answer
+
+    def but(self, **changes: str) -> Inside:
+        return Inside({**self.env, **changes}, self.spool)

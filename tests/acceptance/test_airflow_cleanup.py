@@ -1,0 +1,119 @@
+"""queue_cleanup through a real Airflow with its scheduler, on real stores: by hand, as a backfill on a Spark cluster, and again."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.duty.ledger import Ledger
+from mailslice.model.clock import system_clock
+from mailslice.model.mail import QueueName
+from mailslice.queue import directory
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.stores import open_stores
+from tests.acceptance.airflow_process import airflow_standalone, spark_cluster
+from tests.contracts.making import row
+
+DAG = "queue_cleanup"
+DAY = timedelta(days=1)
+STEPS = ("plan_cleanup", "check_plan", "apply_cleanup", "verify", "report")
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module):
+    with open_stores(fresh_module.settings) as opened:
+        for queue in ("by hand", "ranges"):
+            directory.create(opened, queue)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def airflow(stores, fresh_module, tmp_path_factory):
+    with airflow_standalone(tmp_path_factory.mktemp("airflow") / "home", fresh_module.env) as running:
+        yield running
+
+
+def put(stores, queue, hours, *, live=()):
+    """Ten rows in the slice of each hour, dead but for the first of those in `live`."""
+    for hour in hours:
+        rows = [row(queue, hour + timedelta(minutes=10)) for _ in range(10)]
+        stores.tables.v4.insert_many(rows)
+        stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in rows[1 if hour in live else 0 :]])
+    stores.tables.browse_starts.insert_first(queue, min(hours))
+    stores.tables.content_starts.insert_first(queue, min(hours))
+
+
+def slices(stores, queue):
+    return {each.slice_start: (each.live, each.dead) for each in MailQueue(stores, queue, system_clock).slices()}
+
+
+def test_a_missing_spark_connection_is_said_in_a_sentence_instead_of_meaning_yarn(airflow, stores):
+    run = airflow.trigger(DAG, {"queues": ["by hand"]})
+    states = airflow.wait(DAG, run)
+    assert states["plan_cleanup", "by hand"] == "failed"
+    log = airflow.api("GET", f"dags/{DAG}/dagRuns/{run}/taskInstances/plan_cleanup/logs/1?map_index=0")
+    assert "is missing or names no master" in str(log)
+
+
+def test_a_run_by_hand_cleans_its_queue_although_another_one_fails(airflow, stores, fresh_module):
+    queue = QueueName("by hand")
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    old, pinned, between = hour - 9 * timedelta(hours=1), hour - 7 * timedelta(hours=1), hour - 5 * timedelta(hours=1)
+    put(stores, queue, [old, pinned, between], live=[pinned])
+    airflow.connect("local[2]")
+
+    run = airflow.trigger(DAG, {"queues": ["nosuch", "by hand"], "reason": "test"})
+    states = airflow.wait(DAG, run)
+
+    assert [states[step, "by hand"] for step in STEPS] == ["success"] * 5
+    assert states["plan_cleanup", "nosuch"] == states["report", "nosuch"] == "failed"
+    assert airflow.state(DAG, run) == "failed"
+    assert slices(stores, queue) == {pinned: (1, 9)}
+    assert stores.tables.browse_starts.read(queue).value == pinned
+    ledger = Ledger(stores, fresh_module.settings)
+    report = ledger.last(DAG, queue)
+    assert (report["status"], report["planned"], report["applied"], report["failed"]) == ("done", 20, 20, 0)
+    assert (report["dagRun"], report["who"], report["reason"]) == (run, "admin", "test")
+    refused = ledger.last(DAG, QueueName("nosuch"))
+    assert (refused["status"], refused["dagRun"]) == ("failed", run)
+    assert "RabbitMQ has no mail queue 'nosuch'; known are: by hand, ranges" in refused["message"]
+    assert airflow.api("GET", "assets/events?name_pattern=queue_cleanup&order_by=-timestamp")["total_entries"] >= 1
+
+
+def test_a_backfill_on_a_spark_cluster_cleans_its_range_once(airflow, stores, fresh_module, tmp_path):
+    queue = QueueName("ranges")
+    first = datetime.now(UTC).replace(hour=2, minute=15, second=0, microsecond=0) - 4 * DAY
+    inside = [first + timedelta(minutes=45), first + DAY + timedelta(hours=5, minutes=45)]
+    outside = [first - timedelta(minutes=15), first + 2 * DAY + timedelta(minutes=45)]
+    put(stores, queue, [*inside, *outside])
+    starts = stores.tables.browse_starts.read(queue), stores.tables.content_starts.read(queue)
+    span = ("--from-date", first.isoformat(), "--to-date", (first + DAY).isoformat())
+
+    with spark_cluster(tmp_path / "spark") as master:
+        airflow.connect(master)
+        airflow.command("backfill", "create", "--dag-id", DAG, *span, "--dag-run-conf", '{"queues": ["ranges"]}')
+        runs = sorted(found["dag_run_id"] for found in airflow.api("GET", f"dags/{DAG}/dagRuns?run_type=backfill")["dag_runs"])
+        assert len(runs) == 2
+        for run in runs:
+            airflow.wait(DAG, run)
+        assert [airflow.state(DAG, run) for run in runs] == ["success", "success"]
+        assert sorted(slices(stores, queue)) == sorted(outside)
+        assert (stores.tables.browse_starts.read(queue), stores.tables.content_starts.read(queue)) == starts
+        ledger = Ledger(stores, fresh_module.settings)
+        reports = {report["dagRun"]: report for report in ledger.list(DAG, queue)}
+        assert [(reports[run]["status"], reports[run]["applied"], reports[run]["who"]) for run in runs] == [("done", 10, getpass.getuser())] * 2
+
+        airflow.backfilled(DAG)
+        again = ("--from-date", first.isoformat(), "--to-date", first.isoformat())
+        airflow.command("backfill", "create", "--dag-id", DAG, *again, "--reprocess-behavior", "completed", "--dag-run-conf", '{"queues": ["ranges"]}')
+        airflow.wait(DAG, runs[0])
+        report = next(report for report in ledger.list(DAG, queue) if report["dagRun"] == runs[0])
+        assert (report["status"], report["planned"], report["applied"]) == ("nothing to do", 0, 0)
+        assert report["message"].startswith("nothing to do, the range is clean already")
+        assert sorted(slices(stores, queue)) == sorted(outside)
+        apps = (tmp_path / "spark" / "master.log").read_text(encoding="utf-8").count("Registered app")
+        assert apps >= 4

@@ -1,0 +1,408 @@
+"""`mailslice worker run` and `smtp-in` as whole processes: signals, kill -9, probes, and every mail accounted for."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import signal
+import smtplib
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from mailslice.model.settings import clone_root
+from tests.acceptance.proxy import Proxy
+from tests.conftest import Fresh
+from tests.services.worker_process.sink import Sink, certificate, running
+
+MAILSLICE = str(Path(sys.executable).parent / "mailslice")
+SAMPLE = clone_root() / "tests" / "data" / "sample"
+_NUMBERS = itertools.count(1)
+HANDLER = """
+import hashlib, os, threading, time
+
+def note(mail, content, kind):
+    with open("notes", "ab", buffering=0) as file:
+        file.write(f"{kind} {mail.name} {hashlib.sha256(content).hexdigest()} {os.getpid()}\\n".encode())
+
+def handle(mail, content):
+    note(mail, content, "begun")
+    time.sleep(float(os.environ.get("HANDLER_SECONDS", "0")))
+    note(mail, content, "done")
+
+def printing(mail, content):
+    print("handled", len(content))
+    import atexit
+    atexit.register(print, "goodbye")
+
+def failing(mail, content):
+    note(mail, content, "begun")
+    raise ValueError("no")
+"""
+
+
+@dataclass
+class Note:
+    kind: str
+    name: str
+    sha256: str
+    pid: int
+
+
+@dataclass
+class Place:
+    """A queue, a folder with a handler in it, and the processes that a test started."""
+
+    fresh: Fresh
+    folder: Path
+    queue: str
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def cli(self, *words: str, exit_code: int = 0) -> list[dict[str, object]]:
+        done = subprocess.run([MAILSLICE, *words, "--json"], env=self.fresh.environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == exit_code, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def size(self) -> int:
+        ((line),) = self.cli("queue", "size", self.queue)
+        return int(str(line["size"]))
+
+    def enqueue(self, count: int) -> dict[str, str]:
+        """Mails of bytes that differ: name -> SHA-256."""
+        box = self.folder / f"mails-{count}"
+        box.mkdir()
+        for number in range(count):
+            (box / f"{number:03}.eml").write_bytes(f"From: s@x.example\r\nTo: r@x.example\r\nSubject: {number}\r\n\r\n".encode() + b"\xff\nbody" * (number + 1))
+        lines = self.cli("mail", "enqueue", self.queue, str(box))
+        assert len(lines) == count
+        return {str(line["name"]): hashlib.sha256(Path(str(line["path"])).read_bytes()).hexdigest() for line in lines}
+
+    def worker(self, *words: str, handler: str = "handlers:handle", seconds: float = 0, **environ: str) -> subprocess.Popen[str]:
+        command = [MAILSLICE, "worker", "run", "--queue", self.queue, "--handler", handler, *words]
+        return self.start(command, {"HANDLER_SECONDS": str(seconds), **environ})
+
+    def start(self, command: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
+        log = self.folder / f"log-{len(self.started)}"
+        with log.open("w") as stderr:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env={**self.fresh.environ, **environ}, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+            )
+        self.started.append(process)
+        return process
+
+    def notes(self, kind: str) -> list[Note]:
+        file = self.folder / "notes"
+        found = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return [Note(what, name, sha, int(pid)) for what, name, sha, pid in found if what == kind]
+
+    def log(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("log-*")))
+
+
+@pytest.fixture
+def place(fresh_module: Fresh, tmp_path: Path) -> Iterator[Place]:
+    """A queue of its own in one deployment for all tests here: creating tables takes longer than most of them."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "handlers.py").write_text(HANDLER)
+    made = Place(fresh_module, folder, f"q{next(_NUMBERS)}")
+    made.cli("queue", "create", made.queue)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The consuming processes of a parent: its children but for Python's resource tracker."""
+    return [child for child in psutil.Process(process.pid).children() if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+def fetch(port: int, path: str) -> tuple[int, str]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def test_every_mail_is_handled_once_and_sigterm_ends_the_idle_worker_with_0(place: Place) -> None:
+    mails = place.enqueue(40)
+    worker = place.worker("--processes", "2", "--prefetch", "10")
+    until(lambda: len(place.notes("done")) >= 40, "40 mails handled")
+    until(lambda: place.size() == 0, "all completed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert {note.name: note.sha256 for note in place.notes("done")} == mails
+    assert len(place.notes("begun")) == 40
+
+
+def test_sigterm_lets_running_handlers_end_and_gives_the_rest_back(place: Place) -> None:
+    mails = place.enqueue(12)
+    worker = place.worker("--concurrency", "4", "--prefetch", "12", seconds=2)
+    until(lambda: len(place.notes("begun")) >= 4, "four handlers run")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(25) == 0
+    first = {note.name for note in place.notes("begun")}
+    assert {note.name for note in place.notes("done")} == first
+    assert len(first) < 12
+    assert place.size() == 12 - len(first)
+    place.worker(seconds=0)
+    until(lambda: place.size() == 0, "the rest handled")
+    assert Counter(note.name for note in place.notes("begun")) == dict.fromkeys(mails, 1)
+
+
+def test_what_a_handler_prints_is_seen_at_once_and_its_exit_hooks_run(place: Place) -> None:
+    place.enqueue(1)
+    worker = place.worker(handler="handlers:printing")
+    assert worker.stdout is not None
+    assert worker.stdout.readline().startswith("handled ")
+    until(lambda: place.size() == 0, "completed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert worker.stdout.read() == "goodbye\n"
+
+
+def test_a_handler_that_never_ends_is_given_up_after_the_drain_and_its_mail_stays(place: Place) -> None:
+    place.enqueue(1)
+    worker = place.worker("--drain", "1s", seconds=600)
+    until(lambda: place.notes("begun"), "the handler runs")
+    children = workers_of(worker)
+    began = time.monotonic()
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(20) == 0
+    assert time.monotonic() - began < 12
+    assert gone(children)
+    assert place.size() == 1
+    assert "1 handlers did not end within 0:00:01" in place.log()
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+
+
+def every_mail_once_or_twice(place: Place, mails: dict[str, str], twice: int) -> None:
+    """All mails were handled, with their bytes, and no more of them twice than were in a handler when something was killed."""
+    until(lambda: place.size() == 0, "all completed", 90)
+    done = place.notes("done")
+    assert {note.name: note.sha256 for note in done} == mails
+    assert len(done) - len(mails) <= twice
+
+
+def test_kill_9_of_a_child_and_then_of_all_loses_nothing(place: Place) -> None:
+    mails = place.enqueue(60)
+    words = ("--prefetch", "20", "--concurrency", "5")
+    worker = place.worker(*words, seconds=0.1)
+    until(lambda: len(place.notes("done")) >= 10, "some handled")
+    (child,) = workers_of(worker)
+    child.kill()
+    until(lambda: {note.pid for note in place.notes("done")} - {child.pid}, "another process handles")
+    assert "ended with signal 9; starting it again" in place.log()
+    (second,) = workers_of(worker)
+    worker.kill()
+    second.kill()
+    worker.wait(5)
+    place.worker(*words, seconds=0.1)
+    every_mail_once_or_twice(place, mails, twice=10)
+
+
+def test_kill_9_of_the_parent_ends_its_processes_which_drain_first(place: Place) -> None:
+    mails = place.enqueue(60)
+    words = ("--prefetch", "20", "--concurrency", "5")
+    worker = place.worker(*words, seconds=0.1)
+    until(lambda: len(place.notes("done")) >= 10, "some handled")
+    children = workers_of(worker)
+    worker.kill()
+    worker.wait(5)
+    until(lambda: gone(children), "the children ended", 40)
+    assert len(place.notes("begun")) == len(place.notes("done")) < 60
+    place.worker(*words, seconds=0.1)
+    every_mail_once_or_twice(place, mails, twice=0)
+
+
+def test_probes_tell_of_every_process_and_sum_their_figures(place: Place) -> None:
+    place.enqueue(20)
+    port = free_port()
+    worker = place.worker("--processes", "2", "--health-port", str(port))
+    until(lambda: place.size() == 0, "all completed")
+    until(
+        lambda: 'mailslice_mails_total{outcome="completed",queue="' + place.queue + '"} 20.0' in fetch(port, "/metrics")[1], "20 completed in the figures", 10
+    )
+    until(lambda: [p["connected"] for p in json.loads(fetch(port, "/livez")[1])["processes"]] == [True, True], "both connected", 20)
+    status, text = fetch(port, "/livez")
+    assert (status, json.loads(text)["live"]) == (200, True)
+    metrics = fetch(port, "/metrics")[1]
+    assert f'mailslice_handling_seconds_count{{queue="{place.queue}"}} 20.0' in metrics
+    assert f'mailslice_mails_in_flight{{queue="{place.queue}"}} 0.0' in metrics
+    assert fetch(port, "/other")[0] == 404
+    stopped = workers_of(worker)[0]
+    stopped.send_signal(signal.SIGSTOP)
+    until(lambda: fetch(port, "/livez")[0] == 503, "a stopped process is not alive", 25)
+    assert "hangs" in fetch(port, "/livez")[1]
+    stopped.send_signal(signal.SIGCONT)
+    until(lambda: fetch(port, "/livez")[0] == 200, "alive again", 10)
+
+
+def test_a_failing_handler_is_tried_again_later_and_the_mail_stays(place: Place) -> None:
+    place.enqueue(2)
+    place.worker(handler="handlers:failing")
+    until(lambda: len(place.notes("begun")) == 2, "both tried")
+    until(lambda: place.log().count("handler failed: ValueError at") == 2, "both logged")
+    time.sleep(2)
+    assert (place.size(), len(place.notes("begun"))) == (2, 2)
+    assert "r@x.example" not in place.log()
+
+
+def test_a_worker_that_cannot_start_says_why_in_one_line(place: Place) -> None:
+    cases: list[tuple[list[str], dict[str, str], int, str]] = [
+        (["--handler", "no_module_here:f"], {}, 2, "module 'no_module_here' cannot be imported"),
+        (["--handler", "handlers:absent"], {}, 2, "handlers has no 'absent'"),
+        (["--handler", "handlers"], {}, 2, "'handlers' names no function"),
+        (["--queue", "absent"], {}, 2, "absent"),
+        ([], {"MAILSLICE_RABBITMQ_URL": "amqp://guest:guest@127.0.0.1:1/%2F"}, 4, "127.0.0.1:1"),
+        ([], {"MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1:1"}, 4, "127.0.0.1:1"),
+        ([], {"MAILSLICE_S3_ENDPOINT": "http://127.0.0.1:1"}, 4, "127.0.0.1:1"),
+    ]
+    started = [place.worker(*words, **environ) for words, environ, _, _ in cases]
+    for number, (process, (words, environ, exit_code, says)) in enumerate(zip(started, cases, strict=True)):
+        code = process.wait(60)
+        log = (place.folder / f"log-{number}").read_text()
+        assert code == exit_code, (words, environ, log)
+        assert says in log.strip().splitlines()[-1]
+        assert "Traceback" not in log
+
+
+STORES = {
+    "MAILSLICE_RABBITMQ_URL": "rabbitmq",
+    "MAILSLICE_CASSANDRA_CONTACT_POINTS": "cassandra",
+    "MAILSLICE_S3_ENDPOINT": "s3",
+}
+
+
+def behind_proxy(fresh: Fresh, variable: str) -> tuple[Proxy, tuple[str, int], dict[str, str]]:
+    """A proxy before one store, the store's own address, and the settings that go through the proxy."""
+    given = fresh.env[variable]
+    if variable == "MAILSLICE_CASSANDRA_CONTACT_POINTS":
+        target = (given, int(fresh.env["MAILSLICE_CASSANDRA_PORT"]))
+        proxy = Proxy(target)
+        return proxy, target, {"MAILSLICE_CASSANDRA_PORT": str(proxy.port)}
+    url = urlsplit(given)
+    target = (url.hostname or "", url.port or 0)
+    proxy = Proxy(target)
+    return proxy, target, {variable: given.replace(f":{target[1]}", f":{proxy.port}")}
+
+
+@pytest.mark.parametrize("variable", STORES, ids=STORES.values())
+def test_a_store_that_dies_in_the_middle_costs_no_mail_and_cannot_hold_up_a_sigterm(place: Place, variable: str) -> None:
+    mails = place.enqueue(40)
+    proxy, target, environ = behind_proxy(place.fresh, variable)
+    worker = place.worker("--concurrency", "4", "--prefetch", "8", "--drain", "2s", seconds=0.1, **environ)
+    until(lambda: len(place.notes("done")) >= 8, "some handled")
+    proxy.cut()
+    time.sleep(2)
+    assert worker.poll() is None
+    assert len(place.notes("done")) < 40
+    again = Proxy(target, proxy.port)
+    every_mail_once_or_twice(place, mails, twice=4)
+    assert "Traceback" not in place.log()
+
+    children = workers_of(worker)
+    again.cut()
+    place.enqueue(3)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    assert gone(children)
+    assert (place.size(), len(place.notes("begun")) - len(place.notes("done"))) == (3, 0)
+
+
+def test_the_maildir_handler_keeps_every_sample_byte_for_byte(place: Place) -> None:
+    box = place.folder / "box"
+    lines = place.cli("mail", "enqueue", place.queue, str(SAMPLE))
+    worker = place.worker(handler="maildir", MAILSLICE_WORKER_MAILDIR=str(box))
+    until(lambda: place.size() == 0, "all stored")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    kept = {path.name.removesuffix(".mailslice"): path.read_bytes() for path in (box / "new").iterdir()}
+    assert set(kept) == {line["enqueueId"] for line in lines}
+    assert Counter(kept.values()) == Counter(path.read_bytes() for path in SAMPLE.glob("*.eml"))
+
+
+def test_the_relay_handler_sends_on_and_dead_letters_who_is_refused_for_good(place: Place) -> None:
+    place.enqueue(3)
+    with ExitStack() as stack:
+        sink = stack.enter_context(running(Sink()))
+        place.worker(handler="relay", MAILSLICE_RELAY_PORT=str(sink.port))
+        until(lambda: place.size() == 0, "all sent")
+        assert sorted(got[1] for got in sink.got) == [("r@x.example",)] * 3
+        sink.refuse["r@x.example"] = "550 5.1.1 unknown"
+        place.enqueue(1)
+        until(lambda: "refused all recipients for good: 550 for 1" in place.log(), "rejected")
+    assert "r@x.example" not in place.log()
+
+
+def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) -> None:
+    cert, key = certificate(place.folder)
+    tls = {"MAILSLICE_SMTP_IN_TLS_CERTIFICATE": str(cert), "MAILSLICE_SMTP_IN_TLS_KEY": str(key)}
+    server = place.start([MAILSLICE, "worker", "smtp-in", "--queue", place.queue, "--port", "0", "--json"], tls)
+    assert server.stdout is not None
+    port = json.loads(server.stdout.readline())["port"]
+    content = b"Subject: x\r\n\r\nbare\nlf \xff\r\n.dot\r\n" + os.urandom(50_000).replace(b"\r", b"").replace(b"\n", b"") + b"\r\n"
+    with smtplib.SMTP("127.0.0.1", port, local_hostname="client.example", timeout=20) as client:
+        client.starttls(context=ssl.create_default_context(cafile=str(cert)))
+        client.ehlo()
+        client.mail("s@x.example")
+        client.rcpt("r@x.example")
+        assert client.data(content)[0] == 250
+    assert place.size() == 1
+    server.kill()  # 250 was said: nothing may be lost by it
+    (shown,) = place.cli("worker", "drain", place.queue, "--max", "1", "--outcome", "retry")
+    assert (shown["sender"], shown["recipients"]) == ("s@x.example", ["r@x.example"])
+    raw = subprocess.run(
+        [MAILSLICE, "mail", "show", place.queue, "--id", str(shown["enqueueId"]), "--raw"], env=place.fresh.environ, capture_output=True, check=True, timeout=30
+    ).stdout
+    assert raw.startswith(b"Received: from client.example ([127.0.0.1])\r\n")
+    assert raw.endswith(content)
+    assert hashlib.sha256(raw).hexdigest() == shown["sha256"]
+
+
+def test_smtp_in_refuses_to_be_an_open_relay(place: Place) -> None:
+    server = place.start(
+        [MAILSLICE, "worker", "smtp-in", "--queue", place.queue, "--host", "0.0.0.0", "--port", "0"], {"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS": "0.0.0.0/0"}
+    )
+    assert server.wait(20) == 2
+    assert "that is an open relay" in place.log()

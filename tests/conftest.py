@@ -1,0 +1,196 @@
+"""Fixtures of all tiers: `stack` (the services that run) and `fresh` (names in them that nobody else uses).
+
+Where the services are is read from the file that MAILSLICE_TEST_SETTINGS names, else from `.state/test/settings.env`, which `make test` writes.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from mailslice.local.health import answers_cql, answers_http
+from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Mails hold bytes that are no text; what a test printed of them must still pass from a test process to the one that reports."""
+    report = yield
+    report.sections = [(name, _speakable(text)) for name, text in report.sections]
+    if report.longrepr is not None and not isinstance(report.longrepr, tuple) and _speakable(str(report.longrepr)) != str(report.longrepr):
+        report.longrepr = _speakable(str(report.longrepr))
+    return report
+
+
+def _speakable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Own keyspaces, vhost, bucket and artifacts. The two keyspaces and the own keyspace are created empty, the buckets too."""
+
+    env: Mapping[str, str]
+    """MAILSLICE_* lines."""
+
+    @property
+    def settings(self) -> Settings:
+        return load_settings(self.env, state_file=Path("/nonexistent"))
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """For a subprocess: this process' environment without its MAILSLICE_*, with ours."""
+        return {**{name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")}, **self.env}
+
+    def but(self, **changes: str) -> Fresh:
+        """The same with other settings: `fresh.but(MAILSLICE_QUEUE_TABLE="v3")`."""
+        return Fresh({**self.env, **changes})
+
+
+@pytest.fixture(scope="session")
+def stack() -> Mapping[str, str]:
+    """MAILSLICE_* of the running test services. Skips where there are none; fails there when MAILSLICE_REQUIRE_SERVICES=1."""
+    file = Path(os.environ.get("MAILSLICE_TEST_SETTINGS") or clone_root() / ".state" / "test" / "settings.env")
+    problem = f"{file} is not there" if not file.is_file() else _unanswered(read_env_file(file))
+    if problem:
+        message = f"the test services are not up ({problem}); `make test` starts them"
+        if os.environ.get("MAILSLICE_REQUIRE_SERVICES") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    return read_env_file(file)
+
+
+def _unanswered(env: Mapping[str, str]) -> str | None:
+    host = env["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")[0]
+    management = urlsplit(env["MAILSLICE_RABBITMQ_MANAGEMENT_URL"])
+    auth = (management.username or "", management.password or "")
+    return (
+        answers_cql(host, int(env["MAILSLICE_CASSANDRA_PORT"]))
+        or answers_http(f"{management.scheme}://{management.hostname}:{management.port}/api/overview", auth)
+        or answers_http(env["MAILSLICE_S3_ENDPOINT"] + "/", allowed=(200, 403))
+    )
+
+
+@pytest.fixture(scope="session")
+def _places(stack: Mapping[str, str]) -> Iterator[_Places]:
+    places = _Places(stack)
+    yield places
+    places.close()
+
+
+@pytest.fixture
+def fresh(_places: _Places, tmp_path: Path) -> Iterator[Fresh]:
+    """Own keyspaces, vhost and buckets, dropped afterwards."""
+    place = _places.create()
+    yield Fresh({**place, "MAILSLICE_ARTIFACTS": str(tmp_path / "artifacts")})
+    _places.drop(place)
+
+
+@pytest.fixture(scope="module")
+def fresh_module(_places: _Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
+    """As `fresh`, one for all tests of a module."""
+    place = _places.create()
+    yield Fresh({**place, "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
+    _places.drop(place)
+
+
+@pytest.fixture(scope="session")
+def make_fresh(_places: _Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Fresh]]:
+    """A function that makes one more `Fresh`; all are dropped at the end of the session."""
+    made: list[Mapping[str, str]] = []
+
+    def make() -> Fresh:
+        made.append(_places.create())
+        return Fresh({**made[-1], "MAILSLICE_ARTIFACTS": str(tmp_path_factory.mktemp("artifacts"))})
+
+    yield make
+    for place in made:
+        _places.drop(place)
+
+
+class _Places:
+    """Creates and drops keyspaces, vhosts and buckets, with clients of its own: the code under test has no part in it."""
+
+    def __init__(self, stack: Mapping[str, str]) -> None:
+        import boto3
+        from botocore.config import Config
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+        from cassandra.policies import RoundRobinPolicy
+
+        self._stack = stack
+        profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=60)
+        self._cluster = Cluster(
+            stack["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(","),
+            port=int(stack["MAILSLICE_CASSANDRA_PORT"]),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            schema_metadata_enabled=False,
+            token_metadata_enabled=False,
+        )
+        self._session = self._cluster.connect()
+        self._s3 = boto3.client(
+            "s3",
+            endpoint_url=stack["MAILSLICE_S3_ENDPOINT"],
+            aws_access_key_id=stack["MAILSLICE_S3_ACCESS_KEY"],
+            aws_secret_access_key=stack["MAILSLICE_S3_SECRET_KEY"],
+            region_name=stack["MAILSLICE_S3_REGION"],
+            config=Config(request_checksum_calculation="when_required", s3={"addressing_style": "path"}),
+        )
+
+    def create(self) -> Mapping[str, str]:
+        name = f"t{uuid.uuid4().hex[:12]}"
+        replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        for keyspace in (name, name + "_own"):
+            self._session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication} AND durable_writes = false")
+        self._management("PUT", f"vhosts/{name}", {})
+        user = urlsplit(self._stack["MAILSLICE_RABBITMQ_MANAGEMENT_URL"]).username
+        self._management("PUT", f"permissions/{name}/{user}", {"configure": ".*", "write": ".*", "read": ".*"})
+        for bucket in (name, name + "-own"):
+            self._s3.create_bucket(Bucket=bucket)
+        url = urlsplit(self._stack["MAILSLICE_RABBITMQ_URL"])
+        return {
+            **self._stack,
+            "MAILSLICE_CASSANDRA_KEYSPACE": name,
+            "MAILSLICE_OWN_KEYSPACE": name + "_own",
+            "MAILSLICE_RABBITMQ_URL": url._replace(path="/" + name).geturl(),
+            "MAILSLICE_S3_BUCKET": name,
+            "MAILSLICE_OWN_BUCKET": name + "-own",
+        }
+
+    def drop(self, place: Mapping[str, str]) -> None:
+        name = place["MAILSLICE_CASSANDRA_KEYSPACE"]
+        self._management("DELETE", f"vhosts/{name}", None)
+        for keyspace in (name, name + "_own"):
+            self._session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+        for bucket in (name, name + "-own"):
+            with suppress(self._s3.exceptions.NoSuchBucket):
+                self._empty(bucket)
+                self._s3.delete_bucket(Bucket=bucket)
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+    def _empty(self, bucket: str) -> None:
+        for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
+            if keys:
+                self._s3.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+
+    def _management(self, method: str, path: str, body: object) -> None:
+        import json
+        import urllib.request
+        from base64 import b64encode
+
+        url = urlsplit(self._stack["MAILSLICE_RABBITMQ_MANAGEMENT_URL"])
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{url.scheme}://{url.hostname}:{url.port}/api/{path}", data=data, method=method)
+        request.add_header("Content-Type", "application/json")
+        request.add_header("Authorization", "Basic " + b64encode(f"{url.username}:{url.password}".encode()).decode())
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30):
+            pass

@@ -1,0 +1,240 @@
+"""What MailQueue must do over any tables. A subclass gives `stores`: both tables, one-hour slices; and `queue`."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.codec import events
+from mailslice.model.configuration import ViewConfiguration
+from mailslice.model.errors import BadInput, ContentMissing
+from mailslice.model.names import CONFIGURATION_AGGREGATE
+from mailslice.queue.filters import MailFilter
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.stores.cassandra.own import SliceStatistic
+from mailslice.stores.cassandra.starts import Start
+from tests.contracts.making import HOUR, NOW, row
+
+
+class MailQueueContract:
+    @pytest.fixture
+    def mail_queue(self, stores, queue):
+        return MailQueue(stores, queue, lambda: NOW)
+
+    def put(self, stores, *rows, start=None):
+        """Write rows, and browseStart as James does for the first mail."""
+        for one in rows:
+            stores.tables.v4.insert_future(one).result()
+            stores.tables.browse_starts.insert_first(one.queue, start or one.place.slice_start)
+        return rows
+
+    def test_an_unknown_view_is_empty(self, mail_queue):
+        assert (mail_queue.size(), list(mail_queue.browse()), list(mail_queue.slices())) == (0, [], [])
+
+    def test_size_counts_live_rows_of_all_slices(self, stores, queue, mail_queue):
+        rows = self.put(stores, *(row(queue, NOW - timedelta(hours=hour)) for hour in (30, 3, 3, 0)))
+        stores.tables.deleted.mark_many(queue, [rows[1].enqueue_id])
+        assert mail_queue.size() == 3
+
+    def test_browse_gives_live_rows_whole_and_oldest_first(self, stores, queue, mail_queue):
+        times = (NOW - 5 * HOUR, NOW - timedelta(minutes=1), NOW - timedelta(minutes=20), NOW - timedelta(minutes=10), NOW - 3 * HOUR)
+        rows = self.put(stores, *(row(queue, at) for at in times))
+        stores.tables.deleted.mark_many(queue, [rows[3].enqueue_id])
+        assert list(mail_queue.browse()) == [rows[0], rows[4], rows[2], rows[1]]
+
+    def test_browse_stops_at_the_limit(self, stores, queue, mail_queue):
+        rows = self.put(stores, *(row(queue, NOW - timedelta(minutes=minute)) for minute in (20, 10, 5)))
+        assert list(mail_queue.browse(limit=2)) == list(rows[:2])
+        assert list(mail_queue.browse(limit=0)) == []
+
+    def test_browse_with_a_limit_and_a_filter_goes_on_until_enough_match(self, stores, queue, mail_queue):
+        rows = self.put(stores, *(row(queue, NOW - timedelta(minutes=50 - number), name=f"mail-{number % 10}") for number in range(40)))
+        assert list(mail_queue.browse(MailFilter(name="mail-9"), limit=3)) == [rows[9], rows[19], rows[29]]
+
+    def test_rows_before_browse_start_are_not_in_the_queue(self, stores, queue, mail_queue):
+        self.put(stores, row(queue, NOW - 5 * HOUR), row(queue), start=row(queue, NOW - HOUR).place.slice_start)
+        assert mail_queue.size() == 1
+
+    def test_a_browse_start_that_is_no_multiple_of_the_window_hides_nothing(self, stores, queue, mail_queue):
+        rows = self.put(stores, row(queue, NOW - 5 * HOUR), row(queue), start=NOW - 5 * HOUR + timedelta(minutes=17))
+        assert list(mail_queue.browse()) == list(rows)
+
+    def test_rows_of_a_clock_ahead_by_less_than_a_window_are_seen(self, stores, queue, mail_queue):
+        self.put(stores, row(queue, NOW), row(queue, NOW + HOUR))
+        assert mail_queue.size() == 2
+
+    def test_rows_without_a_browse_start_are_found(self, stores, queue, mail_queue):
+        stores.tables.v4.insert_future(row(queue, NOW - 50 * HOUR)).result()
+        assert mail_queue.size() == 1
+
+    def test_both_tables_are_read_and_a_copied_row_counts_once(self, stores, queue, mail_queue):
+        old, copied, new = row(queue, NOW - 2 * HOUR), row(queue, NOW - HOUR), row(queue)
+        self.put(stores, copied, new, start=old.place.slice_start)
+        stores.tables.v3.insert_many([old, copied])
+        assert mail_queue.size() == 3
+        assert list(mail_queue.browse()) == [old, copied, new]
+        assert [(one.live, one.dead) for one in mail_queue.slices()] == [(1, 0), (1, 0), (1, 0)]
+
+    def test_rows_of_a_larger_window_and_of_fewer_buckets_are_still_seen(self, stores, queue, mail_queue):
+        for number, configuration in enumerate((ViewConfiguration(HOUR, 1), ViewConfiguration(timedelta(minutes=10), 3))):
+            stores.tables.event_store.append(CONFIGURATION_AGGREGATE, number, events.encode(configuration, number))
+        old = row(queue, NOW - timedelta(minutes=5), name="mail-0")
+        new = row(queue, NOW - timedelta(minutes=4), name="mail-0", window=timedelta(minutes=10), buckets=3)
+        assert (old.place.bucket, new.place.bucket) == (0, 2)
+        self.put(stores, old, new)
+        assert list(mail_queue.browse()) == [old, new]
+        assert mail_queue.find(name="mail-0") == [old, new]
+        assert mail_queue.shape.largest_window == HOUR
+
+    def test_slices_count_live_and_dead(self, stores, queue, mail_queue):
+        rows = self.put(stores, *(row(queue, NOW - timedelta(hours=hour)) for hour in (7, 7, 7, 2)))
+        stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id, rows[3].enqueue_id])
+        first, second = mail_queue.slices()
+        assert (first.slice_start, first.live, first.dead) == (rows[0].place.slice_start, 2, 1)
+        assert (second.slice_start, second.live, second.dead) == (rows[3].place.slice_start, 0, 1)
+
+    @pytest.fixture
+    def three(self, stores, queue):
+        return self.put(
+            stores,
+            row(queue, NOW - 3 * HOUR, name="one", sender="Alice@Example.org", recipients=("bob@example.net", "carol@example.net")),
+            row(queue, NOW - 2 * HOUR, name="two", sender=None, recipients=("carol@example.net",)),
+            row(queue, NOW - HOUR, name="three", sender="älice@exämple.org", recipients=("dave@example.net",)),
+        )
+
+    @pytest.mark.parametrize(
+        ("wanted", "matching"),
+        [
+            (MailFilter(sender="alice@example.ORG"), [0]),
+            (MailFilter(sender="<>"), [1]),
+            (MailFilter(sender=""), [1]),
+            (MailFilter(sender="ÄLICE@exämple.org"), [2]),
+            (MailFilter(recipient="CAROL@example.net"), [0, 1]),
+            (MailFilter(recipient="car@example.net"), []),
+            (MailFilter(name="two"), [1]),
+            (MailFilter(name="Two"), []),
+            (MailFilter(older_than=2 * HOUR), [0, 1]),
+            (MailFilter(older_than=timedelta(days=400_000)), []),
+            (MailFilter(recipient="carol@example.net", sender="<>"), [1]),
+            (MailFilter(recipient="carol@example.net", older_than=timedelta(hours=2, seconds=1)), [0]),
+        ],
+    )
+    def test_delete_takes_what_matches_and_nothing_else(self, stores, queue, mail_queue, three, wanted, matching):
+        assert mail_queue.delete(wanted, dry_run=True) == len(matching)
+        assert mail_queue.size() == 3
+        assert mail_queue.delete(wanted) == len(matching)
+        assert set(stores.tables.deleted.ids(queue)) == {three[index].enqueue_id for index in matching}
+        assert mail_queue.delete(wanted) == 0
+
+    def test_delete_without_a_filter_is_refused(self, mail_queue, three):
+        with pytest.raises(BadInput, match="use clear"):
+            mail_queue.delete(MailFilter())
+        assert mail_queue.size() == 3
+
+    def test_clear_marks_every_live_mail_and_moves_nothing(self, stores, queue, mail_queue, three):
+        stores.tables.deleted.mark_many(queue, [three[0].enqueue_id])
+        start = stores.tables.browse_starts.read(queue)
+        assert mail_queue.clear() == 2
+        assert mail_queue.size() == 0
+        assert stores.tables.browse_starts.read(queue) == start
+        assert stores.tables.v4.read(queue, three[1].place, three[1].enqueue_id) == three[1]
+
+    def test_find_gives_live_mails_by_name_or_id(self, stores, queue, mail_queue, three):
+        again = row(queue, NOW, name="one")
+        self.put(stores, again)
+        assert mail_queue.find(name="one") == [three[0], again]
+        assert mail_queue.find(enqueue_id=three[1].enqueue_id) == [three[1]]
+        assert mail_queue.find(name="other", enqueue_id=three[1].enqueue_id) == []
+        stores.tables.deleted.mark_many(queue, [three[1].enqueue_id])
+        assert mail_queue.find(enqueue_id=three[1].enqueue_id) == []
+        with pytest.raises(BadInput, match="neither"):
+            mail_queue.find()
+
+    def test_content_is_header_and_body_and_a_missing_blob_is_said(self, stores, mail_queue, three):
+        item = three[0].item
+        stores.blobs.ensure_bucket()
+        stores.blobs.put(item.header_blob_id, b"Subject: \xff\n\r\n")
+        with pytest.raises(ContentMissing):
+            mail_queue.content(three[0])
+        stores.blobs.put(item.body_blob_id, b"b\x00dy")
+        assert mail_queue.content(three[0]) == b"Subject: \xff\n\r\nb\x00dy"
+
+    def remembered(self, stores, queue, rows, monkeypatch, **changes):
+        """As if a cleanup had looked at the slice of `rows` long after it was over: the first one lives, the others are dead."""
+        start = rows[0].place.slice_start
+        kept = {"live": 1, "dead": 5000, "cleaned_at": start + 3 * HOUR, "survivors": (rows[0].enqueue_id,)} | changes
+        stores.tables.deleted.mark_many(queue, [one.enqueue_id for one in rows[1:]])
+        monkeypatch.setattr(stores, "remembered_slices", lambda _: [SliceStatistic(start, **kept)])
+
+    def test_dead_rows_of_a_remembered_slice_are_not_read_again(self, stores, queue, mail_queue, monkeypatch):
+        rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(5)), row(queue))
+        self.remembered(stores, queue, rows[:5], monkeypatch)
+        asked = []
+        for table in (stores.tables.v3, stores.tables.v4):
+            for name in ("ids_of", "bare_ids_of"):
+                read = getattr(table, name)
+                spy = lambda queue, places, *rest, read=read, **named: read(queue, (asked.append(place) or place for place in places), *rest, **named)
+                monkeypatch.setattr(table, name, spy)
+        assert mail_queue.size() == 2
+        assert list(mail_queue.browse()) == [rows[0], rows[5]]
+        assert rows[5].place in asked
+        assert rows[0].place not in asked
+
+    def test_a_remembered_slice_with_few_dead_rows_is_read_so_that_a_late_insert_shows(self, stores, queue, mail_queue, monkeypatch):
+        rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
+        self.remembered(stores, queue, rows, monkeypatch, dead=2)
+        late = self.put(stores, row(queue, NOW - 9 * HOUR))
+        assert mail_queue.size() == 2
+        assert {one.enqueue_id for one in mail_queue.browse()} == {rows[0].enqueue_id, late[0].enqueue_id}
+
+    def test_a_survivor_that_was_done_or_cleaned_since_is_not_counted(self, stores, queue, mail_queue, monkeypatch):
+        rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(2)))
+        self.remembered(stores, queue, rows, monkeypatch)
+        stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id])
+        assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
+        last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].place))
+        stores.tables.v4.delete_partition(queue, rows[0].place, last_us)
+        stores.tables.deleted.drop_many(queue, [one.enqueue_id for one in rows])
+        assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
+
+    @pytest.mark.parametrize("changes", [{"cleaned_at": NOW - 9 * HOUR + timedelta(minutes=89)}, {"live": 2}])
+    def test_a_slice_that_was_looked_at_too_early_or_with_unknown_survivors_is_read(self, stores, queue, mail_queue, monkeypatch, changes):
+        rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
+        self.remembered(stores, queue, rows, monkeypatch, **changes)
+        late = self.put(stores, row(queue, NOW - 9 * HOUR))[0]
+        assert mail_queue.size() == 2
+        assert {one.enqueue_id for one in mail_queue.browse()} == {rows[0].enqueue_id, late.enqueue_id}
+
+    def test_what_changes_the_queue_reads_every_row(self, stores, queue, mail_queue, monkeypatch):
+        rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
+        self.remembered(stores, queue, rows, monkeypatch)
+        late = self.put(stores, row(queue, NOW - 9 * HOUR, name="late"))[0]
+        assert mail_queue.find(name="late") == [late]
+        assert mail_queue.delete(MailFilter(name="late"), dry_run=True) == 1
+        assert mail_queue.clear() == 2
+
+    @pytest.mark.parametrize(
+        "look", [lambda queue: queue.size(), lambda queue: len(list(queue.slices())), lambda queue: len(list(queue.browse())), lambda queue: queue.clear()]
+    )
+    def test_rows_that_a_cleanup_takes_between_two_reads_never_seem_live(self, stores, queue, mail_queue, monkeypatch, look):
+        rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
+        ids = [one.enqueue_id for one in rows]
+        stores.tables.deleted.mark_many(queue, ids)
+        checked = stores.tables.deleted.checked
+
+        def cleaned_meanwhile(queue, items):
+            drawn = list(items)
+            last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].place)) if drawn else 0
+            stores.tables.v4.delete_partition(queue, rows[0].place, last_us)
+            stores.tables.deleted.drop_many(queue, ids)
+            return checked(queue, drawn)
+
+        monkeypatch.setattr(stores.tables.deleted, "checked", cleaned_meanwhile)
+        assert look(mail_queue) == 0
+        assert not list(stores.tables.deleted.ids(queue))
+
+    def test_very_many_slices_are_found_by_the_keys_that_exist(self, stores, queue, mail_queue):
+        first = datetime(1990, 1, 1, tzinfo=UTC)
+        rows = self.put(stores, row(queue, NOW - HOUR), row(queue, NOW), start=first)
+        stores.tables.v4.insert_future(row(queue, first - HOUR)).result()
+        assert stores.tables.browse_starts.read(queue) == Start(first, stores.tables.browse_starts.read(queue).written_us)
+        assert list(mail_queue.browse()) == list(rows)

@@ -1,0 +1,169 @@
+"""What every kind of queue tables must do: run on the double in memory and on Cassandra. A subclass gives `tables` and `queue`."""
+
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from mailslice.model.mail import Place, QueueName
+from mailslice.stores.cassandra.starts import Start
+from tests.contracts.making import NOW, bare_row, full_row, row
+
+
+class TablesContract:
+    @pytest.fixture(params=["v3", "v4"])
+    def rows(self, tables, request):
+        return getattr(tables, request.param)
+
+    def test_a_full_row_comes_back_as_it_was_written(self, rows, queue):
+        written = full_row(queue)
+        rows.insert_future(written).result()
+        assert rows.read(queue, written.place, written.enqueue_id) == written
+        assert list(rows.rows(queue, written.place)) == [written]
+
+    def test_a_row_of_nulls_comes_back_with_none_and_empty(self, rows, queue):
+        written = bare_row(queue)
+        rows.insert_future(written).result()
+        assert rows.read(queue, written.place, written.enqueue_id) == written
+
+    def test_last_updated_is_cut_to_milliseconds(self, rows, queue):
+        written = row(queue, last_updated_ns=1795165687654321987)
+        rows.insert_future(written).result()
+        assert rows.read(queue, written.place, written.enqueue_id).item.mail.last_updated_ns == 1795165687654000000
+
+    def test_a_row_that_is_not_there_is_none(self, rows, queue):
+        assert rows.read(queue, row(queue).place, row(queue).enqueue_id) is None
+        assert list(rows.rows(queue, row(queue).place)) == []
+
+    def test_ids_say_when_a_row_was_enqueued_and_written(self, rows, queue):
+        first, second = row(queue), row(queue, NOW + timedelta(milliseconds=7))
+        rows.insert_future(first).result()
+        rows.insert_future(second).result()
+        found = {found.enqueue_id: found for found in rows.ids(queue, first.place)}
+        assert {key: value.enqueued_time for key, value in found.items()} == {first.enqueue_id: first.enqueued_time, second.enqueue_id: second.enqueued_time}
+        assert found[first.enqueue_id].written_us < found[second.enqueue_id].written_us
+
+    def test_rows_of_one_partition_are_not_in_another(self, rows, queue):
+        written = row(queue, name="mail-1", buckets=2)
+        rows.insert_future(written).result()
+        place = written.place
+        for other in (Place(place.slice_start, 0), Place(place.slice_start - timedelta(hours=1), 1)):
+            assert list(rows.rows(queue, other)) == []
+        assert place.bucket == 1
+        assert list(rows.rows(QueueName(queue + "-other"), place)) == []
+
+    def test_many_partitions_are_read_in_order_and_empty_ones_too(self, rows, queue):
+        written = [row(queue, NOW + timedelta(hours=hour)) for hour in (0, 2)]
+        assert rows.insert_many(written) == 2
+        places = [Place(written[0].place.slice_start + timedelta(hours=hour), 0) for hour in range(3)]
+        assert list(rows.rows_of(queue, places)) == [(places[0], [written[0]]), (places[1], []), (places[2], [written[1]])]
+        assert [(place, [found.enqueue_id for found in ids]) for place, ids in rows.ids_of(queue, places, ordered=True)] == [
+            (places[0], [written[0].enqueue_id]),
+            (places[1], []),
+            (places[2], [written[1].enqueue_id]),
+        ]
+        assert dict(rows.bare_ids_of(queue, places)) == {places[0]: [written[0].enqueue_id], places[1]: [], places[2]: [written[1].enqueue_id]}
+
+    def test_some_rows_are_read_by_their_ids(self, rows, queue):
+        written = [row(queue, name=f"mail-{number}") for number in range(250)]
+        rows.insert_many(written)
+        wanted = [one.enqueue_id for one in written[:205]]
+        found = list(rows.some(queue, [(written[0].place, [*wanted, uuid4()])]))
+        assert {one.enqueue_id: one for one in found} == {one.enqueue_id: one for one in written[:205]}
+        assert len(found) == 205
+
+    def test_which_of_some_ids_have_a_row_is_read_without_the_others(self, rows, queue):
+        written = [row(queue, name=f"mail-{number}") for number in range(120)]
+        rows.insert_many(written)
+        wanted = [(written[0].place, [one.enqueue_id for one in written[:101]]), (Place(written[0].place.slice_start, 5), [written[0].enqueue_id])]
+        found = list(rows.some_ids(queue, wanted, ordered=True))
+        assert {one.enqueue_id for place, page in found for one in page if place == written[0].place} == set(wanted[0][1])
+        assert [page for place, page in found if place.bucket == 5] == [[]]
+
+    def test_a_row_is_found_in_whichever_place_it_is(self, rows, queue):
+        written = row(queue)
+        rows.insert_future(written).result()
+        places = [Place(written.place.slice_start + timedelta(hours=hour), 0) for hour in range(-3, 3)]
+        assert list(rows.find(queue, places, written.enqueue_id)) == [written]
+        assert list(rows.find(queue, places[:3], written.enqueue_id)) == []
+
+    def test_deleting_a_partition_spares_what_was_written_later(self, rows, queue):
+        first, late = row(queue), row(queue)
+        rows.insert_future(first).result()
+        written_us = next(iter(rows.ids(queue, first.place))).written_us
+        rows.insert_future(late).result()
+        rows.delete_partition(queue, first.place, written_us)
+        assert list(rows.rows(queue, first.place)) == [late]
+
+    def test_places_are_those_of_the_queue_that_hold_rows(self, rows, queue):
+        written = [row(queue, NOW + timedelta(hours=hour)) for hour in range(3)]
+        rows.insert_many([*written, row(QueueName(queue + "-other"), NOW + timedelta(hours=9))])
+        rows.delete_partition(queue, written[0].place, next(iter(rows.ids(queue, written[0].place))).written_us)
+        assert set(rows.places(queue)) == {written[1].place, written[2].place}
+
+    def test_v3_and_v4_are_apart(self, tables, queue):
+        written = row(queue)
+        tables.v3.insert_future(written).result()
+        assert tables.v4.read(queue, written.place, written.enqueue_id) is None
+
+    def test_a_mark_is_seen_in_its_queue_only(self, tables, queue):
+        marked, other = row(queue).enqueue_id, row(queue).enqueue_id
+        tables.deleted.mark_future(queue, marked).result()
+        assert tables.deleted.is_marked(queue, marked)
+        assert tables.deleted.is_marked_future(queue, marked).result()
+        assert not list(tables.deleted.is_marked_future(queue, other).result())
+        assert not tables.deleted.is_marked(queue, other)
+        assert not tables.deleted.is_marked(QueueName(queue + "-other"), marked)
+
+    def test_marks_of_many_ids_are_found_among_more(self, tables, queue):
+        ids = [row(queue).enqueue_id for _ in range(350)]
+        assert tables.deleted.mark_many(queue, ids[:333]) == 333
+        assert tables.deleted.marked(queue, iter(ids)) == set(ids[:333])
+        assert set(tables.deleted.ids(queue)) == set(ids[:333])
+
+    def test_checked_gives_items_back_in_their_order_with_the_marked_among_them(self, tables, queue):
+        ids = [row(queue).enqueue_id for _ in range(250)]
+        tables.deleted.mark_many(queue, ids[::2])
+        checked = list(tables.deleted.checked(queue, ((enqueue_id, number) for number, enqueue_id in enumerate(ids))))
+        assert [item for items, _ in checked for item in items] == [(enqueue_id, number) for number, enqueue_id in enumerate(ids)]
+        assert set().union(*(marked for _, marked in checked)) == set(ids[::2])
+
+    def test_dropped_marks_are_gone_and_others_stay(self, tables, queue):
+        ids = [row(queue).enqueue_id for _ in range(5)]
+        tables.deleted.mark_many(queue, ids)
+        assert tables.deleted.drop_many(queue, ids[:3]) == 3
+        assert tables.deleted.marked(queue, ids) == set(ids[3:])
+
+    @pytest.fixture(params=["browse_starts", "content_starts"])
+    def starts(self, tables, request):
+        return getattr(tables, request.param)
+
+    def test_a_start_is_written_once_by_insert_first(self, starts, queue):
+        assert starts.read(queue) is None
+        assert starts.insert_first(queue, NOW)
+        assert not starts.insert_first(queue, NOW + timedelta(hours=1))
+        assert starts.read(queue).value == NOW
+
+    def test_a_start_written_with_an_older_write_time_is_not_seen(self, starts, queue):
+        starts.write(queue, NOW, 1_000_000)
+        starts.write(queue, NOW + timedelta(hours=1), 999_999)
+        assert starts.read(queue) == Start(NOW, 1_000_000)
+        starts.write(queue, NOW + timedelta(hours=2), 1_000_001)
+        assert starts.read(queue) == Start(NOW + timedelta(hours=2), 1_000_001)
+
+    def test_browse_start_and_content_start_are_apart(self, tables, queue):
+        tables.browse_starts.insert_first(queue, NOW)
+        assert tables.content_starts.read(queue) is None
+
+    def test_events_are_appended_once_each(self, tables, queue):
+        store = tables.event_store
+        assert store.events(queue) == []
+        assert store.append(queue, 0, "first")
+        assert not store.append(queue, 0, "other")
+        assert store.append(queue, 1, "second")
+        assert store.events(queue) == [(0, "first"), (1, "second")]
+
+
+def some_queue() -> QueueName:
+    """A queue that no other test uses."""
+    return QueueName(f"q-{UUID(int=uuid4().int).hex[:12]}")

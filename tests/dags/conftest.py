@@ -1,0 +1,41 @@
+"""The DAG files, parsed in a process of their own: what they import and how long it takes is part of what is tested. No database, no scheduler."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Airflow makes its home when it is imported, and test_steps.py imports it here: not in the user's home.
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="mailslice-airflow-"))
+
+
+def parse(home, **environ):
+    """What `parse_dags.py` says of the DAG files."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAILSLICE_", "AIRFLOW"))}
+    given = {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PYTHONPATH": str(ROOT / "include"),
+        **environ,
+    }
+    script = Path(__file__).with_name("parse_dags.py")
+    done = subprocess.run([sys.executable, script, ROOT / "dags"], env=clean | given, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
+def parsed(tmp_path_factory):
+    return parse(tmp_path_factory.mktemp("airflow"))
+
+
+@pytest.fixture(scope="session")
+def parsed_quiet(tmp_path_factory):
+    """Where no schedule fires by itself."""
+    return parse(tmp_path_factory.mktemp("airflow"), MAILSLICE_STACK_SCHEDULES="off")

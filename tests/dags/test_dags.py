@@ -1,0 +1,143 @@
+"""Every DAG file: it parses, quickly and without heavy imports, has the five steps in order, and says what it does."""
+
+import ast
+
+import pytest
+
+from mailslice.duty.registry import load, names
+from tests.dags.conftest import ROOT
+
+DUTIES = {"queue_cleanup": "cleanup", "queue_size": "size"}
+IN_SPARK = {"queue_cleanup": {"plan_cleanup", "apply_cleanup"}, "queue_size": {"plan_size"}}
+AIRFLOW_ONLY = {"queues"}
+
+
+def chain(noun):
+    return ["list_queues", f"plan_{noun}", "check_plan", f"apply_{noun}", "verify", "report"]
+
+
+def test_every_file_parses(parsed):
+    assert parsed["errors"] == {}
+
+
+def test_these_are_the_dags_and_each_duty_has_one(parsed):
+    assert sorted(parsed["dags"]) == sorted(DUTIES) == names()
+
+
+def test_parsing_is_quick_and_imports_nothing_heavy(parsed):
+    assert parsed["heavy"] == []
+    assert parsed["seconds"] < 2
+
+
+@pytest.mark.parametrize(("dag", "noun"), DUTIES.items())
+def test_the_five_steps_stand_in_order_one_chain_a_queue(parsed, dag, noun):
+    tasks = parsed["dags"][dag]["tasks"]
+    order = chain(noun)
+    assert sorted(tasks) == sorted(order)
+    assert [sorted(tasks[task]["upstream"]) for task in order] == [[], ["list_queues"], *(sorted(["list_queues", before]) for before in order[1:-1])]
+    assert parsed["dags"][dag]["group_upstream"] == ["list_queues"]
+    assert parsed["dags"][dag]["mapped"] == "MappedTaskGroup"
+    assert parsed["dags"][dag]["in_group"] == sorted(order[1:])
+
+
+@pytest.mark.parametrize(("dag", "noun"), DUTIES.items())
+def test_only_the_report_runs_after_a_failure(parsed, dag, noun):
+    triggers = {task: about["trigger"] for task, about in parsed["dags"][dag]["tasks"].items()}
+    assert triggers == {task: "all_done" if task == "report" else "all_success" for task in chain(noun)}
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_spark_steps_share_the_pool_and_know_their_duty(parsed, dag):
+    spark = {task: about for task, about in parsed["dags"][dag]["tasks"].items() if about["type"] == "SparkStep"}
+    assert set(spark) == IN_SPARK[dag]
+    assert {(about["pool"], about["duty"], about["step"] == task.split("_")[0]) for task, about in spark.items()} == {("spark", dag, True)}
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_the_ui_shows_queue_names_instead_of_indexes(parsed, dag):
+    tasks = parsed["dags"][dag]["tasks"]
+    assert all("queue" in about["names"] or "op_args" in about["names"] for task, about in tasks.items() if task != "list_queues")
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_only_a_store_that_is_away_is_tried_again(parsed, dag):
+    for about in parsed["dags"][dag]["tasks"].values():
+        assert about["retries"] > 0
+        assert about["policy"] == [["mailslice.model.errors.TryAgain", "retry"]]
+        assert about["otherwise"] == "fail"
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_runs_are_bounded_and_failures_are_told(parsed, dag):
+    about = parsed["dags"][dag]
+    assert (about["catchup"], about["max_active_runs"], about["callback"]) == (False, 1, "DutyNotifier")
+    assert all(0 < task["timeout"] <= about["timeout"] for task in about["tasks"].values())
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_the_report_tells_its_asset(parsed, dag):
+    outlets = {task: about["outlets"] for task, about in parsed["dags"][dag]["tasks"].items() if about["outlets"]}
+    assert outlets == {"report": [f"mailslice://queue/{DUTIES[dag]}"]}
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_the_text_says_purpose_dangers_params_and_an_example(parsed, dag):
+    doc = parsed["dags"][dag]["doc"]
+    assert doc.startswith("### ")
+    for part in ("**Dangers.**", "**Params.**", "**Example**", f"airflow dags trigger {dag}", f"mailslice duty run {dag}"):
+        assert part in doc
+    for param in parsed["dags"][dag]["params"]:
+        assert f"`{param}`" in doc
+
+
+def test_params_of_the_cleanup_form(parsed):
+    assert parsed["dags"]["queue_cleanup"]["params"] == {"queues": [], "dry_run": False, "grace": None, "reason": None, "max_share": 0}
+    schemas = parsed["dags"]["queue_cleanup"]["schemas"]
+    assert (schemas["queues"]["type"], schemas["queues"]["items"]) == (["null", "array"], {"type": "string"})
+    assert (schemas["max_share"]["minimum"], schemas["max_share"]["maximum"]) == (0, 1)
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_the_duty_takes_what_the_form_gives_and_has_the_same_defaults(parsed, dag):
+    given = {name: value for name, value in parsed["dags"][dag]["params"].items() if name not in AIRFLOW_ONLY}
+    assert load(dag).params.parse(given) == load(dag).params()
+
+
+@pytest.mark.parametrize(
+    ("text", "good"), [("90s", True), ("15m", True), (" 1 h ", True), ("PT1H", True), ("", True), ("soon", False), ("5", False), ("-1s", False)]
+)
+def test_the_form_refuses_what_is_no_duration(parsed, text, good):
+    import re
+
+    pattern = parsed["dags"]["queue_cleanup"]["schemas"]["grace"]["pattern"]
+    assert bool(re.search(pattern, text)) is good
+
+
+def test_the_cleanup_is_nightly_and_a_backfill_has_slices_to_work_on(parsed):
+    about = parsed["dags"]["queue_cleanup"]
+    assert about["fires_by_itself"]
+    assert about["backfilled"] == ["2026-11-01T02:15:00+00:00", "2026-11-02T02:15:00+00:00"]
+
+
+def test_the_size_is_measured_every_quarter_of_an_hour(parsed):
+    assert parsed["dags"]["queue_size"]["backfilled"] == ["2026-11-01T00:00:00+00:00", "2026-11-01T00:15:00+00:00"]
+    assert parsed["dags"]["queue_size"]["fires_by_itself"]
+
+
+@pytest.mark.parametrize("dag", DUTIES)
+def test_with_schedules_off_nothing_fires_by_itself_and_backfills_still_work(parsed, parsed_quiet, dag):
+    quiet = parsed_quiet["dags"][dag]
+    assert parsed_quiet["errors"] == {}
+    assert not quiet["fires_by_itself"]
+    assert quiet["periodic"]
+    assert quiet["backfilled"] == parsed["dags"][dag]["backfilled"]
+
+
+def test_dag_files_hold_no_logic():
+    for file in (ROOT / "dags").glob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        assert [function.name for function in functions] == [file.stem]
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.If | ast.For | ast.While | ast.Try)]
+        imported = {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert imported <= {"airflow", "datetime", "mailslice"}

@@ -1,0 +1,215 @@
+"""The code behind the tasks, with a context as Airflow gives it: requests, Spark steps, failures, notifiers."""
+
+import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+
+from mailslice.duty.airflow import notifier, road, spark_step
+from mailslice.duty.airflow.notifier import DutyNotifier, channels, message_of
+from mailslice.duty.airflow.request import duty_params, request_of, who
+from mailslice.duty.airflow.spark_step import SparkStep
+from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
+from mailslice.model.settings import DutySettings, load_settings
+
+
+def context(run_type="manual", user="alice", **params):
+    dag_run = SimpleNamespace(
+        run_id="manual__1",
+        run_type=SimpleNamespace(value=run_type),
+        triggering_user_name=user,
+        data_interval_start=datetime(2026, 11, 1, 2, 15, tzinfo=UTC),
+        data_interval_end=datetime(2026, 11, 2, 2, 15, tzinfo=UTC),
+    )
+    return {"dag_run": dag_run, "params": params}
+
+
+def test_every_task_and_every_retry_of_a_dag_run_is_the_same_run():
+    one, again = (request_of(context(queues=["spool"]), "queue_cleanup", "spool") for _ in range(2))
+    assert one == again
+    assert one.dag_run == "manual__1"
+    assert request_of(context(), "queue_cleanup", "outgoing").run != one.run
+    assert request_of(context(), "queue_size", "spool").run != one.run
+
+
+def test_params_that_were_left_empty_are_left_to_the_duty_and_queues_are_not_its_business():
+    assert duty_params(context(queues=["a"], dry_run=False, grace="", reason=None, max_share=0)) == {"dry_run": False, "max_share": 0}
+
+
+def test_only_a_backfill_is_held_to_the_slices_of_its_interval():
+    assert duty_params(context("backfill")) == {"slices_from": "2026-11-01T02:15:00+00:00", "slices_before": "2026-11-02T02:15:00+00:00"}
+    for run_type in ("manual", "scheduled", "asset_triggered"):
+        assert duty_params(context(run_type)) == {}
+
+
+def test_who_asked_is_the_user_or_the_kind_of_run():
+    assert who(context(user="alice")) == "alice"
+    assert who(context("scheduled", user=None)) == "scheduled"
+
+
+@pytest.fixture
+def step(monkeypatch):
+    monkeypatch.setattr(spark_step.Connection, "get", classmethod(lambda _cls, _name: SimpleNamespace(host="local[2]")))
+    return SparkStep(task_id="apply_cleanup", duty="queue_cleanup", step="apply", mail_queue="spool")
+
+
+def fail_with(monkeypatch, step, code):
+    def execute(self, _context):
+        self._hook = SimpleNamespace(_submit_sp=SimpleNamespace(returncode=code))
+        raise AirflowException("Cannot execute: spark-submit")
+
+    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", execute)
+    return step
+
+
+def test_the_job_is_told_run_queue_who_and_params(monkeypatch, step):
+    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    step.execute(context(queues=["spool"], reason="because"))
+    assert step.application.endswith("/jobs/queue_cleanup.py")
+    assert step.application_args[:3] == ["apply", "--queue", "spool"]
+    given = dict(zip(step.application_args[1::2], step.application_args[2::2], strict=True))
+    assert given["--run"] == request_of(context(), "queue_cleanup", "spool").run
+    assert (given["--dag-run"], given["--who"], json.loads(given["--params"])) == ("manual__1", "alice", {"reason": "because"})
+    assert all("password" not in name.lower() and "secret" not in name.lower() for name in step.env_vars)
+
+
+@pytest.mark.parametrize(("master", "address"), [("local[*]", "127.0.0.1"), ("spark://127.0.0.1:7077", "127.0.0.1"), ("spark://cluster", None)])
+def test_a_driver_on_loopback_binds_to_loopback(monkeypatch, step, master, address):
+    monkeypatch.setattr(spark_step.Connection, "get", classmethod(lambda _cls, _name: SimpleNamespace(host=master)))
+    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    step.execute(context())
+    assert step.env_vars.get("SPARK_LOCAL_IP") == address
+
+
+def test_a_dry_run_skips_apply_and_nothing_else(monkeypatch, step):
+    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    with pytest.raises(AirflowSkipException, match="dry run"):
+        step.execute(context(dry_run=True))
+    SparkStep(task_id="plan_cleanup", duty="queue_cleanup", step="plan", mail_queue="spool").execute(context(dry_run=True))
+
+
+def test_a_store_that_is_away_may_be_tried_again(monkeypatch, step):
+    with pytest.raises(StoreUnavailable, match="queue_cleanup apply of queue 'spool': a store is unavailable"):
+        fail_with(monkeypatch, step, 4).execute(context())
+
+
+@pytest.mark.parametrize(("code", "says"), [(3, "was refused"), (2, r"failed \(exit code 2\)"), (1, r"failed \(exit code 1\)"), (137, "exit code 137")])
+def test_every_other_failure_is_final(monkeypatch, step, code, says):
+    with pytest.raises(AirflowFailException, match=says):
+        fail_with(monkeypatch, step, code).execute(context())
+
+
+@pytest.mark.parametrize("host", [None, "", "missing"])
+def test_without_a_master_nothing_is_submitted_to_yarn(monkeypatch, step, host):
+    def get(_cls, _name):
+        if host == "missing":
+            raise AirflowNotFoundException("no such connection")
+        return SimpleNamespace(host=host)
+
+    monkeypatch.setattr(spark_step.Connection, "get", classmethod(get))
+    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: pytest.fail("submitted"))
+    with pytest.raises(AirflowFailException, match="connection 'spark_default' is missing or names no master"):
+        step.execute(context())
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"), [(GateFailed("not true: 'No mail...'"), AirflowFailException), (StoreUnavailable("Cassandra at x"), StoreUnavailable)]
+)
+def test_a_gate_that_fails_is_final_and_a_store_that_is_away_is_not(monkeypatch, raised, seen):
+    def run_step(*_):
+        raise raised
+
+    monkeypatch.setattr("mailslice.duty.road.run_step", run_step)
+    monkeypatch.setattr(road, "get_current_context", context)
+    with pytest.raises(seen, match=str(raised)[:12]):
+        road._run("queue_cleanup", "check", "spool")
+
+
+class States:
+    """A task instance whose run has these states."""
+
+    dag_id, run_id, map_index = "queue_cleanup", "r", 1
+
+    def __init__(self, states):
+        self.states = states
+
+    def get_task_states(self, **_):
+        return {"r": self.states}
+
+
+def test_failed_steps_are_those_of_this_queue_by_name():
+    before = ["plan_cleanup", "check_plan", "apply_cleanup", "verify"]
+    states = {"plan_cleanup_1": "success", "check_plan_1": "failed", "apply_cleanup_1": "upstream_failed", "verify_1": "upstream_failed"}
+    assert road.failed_steps({"ti": States(states)}, before) == ["check_plan"]
+    assert road.failed_steps({"ti": States(dict.fromkeys(states, "skipped"))}, before) == []
+
+
+def test_what_a_task_keeps_is_small():
+    assert road._told({"run": "r", "slices": [1] * 1000, "seconds": 1.5, "oldest": None, "shape": {}}) == {"run": "r", "seconds": 1.5, "oldest": None}
+
+
+def failure():
+    run = SimpleNamespace(dag_id="queue_cleanup", run_id="scheduled__1")
+    return {"dag_run": run, "ti": SimpleNamespace(task_id="check_plan"), "exception": ValueError("<b>no</b>")}
+
+
+def test_a_message_names_dag_run_task_and_reason():
+    assert message_of(failure()) == {
+        "dag": "queue_cleanup",
+        "run": "scheduled__1",
+        "task": "check_plan",
+        "reason": "<b>no</b>",
+        "text": "queue_cleanup run scheduled__1, task check_plan: <b>no</b>",
+    }
+
+
+def test_the_little_that_a_missed_deadline_tells_is_enough():
+    told = message_of({"dag_run": {"dag_id": "queue_cleanup", "dag_run_id": "s1"}, "deadline": {"id": 1}})
+    assert told["text"] == "queue_cleanup run s1: deadline missed"
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"MAILSLICE_DUTY_NOTIFY": "log,pager"}, "'pager' is no notifier; allowed: log, email, webhook"),
+        ({"MAILSLICE_DUTY_NOTIFY": "email"}, "MAILSLICE_DUTY_NOTIFY_EMAIL is empty"),
+        ({"MAILSLICE_DUTY_NOTIFY": "webhook"}, "MAILSLICE_DUTY_NOTIFY_WEBHOOK is empty"),
+        ({"MAILSLICE_DUTY_NOTIFY_WEBHOOK": "file:///etc/passwd"}, "allowed: a URL of http or https"),
+    ],
+)
+def test_a_channel_that_cannot_work_is_named(environment, says, tmp_path):
+    with pytest.raises(BadSetting, match=says):
+        channels(load_settings(environment, tmp_path / "none").duty)
+
+
+def test_the_webhook_url_is_a_secret():
+    settings = load_settings({"MAILSLICE_DUTY_NOTIFY_WEBHOOK": "https://hooks.example/T0KEN"})
+    assert "T0KEN" not in repr(settings)
+
+
+def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(monkeypatch, caplog):
+    sent = []
+
+    class Answer:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    def urlopen(request, timeout):
+        sent.append((request.full_url, json.loads(request.data), timeout))
+        return Answer()
+
+    settings = DutySettings(notify="email,webhook,log", notify_email="ops@example.org", notify_webhook="https://hooks.example/x")
+    monkeypatch.setattr("mailslice.duty.airflow.notifier.urlopen", urlopen)
+    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings))
+    monkeypatch.setitem(notifier._SPEAK, "email", lambda *_: 1 / 0)
+    DutyNotifier().notify(failure())
+    assert [(url, message["task"]) for url, message, _ in sent] == [("https://hooks.example/x", "check_plan")]
+    assert [record.message for record in caplog.records if record.name == notifier.__name__] == [
+        "notifier email could not speak",
+        "queue_cleanup run scheduled__1, task check_plan: <b>no</b>",
+    ]

@@ -1,0 +1,73 @@
+"""Our DDL is our own text; what Cassandra makes of it must be what James made (tests/golden/ddl)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.names import QueueTable
+from mailslice.stores.cassandra import ddl
+from mailslice.stores.cassandra.session import CassandraSession
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "ddl"
+
+
+def described(text: str) -> dict[str, str]:
+    """Table name -> its CREATE TABLE, without the keyspace's name and with equal blanks."""
+    tables = re.findall(r"CREATE TABLE \w+\.(\w+) (\(.*?);", text, re.DOTALL)
+    return {name: " ".join(body.split()) for name, body in tables}
+
+
+@pytest.fixture(scope="module")
+def session(fresh_module):
+    with CassandraSession(fresh_module.settings.cassandra) as session:
+        yield session
+
+
+@pytest.mark.parametrize(("table", "golden"), [(QueueTable.V4, "queue_v4.cql"), (QueueTable.V3, "queue_v3.cql")])
+def test_created_tables_are_described_as_james_own(session, table, golden):
+    ddl.create_queue_tables(session, table)
+    ours = described("\n".join(row[3] for row in session.execute(f"DESCRIBE KEYSPACE {session.settings.keyspace}") if row[1] == "table"))
+    james = described((GOLDEN / golden).read_text())
+    wanted = ddl.queue_tables(table)
+    assert len(wanted) == 5
+    for name in wanted:
+        if name in james:
+            assert without_snapshot(ours[name]) == without_snapshot(james[name])
+        else:
+            assert table is QueueTable.V3
+            assert name == "contentstart"
+
+
+def without_snapshot(create: str) -> str:
+    """James 3.5's event store has no snapshot yet; the column is created as James 3.8 does."""
+    return create.replace("snapshot int static, ", "")
+
+
+def test_what_exists_is_left_alone(session):
+    ddl.create_queue_tables(session, QueueTable.V4)
+    assert ddl.create_queue_tables(session, QueueTable.V4) == ()
+
+
+def test_a_missing_keyspace_is_created_with_the_given_replication(session, fresh_module):
+    name = fresh_module.settings.cassandra.keyspace + "_new"
+    try:
+        ddl.create_keyspace(session, name, "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}")
+        assert "NetworkTopologyStrategy" in ddl.replication_of(session, name)
+        ddl.create_keyspace(session, name, "")
+        assert "NetworkTopologyStrategy" in ddl.replication_of(session, name)
+    finally:
+        session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+def test_a_replication_that_is_no_map_is_refused(session):
+    with pytest.raises(BadSetting, match=r"MAILSLICE_OWN_REPLICATION=.*is not a CQL map"):
+        ddl.create_keyspace(session, "never_made", "{'class': 'SimpleStrategy'} AND durable_writes = false; DROP")
+    assert ddl.replication_of(session, "never_made") is None
+
+
+def test_on_several_nodes_nobody_guesses_a_replication(session, monkeypatch):
+    monkeypatch.setattr(type(session.cluster.metadata), "all_hosts", lambda _: ["a", "b", "c"])
+    with pytest.raises(BadSetting, match=r"never_made is missing on 3 nodes.*MAILSLICE_OWN_REPLICATION"):
+        ddl.create_keyspace(session, "never_made", "")

@@ -1,0 +1,188 @@
+"""mailslice's own tables."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from time import sleep
+from uuid import uuid4
+
+import pytest
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.mail import Place
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.ddl import replication_of
+from mailslice.stores.cassandra.own import DelayedMail, PendingMark, QueueSample, RunRow, SliceStatistic, own_tables
+from tests.contracts.tables import some_queue
+
+NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module):
+    with open_stores(fresh_module.settings) as stores:
+        yield stores
+
+
+@pytest.fixture
+def own(stores):
+    return stores.own
+
+
+@pytest.fixture
+def queue():
+    return some_queue()
+
+
+def run_row(queue, run="r1", minutes=0, duty="queue_cleanup"):
+    return RunRow(run, duty, queue, NOW + minutes * MINUTE, "done", '{"é":1}', "dag-1", "alice", "because", "sha", NOW + DAY)
+
+
+def test_a_run_is_read_as_it_was_saved(own, queue):
+    row = run_row(queue, run=f"run-{queue}")
+    own.runs.save(row, DAY)
+    assert own.runs.get(row.run) == row
+    assert own.runs.list("queue_cleanup", queue) == [row]
+    bare = RunRow(f"bare-{queue}", "queue_size", queue, NOW, "running")
+    own.runs.save(bare, DAY)
+    assert own.runs.get(bare.run) == bare
+    assert own.runs.get("no such run") is None
+
+
+def test_a_run_saved_again_is_one_row(own, queue):
+    own.runs.save(run_row(queue), DAY)
+    own.runs.save(replace(run_row(queue), status="failed"), DAY)
+    assert [row.status for row in own.runs.list(queue=queue)] == ["failed"]
+
+
+def test_runs_are_listed_newest_first_by_duty_and_queue(own, queue):
+    other = some_queue()
+    for minutes, duty, name in ((1, "queue_cleanup", queue), (3, "queue_size", queue), (2, "queue_cleanup", other), (4, "queue_cleanup", queue)):
+        own.runs.save(run_row(name, f"{queue}-{minutes}", minutes, duty), DAY)
+    mine = lambda rows: [row.run.removeprefix(queue + "-") for row in rows if row.run.startswith(queue)]
+    assert mine(own.runs.list(limit=1000)) == ["4", "3", "2", "1"]
+    assert mine(own.runs.list("queue_cleanup", queue)) == ["4", "1"]
+    assert mine(own.runs.list("queue_cleanup", queue, limit=1)) == ["4"]
+    assert mine(own.runs.list(queue=queue)) == ["4", "3", "1"]
+    own.runs.delete(run_row(queue, f"{queue}-4", 4))
+    assert mine(own.runs.list("queue_cleanup", queue)) == ["1"]
+
+
+def test_a_run_goes_with_its_retention(own, queue):
+    own.runs.save(run_row(queue), timedelta(seconds=1))
+    own.runs.save(run_row(queue, "r2"), timedelta(days=100_000))
+    sleep(2.1)
+    assert [row.run for row in own.runs.list(queue=queue)] == ["r2"]
+
+
+def test_a_lock_has_one_owner(own, queue):
+    assert own.locks.acquire(queue, "a", MINUTE) == "a"
+    assert own.locks.acquire(queue, "b", MINUTE) == "a"
+    assert own.locks.acquire(queue, "a", MINUTE) == "a"
+    assert (own.locks.renew(queue, "b", MINUTE), own.locks.release(queue, "b")) == (False, False)
+    assert own.locks.holder(queue) == "a"
+    assert own.locks.renew(queue, "a", MINUTE)
+    assert own.locks.release(queue, "a")
+    assert own.locks.holder(queue) is None
+    assert own.locks.acquire(queue, "b", MINUTE) == "b"
+
+
+def test_a_dead_owners_lock_is_free_after_its_ttl(own, queue):
+    assert own.locks.acquire(queue, "a", timedelta(seconds=1)) == "a"
+    sleep(2.1)
+    assert own.locks.holder(queue) is None
+    assert not own.locks.renew(queue, "a", MINUTE)
+    assert own.locks.acquire(queue, "b", MINUTE) == "b"
+
+
+def test_a_renewed_lock_outlives_its_first_ttl(own, queue):
+    assert own.locks.acquire(queue, "a", timedelta(seconds=2)) == "a"
+    assert own.locks.renew(queue, "a", MINUTE)
+    sleep(3.1)
+    assert own.locks.acquire(queue, "b", MINUTE) == "a"
+
+
+def delayed(**changes):
+    mail = DelayedMail(uuid4(), NOW, uuid4(), published=False, place=Place(NOW.replace(microsecond=0), 3), message=b"\x00{}")
+    return replace(mail, **changes)
+
+
+def test_a_delayed_mail_is_read_as_it_was_written(own, queue):
+    for mail in (delayed(), delayed(place=None)):
+        own.delayed_mails.write_future(queue, mail).result()
+        found = own.delayed_mails.read(queue, mail.enqueue_id)
+        assert replace(found, written_us=0) == mail
+        assert own.delayed_mails.row(own.delayed_mails.read_future(queue, mail.enqueue_id).result().one()) == found
+    assert own.delayed_mails.read(queue, uuid4()) is None
+    assert own.delayed_mails.read(some_queue(), mail.enqueue_id) is None
+
+
+def test_the_next_step_of_a_slow_clock_is_not_lost(own, queue):
+    ahead = 1_000_000 * 3600
+    first = delayed(written_us=int(datetime.now(UTC).timestamp() * 1e6) + ahead)
+    own.delayed_mails.write_future(queue, first).result()
+    read = own.delayed_mails.read(queue, first.enqueue_id)
+    second = replace(read, token=uuid4())
+    own.delayed_mails.write_future(queue, second).result()
+    assert own.delayed_mails.read(queue, first.enqueue_id).token == second.token
+    own.delayed_mails.close_future(queue, first.enqueue_id, second.token, read.written_us + 1).result()
+    assert own.delayed_mails.read(queue, first.enqueue_id).published
+
+
+def test_a_closed_mail_is_remembered_without_its_message(own, queue):
+    mail = delayed()
+    own.delayed_mails.write_future(queue, mail).result()
+    own.delayed_mails.close_future(queue, mail.enqueue_id, mail.token, own.delayed_mails.read(queue, mail.enqueue_id).written_us).result()
+    found = own.delayed_mails.read(queue, mail.enqueue_id)
+    assert (found.published, found.message, found.due, found.token) == (True, b"", None, mail.token)
+
+
+def test_all_delayed_mails_of_a_queue_are_listed(own, queue):
+    mails = [delayed() for _ in range(60)]
+    for mail in mails:
+        own.delayed_mails.write_future(queue, mail).result()
+    own.delayed_mails.delete_future(queue, mails[0].enqueue_id).result()
+    assert {mail.enqueue_id for mail in own.delayed_mails.rows(queue)} == {mail.enqueue_id for mail in mails[1:]}
+
+
+def test_an_older_sample_never_replaces_a_newer(own, queue):
+    assert own.queue_samples.read(queue) is None
+    newer, older = QueueSample(NOW, NOW + timedelta(seconds=15)), QueueSample(NOW - DAY, NOW - DAY + timedelta(seconds=15))
+    own.queue_samples.save(queue, newer)
+    own.queue_samples.save(queue, older)
+    assert own.queue_samples.read(queue) == newer
+
+
+def test_pending_marks_are_listed_oldest_first_until_they_are_dropped(own, queue):
+    late, early = PendingMark("r2", "/plans/r2", "sha2", 2**40, NOW), PendingMark("r1", "/plans/r1", "sha1", 1, NOW - DAY)
+    own.pending_marks.save(queue, late)
+    own.pending_marks.save(queue, early)
+    assert own.pending_marks.list(queue) == [early, late]
+    own.pending_marks.delete(queue, "r1")
+    assert own.pending_marks.list(queue) == [late]
+
+
+def test_slice_statistics_are_kept_by_time(own, queue):
+    first, second = SliceStatistic(NOW, 1, 9_999, NOW + DAY, (uuid4(),)), SliceStatistic(NOW + DAY, 0, 0, NOW + DAY)
+    own.slice_statistics.save(queue, second)
+    own.slice_statistics.save(queue, first)
+    assert list(own.slice_statistics.list(queue)) == [first, second]
+    own.slice_statistics.delete_before(queue, second.slice_start)
+    assert list(own.slice_statistics.list(queue)) == [second]
+
+
+def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_module):
+    name = fresh_module.settings.own.keyspace + "_x"
+    settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=name).settings
+    try:
+        own_tables(stores.cassandra, settings).locks.acquire("l", "a", MINUTE)
+        assert replication_of(stores.cassandra, name) == replication_of(stores.cassandra, settings.cassandra.keyspace)
+    finally:
+        stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+def test_james_keyspace_is_never_taken_for_our_own(stores, fresh_module):
+    same = fresh_module.settings.cassandra.keyspace.upper()
+    with pytest.raises(BadSetting, match=f"MAILSLICE_OWN_KEYSPACE={same} is James' keyspace"):
+        own_tables(stores.cassandra, fresh_module.but(MAILSLICE_OWN_KEYSPACE=same).settings)

@@ -1,0 +1,176 @@
+"""The session: what it gives, and how it fails."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cassandra.io.libevreactor import LibevConnection
+
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.settings import CassandraSettings
+from mailslice.stores.cassandra.session import PAGE_ROWS, CassandraSession
+from tests.services.cassandra.fake_servers import Wire, listening, mute, refusing_password
+
+COUNT = "SELECT release_version FROM system.local WHERE key = ?"
+
+
+@pytest.fixture(scope="module")
+def session(fresh_module):
+    with CassandraSession(fresh_module.settings.cassandra) as session:
+        session.execute(f"CREATE TABLE {session.settings.keyspace}.numbers (half int, number int, PRIMARY KEY (half, number))")
+        insert = session.prepare(f"INSERT INTO {session.settings.keyspace}.numbers (half, number) VALUES (?, ?)")
+        session.run_many(insert, ([number % 2, number] for number in range(2 * PAGE_ROWS + 4000)))
+        yield session
+
+
+@pytest.fixture
+def numbers(session):
+    return session.prepare(f"SELECT number FROM {session.settings.keyspace}.numbers WHERE half = ?")
+
+
+def at(port: int, **changes: object) -> CassandraSettings:
+    return CassandraSettings(contact_points=("127.0.0.1",), port=port, **changes)
+
+
+def test_connections_are_on_libev(session):
+    connections = [connection for holder in session.cluster.get_connection_holders() for connection in holder.get_connections()]
+    assert connections
+    assert {type(connection) for connection in connections} == {LibevConnection}
+
+
+def test_statements_have_the_consistency_of_the_settings(fresh_module):
+    with CassandraSession(fresh_module.but(MAILSLICE_CASSANDRA_CONSISTENCY="all").settings.cassandra) as session:
+        future = session.submit(session.prepare(COUNT), ["local"])
+        future.result()
+        assert future.message.consistency_level == 5  # ALL
+
+
+def test_a_statement_is_prepared_once(session):
+    assert session.prepare(COUNT) is session.prepare(COUNT)
+
+
+def test_pages_come_whole_and_in_order_of_what_was_asked(session, numbers):
+    pages = list(session.map(numbers, [[1], [7], [0]], in_flight=2, ordered=True))
+    assert [params[0] for params, _ in pages] == [1, 1, 7, 0, 0]
+    assert [row[0] for params, rows in pages if params == [1] for row in rows] == list(range(1, 14000, 2))
+    assert [row[0] for params, rows in pages if params == [0] for row in rows] == list(range(0, 14000, 2))
+    assert max(len(rows) for _, rows in pages) == PAGE_ROWS
+
+
+def test_pages_as_they_come_are_the_same_rows(session, numbers):
+    found = [row[0] for _, rows in session.map(numbers, [[0], [1]], in_flight=8) for row in rows]
+    assert sorted(found) == list(range(14000))
+
+
+def test_params_are_drawn_only_as_far_as_needed(session, numbers):
+    drawn = []
+
+    def params():
+        for number in range(1000):
+            drawn.append(number)
+            yield [100 + number]
+
+    for ordered in (False, True):
+        drawn.clear()
+        run = session.map(numbers, params(), in_flight=4, ordered=ordered)
+        next(run)
+        run.close()
+        assert len(drawn) <= 8
+
+
+def test_the_first_error_is_raised_and_what_came_before_it_is_given(session):
+    failing = session.prepare(f"SELECT number FROM {session.settings.keyspace}.numbers WHERE half = ? LIMIT ?")
+    run = session.map(failing, [[0, 1], [0, 0]], in_flight=1)
+    assert next(run) == ([0, 1], [(0,)])
+    with pytest.raises(BadSetting, match="refuses a statement"):
+        next(run)
+
+
+def test_an_error_while_drawing_params_is_raised_as_it_is(session, numbers):
+    def params():
+        yield [0]
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        list(session.map(numbers, params()))
+
+
+def test_the_skew_is_that_of_the_given_clock(session):
+    assert abs(session.now_skew()) < timedelta(seconds=1)
+    behind = session.now_skew(lambda: datetime.now(UTC) - timedelta(hours=2))
+    assert timedelta(hours=2) - timedelta(seconds=2) < behind < timedelta(hours=2, seconds=2)
+
+
+def test_a_missing_keyspace_is_a_setting_to_fix(session):
+    with pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_KEYSPACE"):
+        session.prepare("SELECT * FROM no_such_keyspace.t")
+
+
+def test_a_closed_port_is_named_at_once():
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2"):
+        CassandraSession(CassandraSettings(contact_points=("127.0.0.1", "127.0.0.1:2"), port=1))
+    assert time.monotonic() - begun < 5
+
+
+def test_a_server_that_never_answers_is_given_up_within_15_seconds():
+    with listening(mute) as port:
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
+            CassandraSession(at(port))
+        assert time.monotonic() - begun < 15
+
+
+def test_a_name_that_is_no_host_is_named():
+    with pytest.raises(StoreUnavailable, match=r"no-such-host\.invalid"):
+        CassandraSession(CassandraSettings(contact_points=("no-such-host.invalid",)))
+
+
+@pytest.mark.parametrize("given", [{"username": "nobody", "password": "wrong"}, {}])
+def test_refused_credentials_name_the_settings_and_never_the_password(given):
+    with listening(refusing_password) as port, pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD") as raised:
+        CassandraSession(at(port, **given))
+    assert f"127.0.0.1:{port}" in str(raised.value)
+    assert "wrong" not in str(raised.value)
+
+
+def test_an_unknown_datacenter_is_refused_with_those_that_are(fresh_module):
+    with pytest.raises(BadSetting, match=r"MAILSLICE_CASSANDRA_DATACENTER='nowhere'.*datacenter1"):
+        CassandraSession(fresh_module.but(MAILSLICE_CASSANDRA_DATACENTER="nowhere").settings.cassandra)
+
+
+def test_the_right_datacenter_is_taken(fresh_module):
+    with CassandraSession(fresh_module.but(MAILSLICE_CASSANDRA_DATACENTER="datacenter1").settings.cassandra) as session:
+        assert len(session.execute(session.prepare(COUNT), ["local"])) == 1
+
+
+def until_it_fails(session: CassandraSession) -> None:
+    """A cut is noticed by the driver's own thread: one or two statements may still be answered."""
+    for _ in range(100):
+        session.execute(session.prepare(COUNT), ["local"])
+
+
+@pytest.mark.parametrize("fault", ["cut", "hold"])
+def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, fault):
+    settings = fresh_module.settings.cassandra
+    wire = Wire(settings.port)
+    with listening(wire.serve) as port, CassandraSession(settings.model_copy(update={"port": port, "timeout": timedelta(seconds=4)})) as session:
+        statement = session.prepare(COUNT)
+        assert session.execute(statement, ["local"])
+        getattr(wire, fault)()
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
+            until_it_fails(session)
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
+            list(session.map(statement, [["local"]] * 20, in_flight=8))
+        assert time.monotonic() - begun < 2 * 4 + 4  # so at the default of 10 s under 30
+
+
+def test_nothing_of_the_driver_is_written_to_stderr(fresh_module, capfd):
+    settings = fresh_module.settings.cassandra
+    wire = Wire(settings.port)
+    with listening(wire.serve) as port, CassandraSession(settings.model_copy(update={"port": port})) as session:
+        wire.cut()
+        with pytest.raises(StoreUnavailable):
+            until_it_fails(session)
+    assert capfd.readouterr().err == ""

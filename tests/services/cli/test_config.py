@@ -1,0 +1,70 @@
+"""`mailslice config` and the guard in front of every command."""
+
+import pytest
+
+from tests.acceptance.command import Cli
+
+
+@pytest.fixture
+def cli(fresh):
+    cli = Cli(fresh.env).inside()
+    cli("queue", "create", "spool")
+    return cli
+
+
+def test_before_the_first_start_nothing_is_stored_and_looking_stores_nothing(fresh):
+    cli = Cli(fresh.env).inside()
+    for _ in range(2):
+        shown = cli("config", "show", "--json").one
+        assert shown["stored"] is None
+        assert shown["wanted"] == {"sliceWindow": "1h", "bucketCount": 1, "updateBrowseStartPace": 1000}
+        assert shown["verdict"].startswith("nothing stored")
+    cli("config", "check")
+
+
+def test_the_same_configuration_is_same(cli):
+    shown = cli("config", "check", "--json").one
+    assert (shown["stored"], shown["verdict"]) == (shown["wanted"], "same")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("MAILSLICE_QUEUE_SLICE_WINDOW", "2h", "sliceWindow may not grow: stored 1h, wanted 2h"),
+        ("MAILSLICE_QUEUE_SLICE_WINDOW", "7m", "sliceWindow must divide the stored one: stored 1h, wanted 7m"),
+        ("MAILSLICE_QUEUE_BUCKET_COUNT", "1", "bucketCount may not decrease: stored 4, wanted 1"),
+    ],
+)
+def test_what_james_refuses_is_refused_by_check_and_apply(fresh, variable, value, why):
+    cli = Cli(fresh.env).inside()
+    cli.but(MAILSLICE_QUEUE_BUCKET_COUNT="4")("queue", "create", "spool")
+    other = cli.but(**{variable: value})
+    shown = other("config", "check", "--json", code=1).one
+    assert shown["why"] == why
+    answer = other("config", "apply", code=3)
+    assert (answer.out, why in answer.err) == (b"", True)
+    assert other("queue", "size", "spool", code=3).err.count("\n") <= 2
+
+
+def test_an_allowed_change_is_refused_by_every_command_until_it_is_applied(cli):
+    other = cli.but(MAILSLICE_QUEUE_SLICE_WINDOW="30m", MAILSLICE_QUEUE_BUCKET_COUNT="2")
+    for words in (
+        ["queue", "size", "spool"],
+        ["queue", "browse", "spool"],
+        ["queue", "clear", "spool", "--yes"],
+        ["mail", "enqueue", "spool", "-", "--sender", "a@b.example", "--recipient", "a@b.example"],
+        ["worker", "drain", "spool"],
+        ["duty", "run", "queue_size", "--queue", "spool"],
+    ):
+        answer = other(*words, code=3)
+        assert answer.out == b""
+        assert "sliceWindow=1h bucketCount=1" in answer.err
+        assert "sliceWindow=30m bucketCount=2" in answer.err
+        assert "mailslice config apply" in answer.err
+    assert other("config", "check", "--json", code=1).one["verdict"] == "differs: config apply stores the wanted one"
+    assert other("config", "apply", "--reason", "more mail", "--json").one["applied"] is True
+    assert other("config", "apply", "--json").one["applied"] is False
+    assert other("config", "check", "--json").one["verdict"] == "same"
+    assert other.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
+    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}], "settings that were not given follow what is stored"
+    assert "bucketCount may not decrease: stored 2, wanted 1" in cli.but(MAILSLICE_QUEUE_BUCKET_COUNT="1")("config", "apply", code=3).err

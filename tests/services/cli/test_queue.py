@@ -1,0 +1,266 @@
+"""`mailslice queue` and `mailslice mail show` on real stores."""
+
+import hashlib
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.command import Cli
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.fixture(scope="module")
+def shared(make_fresh):
+    """A queue with the sample mails, for tests that only look."""
+    cli = Cli(make_fresh().env).inside()
+    cli("queue", "create", "spool")
+    cli("mail", "enqueue", "spool", DATA / "sample")
+    return cli
+
+
+@pytest.fixture
+def cli(fresh_module):
+    return Cli(fresh_module.env).inside().own_queue()
+
+
+def add(cli, count=1, sender="alice@example.org", recipient="bob@example.net", name=None, queue="spool"):
+    words = ["--name", name] if name else []
+    return [
+        line
+        for number in range(count)
+        for line in cli.json("mail", "enqueue", queue, "-", "--sender", sender, "--recipient", recipient, *words, stdin=b"Subject: %d\r\n\r\nbody" % number)
+    ]
+
+
+def test_create_answers_queue_table_and_size_and_again_changes_nothing(fresh):
+    cli = Cli(fresh.env).inside()
+    for _ in range(2):
+        answer = cli("queue", "create", "spool", "--reason", "first", "--json").one
+        assert (answer["queue"], answer["table"], answer["size"]) == ("spool", "v4", 0)
+    add(cli, 2)
+    assert cli("queue", "create", "spool", "--json").one["size"] == 2
+
+
+def test_list_has_a_line_a_queue(fresh):
+    cli = Cli(fresh.env).inside()
+    cli("queue", "create", "spool")
+    cli("queue", "create", "outgoing")
+    add(cli, 3)
+    assert {line["queue"]: line["size"] for line in cli.json("queue", "list")} == {"outgoing": 0, "spool": 3}
+
+
+def test_list_of_no_queue_is_empty_and_says_how_to_make_one(fresh):
+    answer = Cli(fresh.env).inside()("queue", "list")
+    assert answer.out == b""
+    assert "mailslice queue create" in answer.err
+
+
+def test_show_has_configuration_starts_and_the_brokers_figures(cli):
+    add(cli, 2)
+    shown = cli("queue", "show", "spool", "--json").one
+    assert shown["configuration"] == {"sliceWindow": "1h", "bucketCount": 1, "updateBrowseStartPace": 1000}
+    assert (shown["queue"], shown["table"], shown["size"], shown["deadLetters"] in (0, None)) == ("spool", "v4", 2, True)
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    assert shown["browseStart"] == shown["contentStart"]
+    assert datetime.fromisoformat(shown["browseStart"]) in (start, start - timedelta(hours=1))
+    assert shown["browseStart"].endswith(":00:00Z")
+    assert {"ready", "unacknowledged", "delayed"} <= shown.keys()
+
+
+def test_size_of_an_empty_queue_is_0(cli):
+    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
+
+
+def test_size_counts_to_the_last_enqueue(shared):
+    assert shared.json("queue", "size", "spool") == [{"queue": "spool", "size": len(list((DATA / "sample").glob("*.eml")))}]
+
+
+def test_browse_has_a_line_a_mail(shared):
+    lines = shared.json("queue", "browse", "spool")
+    assert len(lines) == 25
+    assert len({line["enqueueId"] for line in lines}) == 25
+    keys = {
+        "enqueueId",
+        "name",
+        "sender",
+        "recipients",
+        "state",
+        "enqueuedTime",
+        "lastUpdated",
+        "nextDelivery",
+        "slice",
+        "headerBlobId",
+        "bodyBlobId",
+        "attributes",
+    }
+    assert all(keys <= line.keys() for line in lines)
+    now = datetime.now(UTC)
+    assert all(now - timedelta(minutes=10) < datetime.fromisoformat(line["enqueuedTime"]) <= now for line in lines)
+    assert all(line["slice"].endswith("Z") and line["enqueuedTime"].endswith("Z") for line in lines)
+    assert sum(line["sender"] is None for line in lines) == 1
+
+
+def test_browse_stops_at_the_limit(shared):
+    assert len(shared.json("queue", "browse", "spool", "--limit", 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        (["--sender", "choir@choir.example"], 1),
+        (["--sender", "CHOIR@choir.example"], 1),
+        (["--sender", "<>"], 1),
+        (["--recipient", "member007@choir.example"], 1),
+        (["--recipient", "ada@mills.example", "--sender", "log@machine.example"], 1),
+        (["--recipient", "ada@mills.example", "--sender", "choir@choir.example"], 0),
+        (["--older-than", "1h"], 0),
+        (["--older-than", "0s"], 25),
+        (["--name", "no such name"], 0),
+    ],
+)
+def test_browse_filters_are_anded(shared, filters, count):
+    assert len(shared.json("queue", "browse", "spool", *filters)) == count
+
+
+def test_browse_as_a_table_escapes_what_mails_carry(shared):
+    answer = shared("queue", "browse", "spool")
+    assert answer.out.count(b"\n") > 25
+    assert b"\x1b" not in answer.out
+    assert "\u202e".encode() not in answer.out
+
+
+def test_slices_count_live_and_dead(cli):
+    add(cli, 5)
+    cli("worker", "drain", "spool", "--max", 2)
+    [line] = cli.json("queue", "slices", "spool")
+    assert (line["live"], line["dead"]) == (3, 2)
+    assert line["slice"].endswith(":00:00Z")
+
+
+def test_delete_by_each_filter_and_their_combination(cli):
+    add(cli, 2, sender="eve@example.org")
+    add(cli, 1, sender="eve@example.org", recipient="carol@example.net")
+    add(cli, 3, recipient="carol@example.net")
+    [named] = add(cli, 1, name="by-name")
+    assert named["name"] == "by-name"
+    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--recipient", "carol@example.net", "--dry-run", "--json").one == {
+        "queue": "spool",
+        "deleted": 1,
+        "dryRun": True,
+    }
+    assert cli("queue", "size", "spool", "--json").one["size"] == 7
+    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--older-than", "1h", "--yes", "--json").one == {"queue": "spool", "deleted": 0}
+    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--yes", "--reason", "test", "--json").one == {"queue": "spool", "deleted": 3}
+    assert cli("queue", "delete", "spool", "--name", "by-name", "--yes", "--json").one == {"queue": "spool", "deleted": 1}
+    assert cli("queue", "delete", "spool", "--recipient", "carol@example.net", "--yes", "--json").one == {"queue": "spool", "deleted": 3}
+    assert cli.json("worker", "drain", "spool") == []
+
+
+def test_clear_deletes_all_and_they_are_not_delivered(cli):
+    add(cli, 4)
+    assert cli("queue", "clear", "spool", "--dry-run", "--json").one == {"queue": "spool", "deleted": 4, "dryRun": True}
+    assert cli("queue", "clear", "spool", "--yes", "--json").one == {"queue": "spool", "deleted": 4}
+    assert cli("queue", "clear", "spool", "--yes", "--json").one == {"queue": "spool", "deleted": 0}
+    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
+    assert cli.json("worker", "drain", "spool") == []
+
+
+def test_who_deleted_what_and_why_is_kept(cli):
+    add(cli, 1, sender="eve@example.org")
+    cli("queue", "delete", "spool", "--sender", "eve@example.org", "--yes", "--reason", "a flood")
+    decisions = [json.loads(path.read_text()) for path in (Path(cli.env["MAILSLICE_ARTIFACTS"]) / "decisions").rglob("*.json")]
+    [deleted] = [decision for decision in decisions if decision["reason"] == "a flood"]
+    assert (deleted["queue"], deleted["action"], deleted["deleted"]) == (cli.spool, "queue delete", 1)
+    assert "@" in deleted["who"]
+
+
+def test_flush_delivers_delayed_mails_now(cli):
+    add(cli, 1, name="now")
+    cli.json("mail", "enqueue", "spool", "-", "--sender", "a@b.example", "--recipient", "c@d.example", "--name", "later", "--delay", "1h", stdin=b"\r\nx")
+    by_name = {line["name"]: line for line in cli.json("queue", "browse", "spool")}
+    assert by_name["now"]["nextDelivery"] is None
+    due = datetime.fromisoformat(by_name["later"]["nextDelivery"])
+    assert timedelta(minutes=58) < due - datetime.now(UTC) <= timedelta(hours=1)
+    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 2}]
+    assert [line["name"] for line in cli.json("worker", "drain", "spool")] == ["now"]
+    assert cli("queue", "flush", "spool", "--json").one == {"queue": "spool", "flushed": 1}
+    assert [line["name"] for line in cli.json("worker", "drain", "spool", "--max", 1, "--idle", "10s")] == ["later"]
+    assert cli("queue", "flush", "spool", "--json").one == {"queue": "spool", "flushed": 0}
+
+
+def test_mail_show_raw_is_the_content_byte_for_byte(shared):
+    by_sha = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in (DATA / "sample").glob("*.eml")}
+    line = shared.json("queue", "browse", "spool", "--sender", "scanner@office.example")[0]
+    raw = shared("mail", "show", "spool", "--id", line["enqueueId"], "--raw").out
+    assert by_sha[hashlib.sha256(raw).hexdigest()].name == "24-nul-and-binary.eml"
+    shown = shared("mail", "show", "spool", "--name", line["name"], "--json").one
+    assert (shown["enqueueId"], shown["sha256"], shown["bytes"], shown["content"]) == (line["enqueueId"], hashlib.sha256(raw).hexdigest(), len(raw), "present")
+    assert shown["headers"].startswith("From: scanner@office.example\r\n")
+
+
+def test_mail_show_of_a_name_that_several_have_gives_a_line_each_and_raw_asks_for_an_id(cli):
+    ids = {line["enqueueId"] for line in add(cli, 2, name="twice")}
+    assert {line["enqueueId"] for line in cli.json("mail", "show", "spool", "--name", "twice")} == ids
+    answer = cli("mail", "show", "spool", "--name", "twice", "--raw", code=2)
+    assert all(enqueue_id in answer.err for enqueue_id in ids)
+    assert answer.out == b""
+
+
+def test_mail_show_of_nothing_exits_2_and_names_it(shared):
+    assert "'nothing'" in shared("mail", "show", "spool", "--name", "nothing", code=2).err
+    assert "00000000-0000-0000-0000-000000000007" in shared("mail", "show", "spool", "--id", "00000000-0000-0000-0000-000000000007", code=2).err
+
+
+def test_mail_show_says_content_lost(cli, s3):
+    [line] = add(cli, 1)
+    row = cli.json("queue", "browse", "spool")[0]
+    s3.delete_object(Bucket=cli.env["MAILSLICE_S3_BUCKET"], Key=row["bodyBlobId"])
+    shown = cli("mail", "show", "spool", "--id", line["enqueueId"], "--json").one
+    assert (shown["content"], shown["sha256"]) == ("content lost", None)
+    assert b"content lost" in cli("mail", "show", "spool", "--id", line["enqueueId"]).out
+    answer = cli("queue", "export", "spool", cli.env["MAILSLICE_ARTIFACTS"] + "/out", "--json", code=1)
+    assert answer.one["enqueueId"] == line["enqueueId"]
+    assert "error" in answer.one
+
+
+def test_export_writes_every_mail_byte_for_byte_and_overwrites_nothing(shared, tmp_path):
+    folder = tmp_path / "new" / "out"
+    lines = shared.json("queue", "export", "spool", folder)
+    assert len(lines) == 25
+    wanted = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in (DATA / "sample").glob("*.eml"))
+    assert sorted(hashlib.sha256(Path(line["path"]).read_bytes()).hexdigest() for line in lines) == wanted
+    assert sorted(line["sha256"] for line in lines) == wanted
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{line['enqueueId']}.eml" for line in lines)
+    changed = Path(lines[0]["path"])
+    changed.write_bytes(b"mine")
+    again = shared.json("queue", "export", "spool", folder, code=1)
+    assert changed.read_bytes() == b"mine"
+    assert [line["enqueueId"] for line in again if "error" in line] == [lines[0]["enqueueId"]]
+    assert len(again) == 25
+
+
+def test_export_into_a_file_exits_2(shared, tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert "not a folder" in shared("queue", "export", "spool", tmp_path / "file", code=2).err
+
+
+def test_browsing_a_closed_pipe_is_quiet(shared):
+    process = shared.start("queue", "browse", "spool", "--json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(30)
+    assert err == b""
+
+
+def test_older_than_deletes_only_the_old(cli):
+    add(cli, 1, sender="eve@example.org", name="old")
+    time.sleep(3)
+    add(cli, 1, sender="eve@example.org", name="new")
+    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--older-than", "2s", "--yes", "--json").one["deleted"] == 1
+    assert [line["name"] for line in cli.json("queue", "browse", "spool")] == ["new"]

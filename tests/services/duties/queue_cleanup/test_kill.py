@@ -1,0 +1,151 @@
+"""kill -9 at every boundary of apply, and inside it; the next run ends in the state that an undisturbed one would have (I7, issue section F)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mailslice.duty import crash
+from mailslice.stores.cassandra.own import QueueSample
+
+POINTS = [
+    "apply:locked",
+    "apply:after-second-read",
+    "apply:after-browse-start",
+    "apply:after-pending",
+    "apply:inside-deletes",
+    "apply:after-deletes",
+    "apply:after-read-back",
+    "apply:inside-marks",
+    "apply:after-marks",
+    "apply:after-content-start",
+]
+
+
+def filled(view):
+    """Dead slices around a stuck mail: (ids that are to go, ids that stay)."""
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in (0, 0, 1, 2, 5)]
+    stays = [view.insert(3, dead=True), view.insert(3, dead=False)]
+    return gone, stays
+
+
+def kill(view, step, request, point, shared="false"):
+    """The step, in a process that dies at `point`."""
+    environ = {**os.environ, **environment(view), crash.VARIABLE: point, "MAILSLICE_QUEUE_SHARED": shared}
+    script = Path(__file__).with_name("killed.py")
+    arguments = [sys.executable, str(script), step, request.queue, request.run, json.dumps(dict(request.params))]
+    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+
+def environment(view) -> dict[str, str]:
+    settings = view.settings
+    return {
+        "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
+        "MAILSLICE_CASSANDRA_PORT": str(settings.cassandra.port),
+        "MAILSLICE_CASSANDRA_KEYSPACE": settings.cassandra.keyspace,
+        "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
+        "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
+        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
+        "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
+        "MAILSLICE_QUEUE_SLICE_WINDOW": "10s",
+    }
+
+
+def let_the_lock_run_out(view):
+    """What 60 s would do."""
+    name = f"queue_cleanup/{view.queue}"
+    holder = view.stores.own.locks.holder(name)
+    assert holder is not None
+    view.stores.own.locks.release(name, holder)
+
+
+def assert_clean(view, gone, stays):
+    assert [view.rows(number) for number in (0, 1, 2, 5)] == [set()] * 4
+    assert view.rows(3) == set(stays)
+    assert [view.is_marked(each) for each in gone] == [False] * len(gone)
+    assert [view.is_marked(each) for each in stays] == [True, False]
+    assert (view.browse_start, view.content_start) == (view.at(3), view.at(3))
+    assert view.stores.own.pending_marks.list(view.queue) == []
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_the_run_after_a_kill_ends_in_the_same_state(view, point):
+    gone, stays = filled(view)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    kill(view, "apply", request, point)
+    let_the_lock_run_out(view)
+    report = view.clean()
+    assert report["status"] in {"done", "nothing to do"}
+    assert_clean(view, gone, stays)
+
+
+def test_a_plan_that_was_killed_changed_nothing_and_the_next_run_goes_its_way(view):
+    gone, stays = filled(view)
+    before = [view.rows(number) for number in range(6)]
+    kill(view, "plan", view.request(), "plan:after-scan")
+    assert [view.rows(number) for number in range(6)] == before
+    assert (view.browse_start, view.content_start) == (view.at(0), view.at(0))
+    assert view.clean()["status"] == "done"
+    assert_clean(view, gone, stays)
+
+
+@pytest.mark.parametrize("point", ["apply:after-pending", "apply:inside-deletes", "apply:after-deletes", "apply:after-marks"])
+def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, point):
+    """As an Airflow retry of the task does."""
+    gone, stays = filled(view)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    kill(view, "apply", request, point)
+    let_the_lock_run_out(view)
+    view.steps(request, "apply", "verify")
+    report = view.steps(request, "report")
+    assert (report["planned"], report["applied"], report["failed"]) == (5, 5, 0)
+    assert_clean(view, gone, stays)
+
+
+def test_marks_of_a_killed_run_wait_for_their_proof_like_others(shared_view, monkeypatch):
+    from mailslice.duties.queue_cleanup import marks
+
+    monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
+    gone, stays = filled(shared_view)
+    request = shared_view.request()
+    shared_view.steps(request, "plan", "check")
+    kill(shared_view, "apply", request, "apply:after-deletes", shared="true")
+    let_the_lock_run_out(shared_view)
+    report = shared_view.clean()
+    assert (report["planned"], report["marks"]["waiting"]) == (0, 5)
+    now = datetime.now(UTC)
+    shared_view.stores.own.queue_samples.save(shared_view.queue, QueueSample(now, now))
+    assert shared_view.clean()["marks"]["dropped"] == 5
+    assert_clean(shared_view, gone, stays)
+
+
+def test_a_run_whose_tasks_are_cleared_plans_anew_and_forgets_no_mark_of_the_first_plan(view):
+    gone, stays = filled(view)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    kill(view, "apply", request, "apply:after-deletes")
+    let_the_lock_run_out(view)
+    view.steps(request, "plan", "check", "apply", "verify")
+    assert_clean(view, gone, stays)
+
+
+def test_a_killed_owners_lock_delays_the_next_run_by_a_minute_at_most(view):
+    gone, stays = filled(view)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    kill(view, "apply", request, "apply:after-browse-start")
+    began = time.monotonic()
+    report = view.clean()
+    assert 5 < time.monotonic() - began < 75
+    assert report["status"] == "done"
+    assert_clean(view, gone, stays)

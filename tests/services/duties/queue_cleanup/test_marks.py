@@ -1,0 +1,207 @@
+"""Deleted marks go with a proof only, and never while a row with their id is left (design, section 6; I5)."""
+
+from datetime import UTC, datetime, timedelta
+
+import pika
+import pytest
+
+from mailslice.codec import message
+from mailslice.duties.queue_cleanup import marks
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import BlobId, Mail, QueuedMail
+from mailslice.model.names import RabbitNames
+from mailslice.stores.cassandra.own import QueueSample
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    """The broker's figures are late, so what it says here is given by the tests: by default, that it is never empty."""
+    monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
+
+
+def seen_empty(view, at: datetime) -> None:
+    view.stores.own.queue_samples.save(view.queue, QueueSample(at, at + timedelta(seconds=15)))
+
+
+def dead_letter(view, enqueue_id) -> None:
+    body = message.encode(QueuedMail(enqueue_id, Mail("mail", None, ()), BlobId("h"), BlobId("b")))
+    connection = pika.BlockingConnection(pika.URLParameters(view.settings.rabbitmq.url.get_secret_value()))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_publish("", RabbitNames(view.queue).dead_letter_queue, body)
+    connection.close()
+
+
+def test_marks_go_with_their_rows_when_mailslice_alone_works_on_the_queue(view):
+    view.start_at(0)
+    gone = view.insert(0, dead=True)
+    report = view.clean()
+    assert not view.is_marked(gone)
+    assert report["marks"] == {"dropped": 1, "waiting": 0, "why": [], "proof": "cleaned_check"}
+
+
+def test_marks_of_a_shared_queue_stay_without_a_proof_and_the_report_says_how_many_and_why(shared_view):
+    shared_view.start_at(0)
+    kept = {shared_view.insert(0, dead=True), shared_view.insert(1, dead=True)}
+    report = shared_view.clean()
+    assert report["applied"] == 2
+    assert all(shared_view.is_marked(each) for each in kept)
+    assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (0, 2)
+    assert "2: the broker was not seen empty since the slices were closed" in report["marks"]["why"][0]
+
+
+def test_marks_of_a_shared_queue_go_when_it_was_seen_empty_after_the_slices_were_closed(shared_view):
+    shared_view.start_at(0)
+    gone = shared_view.insert(0, dead=True)
+    seen_empty(shared_view, datetime.now(UTC))
+    report = shared_view.clean()
+    assert not shared_view.is_marked(gone)
+    assert report["marks"]["proof"] == "drained"
+
+
+def test_emptiness_seen_before_the_slice_was_closed_proves_nothing(shared_view):
+    shared_view.start_at(0)
+    kept = shared_view.insert(0, dead=True)
+    seen_empty(shared_view, shared_view.at(0) + timedelta(seconds=11))  # the slice ended a second ago, the grace of 2 s is not over
+    shared_view.clean()
+    assert shared_view.is_marked(kept)
+    seen_empty(shared_view, shared_view.at(0) + timedelta(seconds=12))
+    shared_view.clean()
+    assert not shared_view.is_marked(kept)
+
+
+def test_marks_that_waited_go_in_a_later_run_that_plans_nothing_itself(shared_view):
+    shared_view.start_at(0)
+    waited = shared_view.insert(0, dead=True)
+    shared_view.clean()
+    assert shared_view.is_marked(waited)
+    seen_empty(shared_view, datetime.now(UTC))
+    later = shared_view.clean()
+    assert (later["planned"], later["marks"]["dropped"], later["status"]) == (0, 1, "done")
+    assert not shared_view.is_marked(waited)
+    assert shared_view.stores.own.pending_marks.list(shared_view.queue) == []
+
+
+def test_the_mark_of_a_dead_letter_stays_until_it_left_the_dead_letter_queue(shared_view):
+    shared_view.start_at(0)
+    lettered, gone = shared_view.insert(0, dead=True), shared_view.insert(0, dead=True)
+    dead_letter(shared_view, lettered)
+    seen_empty(shared_view, datetime.now(UTC))
+    report = shared_view.clean()
+    assert (shared_view.is_marked(lettered), shared_view.is_marked(gone)) == (True, False)
+    assert report["marks"]["why"] == ["1: the mail is among the dead letters"]
+    again = shared_view.clean()
+    assert (again["marks"]["waiting"], shared_view.is_marked(lettered)) == (1, True)
+    connection = pika.BlockingConnection(pika.URLParameters(shared_view.settings.rabbitmq.url.get_secret_value()))
+    connection.channel().queue_purge(RabbitNames(shared_view.queue).dead_letter_queue)
+    connection.close()
+    last = shared_view.clean()
+    assert (last["marks"]["dropped"], shared_view.is_marked(lettered)) == (1, False)
+    assert shared_view.stores.own.pending_marks.list(shared_view.queue) == []
+
+
+def test_marks_stay_when_the_dead_letters_cannot_be_counted(shared_view, monkeypatch):
+    def unknown(*_):
+        raise StoreUnavailable("a consumer is in the way")
+
+    monkeypatch.setattr(marks, "dead_letter_ids", unknown)
+    shared_view.start_at(0)
+    kept = shared_view.insert(0, dead=True)
+    seen_empty(shared_view, datetime.now(UTC))
+    report = shared_view.clean()
+    assert shared_view.is_marked(kept)
+    assert report["marks"]["why"] == ["1: the dead letters could not be counted"]
+
+
+def test_a_mark_stays_while_a_row_of_its_id_is_in_another_slice(view):
+    view.start_at(0)
+    twice = view.insert(0, dead=True)
+    view.insert(3, dead=True, enqueue_id=twice)
+    view.insert(3, dead=False)
+    report = view.clean()
+    assert report["applied"] == 1
+    assert view.is_marked(twice)  # without it, the row in slice 3 would be live again
+    assert twice in view.rows(3)
+
+
+def test_a_mark_stays_while_a_row_of_its_id_is_in_an_open_slice(view):
+    view.start_at(0)
+    twice = view.insert(0, dead=True)
+    view.insert(int((datetime.now(UTC) - view.base) / timedelta(seconds=10)), dead=True, enqueue_id=twice)
+    view.clean()
+    assert view.is_marked(twice)
+
+
+def test_a_planned_row_that_is_written_again_after_the_delete_keeps_its_mark(view, monkeypatch):
+    from mailslice.duties.queue_cleanup import apply
+
+    view.start_at(0)
+    again = view.insert(0, dead=True)
+    delete = apply.delete_places
+
+    def then_again(*args, **kwargs):
+        failures = delete(*args, **kwargs)
+        view.insert(0, dead=False, enqueue_id=again)
+        return failures
+
+    monkeypatch.setattr(apply, "delete_places", then_again)
+    report = view.clean()
+    assert (report["applied"], report["failed"]) == (0, 1)
+    assert view.is_marked(again)
+
+
+def test_marks_of_skipped_slices_stay(view):
+    view.start_at(0)
+    skipped, gone = view.insert(0, dead=True), view.insert(1, dead=True)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    view.insert(0, dead=False)
+    view.steps(request, "apply")
+    assert (view.is_marked(skipped), view.is_marked(gone)) == (True, False)
+
+
+def test_a_waiting_plan_whose_files_were_changed_drops_nothing(shared_view):
+    shared_view.start_at(0)
+    kept = shared_view.insert(0, dead=True)
+    first = shared_view.clean()
+    folder = first["artifacts"]
+    for path in __import__("pathlib").Path(folder, "plan").glob("*.parquet"):
+        rewrite(path)
+    seen_empty(shared_view, datetime.now(UTC))
+    report = shared_view.clean()
+    assert shared_view.is_marked(kept)
+    assert "were changed" in report["marks"]["why"][0]
+
+
+def rewrite(path) -> None:
+    """Another write time in every row: still a plan, but not the one that was made."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    column = pa.array([value + 1 for value in table.column("written_us").to_pylist()], pa.int64())
+    pq.write_table(table.set_column(table.schema.get_field_index("written_us"), table.schema.field("written_us"), column), path)
+
+
+def test_a_mark_of_another_queue_with_the_same_id_is_not_touched(view):
+    other = view.__class__(view.settings, view.stores, view.queue + "-other", view.base)
+    view.start_at(0)
+    shared_id = view.insert(0, dead=True)
+    other.mark(shared_id)
+    view.clean()
+    assert (view.is_marked(shared_id), other.is_marked(shared_id)) == (False, True)
+
+
+def test_retention_keeps_a_run_whose_marks_wait(shared_view):
+    shared_view.settings = shared_view.settings.model_copy(update={"duty": shared_view.settings.duty.model_copy(update={"retention": timedelta(seconds=1)})})
+    shared_view.start_at(0)
+    shared_view.insert(0, dead=True)
+    import time
+    from pathlib import Path
+
+    waiting = shared_view.clean()
+    empty = shared_view.clean()
+    time.sleep(1.2)
+    shared_view.clean()
+    assert Path(waiting["artifacts"]).is_dir()
+    assert not Path(empty["artifacts"]).exists()

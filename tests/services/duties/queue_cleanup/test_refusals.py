@@ -1,0 +1,190 @@
+"""What stops a cleanup before it changes anything: clocks, gates, edited plans, another configuration, an unknown queue."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.duties.queue_cleanup import check
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.ledger import Ledger
+from mailslice.duty.request import RunRequest
+from mailslice.duty.road import run_step
+from mailslice.model.errors import BadInput, ClockSkew, ConfigurationDiffers, GateFailed, PlanRefused, UnknownQueue
+from tests.services.duties.queue_cleanup.conftest import store_configuration
+from tests.services.duties.queue_cleanup.test_marks import rewrite
+
+
+@pytest.fixture
+def planned(view):
+    """A queue with one dead row, a run that is planned and checked, and the run's folder."""
+    view.start_at(0)
+    view.insert(0, dead=True)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    return view, request, RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(seconds=3), timedelta(seconds=-3)])
+def test_a_clock_that_differs_by_more_than_a_quarter_of_the_grace_refuses_to_plan(view, ahead):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    with pytest.raises(ClockSkew, match=r"Cassandra's clock is [23]\.\d+ s .* this machine's; allowed is a quarter of the grace 2s"):
+        view.clean(clock=lambda: datetime.now(UTC) + ahead)
+    assert len(view.rows(0)) == 1
+
+
+def test_a_clock_within_a_quarter_of_the_grace_is_good_enough(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    assert view.clean(clock=lambda: datetime.now(UTC) + timedelta(seconds=3), grace="20s")["status"] == "done"
+
+
+def test_a_refused_run_is_in_the_ledger_with_who_and_why(view):
+    view.start_at(0)
+    with pytest.raises(ClockSkew):
+        view.clean(clock=lambda: datetime.now(UTC) + timedelta(hours=1), reason="nightly")
+    row = Ledger(view.stores, view.settings).last("queue_cleanup", view.queue)
+    assert (row["status"], row["who"], row["reason"]) == ("refused", "tester", "nightly")
+    assert row["message"].startswith("plan: Cassandra's clock")
+
+
+def test_a_plan_json_that_was_edited_is_refused(planned):
+    view, request, folder = planned
+    plan = folder.read_json("plan.json")
+    plan["decided"]["newBrowseStart"] = "2030-01-01T00:00:00Z"
+    folder.write_json("plan.json", plan)
+    with pytest.raises(PlanRefused, match="was changed: its digest is"):
+        view.steps(request, "apply")
+    assert len(view.rows(0)) == 1
+    assert view.browse_start == view.at(0)
+
+
+def test_plan_files_that_were_edited_are_refused(planned):
+    view, request, folder = planned
+    for path in Path(folder.uri, "plan").glob("*.parquet"):
+        rewrite(path)
+    with pytest.raises(PlanRefused, match="files of the plan were changed"):
+        view.steps(request, "apply")
+    assert len(view.rows(0)) == 1
+
+
+def test_plan_files_that_are_gone_are_refused(planned):
+    view, request, folder = planned
+    for path in Path(folder.uri, "plan").glob("*.parquet"):
+        path.unlink()
+    with pytest.raises(PlanRefused, match="files of the plan"):
+        view.steps(request, "apply")
+    assert len(view.rows(0)) == 1
+
+
+def test_apply_without_a_passed_gate_is_refused(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    request = view.request()
+    view.steps(request, "plan")
+    with pytest.raises(PlanRefused, match="check comes first"):
+        view.steps(request, "apply")
+
+
+def test_a_plan_that_is_a_day_old_is_refused(planned):
+    view, request, _ = planned
+    with pytest.raises(PlanRefused, match="24 h"):
+        run_step("apply", request, view.settings, clock=lambda: datetime.now(UTC) + timedelta(hours=25))
+
+
+def test_a_plan_of_another_run_is_refused(planned):
+    view, request, folder = planned
+    other = view.request()
+    theirs = RunFolder(folder.artifacts, other.duty, other.queue, other.run)
+    for name in ("plan.json", "check.json"):
+        theirs.write_json(name, folder.read_json(name))
+    with pytest.raises(PlanRefused, match=f"is of run {request.run}"):
+        view.steps(other, "apply")
+
+
+def test_a_configuration_that_changed_since_the_plan_is_refused(own_view):
+    own_view.start_at(0)
+    own_view.insert(0, dead=True)
+    request = own_view.request()
+    own_view.steps(request, "plan", "check")
+    store_configuration(own_view, timedelta(seconds=5))
+    with pytest.raises(PlanRefused, match="configuration of the queue view changed"):
+        own_view.steps(request, "apply")
+    assert len(own_view.rows(0)) == 1
+
+
+def test_settings_that_contradict_the_stored_configuration_are_refused(own_view):
+    own_view.start_at(0)
+    queue = own_view.settings.queue.model_copy(update={"slice_window": timedelta(seconds=20)})
+    own_view.settings = own_view.settings.model_copy(update={"queue": queue})
+    with pytest.raises(ConfigurationDiffers, match="config apply"):
+        own_view.clean()
+
+
+def test_an_unknown_queue_names_the_known_ones(view):
+    with pytest.raises(UnknownQueue, match="first"):
+        run_step("plan", RunRequest("queue_cleanup", "nobody", "r-1"), view.settings)
+
+
+def test_a_bad_param_names_itself_and_what_is_allowed(view):
+    with pytest.raises(BadInput, match=r"grace='soon'.*90s, 15m"):
+        view.clean(grace="soon")
+    with pytest.raises(BadInput, match="graces is not a param; allowed: dry_run, grace"):
+        view.clean(graces="2s")
+
+
+def test_a_failing_gate_names_the_expectation_the_value_and_the_row_count(planned, monkeypatch):
+    view, request, folder = planned
+    plan = folder.read_json("plan.json")
+    plan["slices"][0]["undated"] = 7
+    folder.write_json("plan.json", plan)
+    with pytest.raises(GateFailed) as caught:
+        view.steps(request, "check")
+    assert "Every planned row has a write time, which bounds its delete." in str(caught.value)
+    assert "slices: undated is 7 in 1 of 1 rows" in str(caught.value)
+
+
+def test_a_place_that_was_not_read_stops_the_run(planned):
+    view, request, folder = planned
+    plan = folder.read_json("plan.json")
+    plan["reads"]["read"] -= 1
+    folder.write_json("plan.json", plan)
+    with pytest.raises(GateFailed, match="an unread one is not an empty one"):
+        view.steps(request, "check")
+
+
+def test_the_gate_lets_no_live_row_be_touched_unless_max_share_says_so(planned):
+    view, request, folder = planned
+    plan = folder.read_json("plan.json")
+    frame = check.totals(_context(view, request, folder), _plan(plan, request), {**plan, "live": 10, "slices": [{"planned": 1, "unmarked": 2}]})
+    assert frame.rows[0]["live_touched_share"] == 0.2
+    (rule,) = [each for each in frame.expectations if each.column == "live_touched_share"]
+    assert rule.arguments["max_value"] == 0.0
+
+
+def _plan(summary, request):
+    from mailslice.duties.queue_cleanup.plan_file import read_plan
+
+    return read_plan(summary, request.run, request.queue)
+
+
+def _context(view, request, folder):
+    from mailslice.duties.queue_cleanup.params import Params
+    from mailslice.duty.context import StepContext
+
+    return StepContext(request, Params(), view.settings, view.stores, folder, lambda: datetime.now(UTC))
+
+
+def test_a_failed_verify_fails_the_run_and_the_ledger_says_so(planned, monkeypatch):
+    view, request, folder = planned
+    view.steps(request, "apply")
+    applied = folder.read_json("applied.json")
+    folder.write_json("applied.json", {**applied, "applied": 5})
+    with pytest.raises(GateFailed, match="either applied, skipped or failed"):
+        view.steps(request, "verify")
+    report = view.steps(request, "report")
+    assert report["status"] == "failed"
+    assert report["message"].startswith("verify: gate verify of queue_cleanup")
+    assert json.loads(json.dumps(report))["after"]["live"] == 0

@@ -1,0 +1,171 @@
+"""browseStart and contentStart: where a cleanup moves them, and James writing them meanwhile (design, section 6, I3, I4)."""
+
+from datetime import UTC, datetime, timedelta
+
+from mailslice.duties.queue_cleanup import apply
+from mailslice.model.slices import slice_start
+from mailslice.stores.cassandra.starts import BrowseStarts
+from tests.services.duties.queue_cleanup.conftest import WINDOW, micros
+
+
+def test_browse_start_moves_to_the_oldest_live_row_and_content_start_follows(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.insert(1, dead=True)
+    live = view.insert(3, dead=False)
+    report = view.clean()
+    assert (view.browse_start, view.content_start) == (view.at(3), view.at(3))
+    assert (report["status"], report["planned"], report["applied"]) == ("done", 2, 2)
+    assert report["before"] == {"browseStart": iso(view.at(0)), "contentStart": iso(view.at(0)), "live": 1, "dead": 2}
+    assert report["after"] == {"browseStart": iso(view.at(3)), "contentStart": iso(view.at(3)), "live": 1, "dead": 0}
+    assert view.rows(3) == {live}
+
+
+def test_an_idle_queue_is_cleaned_up_to_now_less_the_grace(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    before = datetime.now(UTC) - timedelta(seconds=2)
+    view.clean()
+    after = datetime.now(UTC) - timedelta(seconds=2)
+    assert slice_start(before, WINDOW) <= view.browse_start <= slice_start(after, WINDOW)
+    assert view.content_start == view.browse_start
+
+
+def test_an_idle_queue_without_any_row_moves_its_starts_too(view):
+    view.start_at(0)
+    report = view.clean()
+    assert view.browse_start > view.at(20)
+    assert (report["status"], report["planned"]) == ("done", 0)
+
+
+def test_an_unaligned_browse_start_is_moved_up_to_a_multiple_that_passes_no_live_row(view):
+    view.start_at(view.at(0) + timedelta(seconds=3), content=0)
+    view.insert(1, dead=True)
+    view.insert(2, dead=False)
+    view.clean()
+    assert view.browse_start == view.at(2)
+
+
+def test_an_unaligned_browse_start_stays_when_the_next_multiple_would_pass_a_live_row(view):
+    unaligned = view.at(2) + timedelta(seconds=3)
+    view.start_at(unaligned, content=0)
+    kept = view.insert(2, dead=False)
+    view.insert(3, dead=False)
+    report = view.clean()
+    # The row in slice 2 lies behind 2 + 3 s: nothing is said of it. The live one in slice 3 lets the start go to 3, past nothing that is live.
+    assert view.browse_start == view.at(3)
+    assert (report["unproven"], view.rows(2)) == (1, {kept})
+    assert view.content_start == view.at(2)
+
+
+def test_a_missing_browse_start_means_that_there_is_nothing_to_do(view):
+    view.insert(0, dead=True)
+    report = view.clean()
+    assert report["status"] == "nothing to do"
+    assert "no browseStart" in report["message"]
+    assert len(view.rows(0)) == 1
+
+
+def test_a_missing_content_start_is_taken_from_the_oldest_row(view):
+    view.start_at(2, content=None)
+    view.insert(0, dead=True)
+    view.insert(3, dead=False)
+    report = view.clean()
+    assert (report["applied"], view.rows(0)) == (1, set())
+    assert (view.browse_start, view.content_start) == (view.at(3), view.at(3))
+
+
+def test_content_start_stays_before_a_slice_that_keeps_a_row(view):
+    view.start_at(4, content=0)
+    view.insert(0, dead=True)
+    behind = view.insert(2, dead=False)
+    view.insert(3, dead=True)
+    view.insert(6, dead=False)
+    view.clean()
+    assert (view.content_start, view.browse_start) == (view.at(2), view.at(6))
+    assert view.rows(2) == {behind}
+    assert view.rows(3) == set()
+
+
+def test_a_browse_start_that_james_raised_after_the_plan_is_not_lowered(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.insert(5, dead=False)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    view.james_writes_browse_start(view.at(7))
+    view.steps(request, "apply", "verify", "report")
+    assert view.browse_start == view.at(7)
+    assert view.rows(0) == set()
+
+
+def test_a_browse_start_that_james_raises_between_our_read_and_our_write_wins(view, monkeypatch):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.insert(5, dead=False)
+    written = BrowseStarts.write
+
+    def james_first(self, queue, value, timestamp_us):
+        written(self, queue, view.at(8), micros(datetime.now(UTC)))
+        written(self, queue, value, timestamp_us)
+
+    monkeypatch.setattr(BrowseStarts, "write", james_first)
+    report = view.clean()
+    assert view.browse_start == view.at(8)
+    assert report["after"]["browseStart"] == iso(view.at(8))
+    assert view.content_start == view.at(5)  # the live row of slice 5 is left, whatever James thinks of it
+
+
+def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_behind_it(view, monkeypatch):
+    view.start_at(2, content=0)
+    view.insert(0, dead=True)
+    view.insert(2, dead=True)
+    moved = apply.move_browse_start
+
+    def then_james(stores, queue, wanted, clock):
+        moved(stores, queue, wanted, clock)
+        view.james_writes_browse_start(view.at(1))
+        return stores.tables.browse_starts.read(queue).value
+
+    monkeypatch.setattr(apply, "move_browse_start", then_james)
+    view.clean()
+    assert view.browse_start == view.at(1)
+    assert view.content_start == view.at(1)
+    assert view.rows(0) | view.rows(2) == set()
+
+
+def test_a_browse_start_that_james_lowers_between_plan_and_apply_makes_its_rows_live_again(view):
+    view.start_at(4, content=0)
+    live = view.insert(2, dead=False)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    view.james_writes_browse_start(view.at(1))
+    view.steps(request, "apply", "verify")
+    assert view.browse_start == view.at(2)  # up to the row that is live again, not past it
+    assert view.rows(2) == {live}
+
+
+def test_a_row_without_a_mark_that_comes_after_the_plan_holds_browse_start(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.insert(9, dead=False)
+    request = view.request()
+    view.steps(request, "plan", "check")
+    late = view.insert(4, dead=False)
+    view.steps(request, "apply", "verify", "report")
+    assert view.browse_start == view.at(4)
+    assert view.rows(4) == {late}
+
+
+def test_starts_are_written_after_what_james_wrote_with_a_clock_that_is_ahead(view):
+    view.start_at(0)
+    ahead = micros(datetime.now(UTC)) + 400_000
+    view.stores.tables.browse_starts.write(view.queue, view.at(0), ahead)
+    view.insert(0, dead=True)
+    view.insert(5, dead=False)
+    view.clean()
+    assert view.browse_start == view.at(5)
+
+
+def iso(when: datetime) -> str:
+    return when.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,88 @@
+"""The sweep: rows before contentStart and marks without a row (design, section 6)."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.duties.queue_cleanup import marks
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.model.errors import PlanRefused
+from mailslice.stores.cassandra.own import QueueSample
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
+
+
+def seen_empty(view, at):
+    view.stores.own.queue_samples.save(view.queue, QueueSample(at, at + timedelta(seconds=15)))
+
+
+def test_dead_rows_before_content_start_go_and_the_starts_stay(view):
+    view.start_at(5)
+    left = view.insert(1, dead=True)
+    view.insert(6, dead=False)
+    assert view.clean()["planned"] == 0
+    report = view.clean(sweep=True)
+    assert (report["applied"], view.rows(1), view.is_marked(left)) == (1, set(), False)
+    assert view.content_start >= view.at(5)
+
+
+def test_a_row_without_a_mark_before_content_start_is_reported_and_kept(view):
+    view.start_at(5)
+    stray = view.insert(1, dead=False)
+    report = view.clean(sweep=True)
+    assert view.rows(1) == {stray}
+    assert report["strays"] == [{"slice": view.at(1).isoformat().replace("+00:00", "Z"), "enqueueId": str(stray)}]
+    assert report["after"]["live"] == 0
+
+
+def test_a_mark_without_a_row_goes_when_the_queue_was_seen_empty_later(shared_view):
+    view = shared_view
+    view.start_at(0)
+    row = view.insert(3, dead=True)
+    view.insert(3, dead=False)
+    orphan = uuid.uuid4()
+    view.mark(orphan)
+    seen_empty(view, datetime.now(UTC))
+    first = view.clean(sweep=True)
+    assert (first["marks"]["waiting"], view.is_marked(orphan)) == (1, True)
+    seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))  # later than a slice that was open when the mark was seen
+    assert view.clean()["marks"]["dropped"] == 1
+    assert (view.is_marked(orphan), view.is_marked(row)) == (False, True)
+
+
+def test_a_mark_whose_row_came_after_the_sweep_stays(shared_view):
+    view = shared_view
+    view.start_at(0)
+    orphan = uuid.uuid4()
+    view.mark(orphan)
+    view.clean(sweep=True)
+    view.insert(int((datetime.now(UTC) - view.base) / timedelta(seconds=10)), dead=False, enqueue_id=orphan)
+    seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
+    view.clean()
+    assert view.is_marked(orphan)
+
+
+def test_marks_of_a_mail_alone_are_not_swept_at_once_on_an_own_queue(view):
+    """A failed enqueue leaves a mark, and its message may still come: the worker's own check begins when the slice is over."""
+    view.start_at(0)
+    orphan = uuid.uuid4()
+    view.mark(orphan)
+    report = view.clean(sweep=True)
+    assert view.is_marked(orphan)
+    assert "they have no row" in report["marks"]["why"][0]
+
+
+def test_a_list_of_marks_that_was_edited_is_refused(view):
+    view.start_at(0)
+    view.mark(uuid.uuid4())
+    live = view.insert(3, dead=False)
+    request = view.request(sweep=True)
+    view.steps(request, "plan", "check")
+    folder = RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
+    folder.write_json("marks-without-row.json", {"left": [[str(live), 0, 0]]})
+    with pytest.raises(PlanRefused, match="was changed since the plan"):
+        view.steps(request, "apply")

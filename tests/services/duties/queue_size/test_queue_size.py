@@ -1,0 +1,157 @@
+"""queue_size on real stores, through the whole road: what it counts, what it publishes, what it says when the queue is empty."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mailslice.duties.queue_size.plan import slices_to_measure
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.context import StepContext
+from mailslice.duty.ledger import Ledger
+from mailslice.duty.registry import load
+from mailslice.duty.request import RunRequest
+from mailslice.duty.road import run_all
+from mailslice.model.errors import UnknownQueue
+from mailslice.model.mail import QueueName
+from mailslice.model.slices import slice_start
+from mailslice.queue import directory
+from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.stores import open_stores
+from tests.contracts.making import row
+
+QUEUE = QueueName("spool")
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module):
+    with open_stores(fresh_module.settings) as opened:
+        directory.create(opened, QUEUE)
+        directory.create(opened, "empty")
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def now():
+    return slice_start(datetime.now(UTC), HOUR) + timedelta(minutes=30)
+
+
+@pytest.fixture(scope="module")
+def filled(stores, now):
+    """Three slices: dead rows behind browseStart and one without a mark there; live and dead at it; live now, one mail to two domains."""
+    start = slice_start(now, HOUR)
+    behind = [row(QUEUE, start - 3 * HOUR) for _ in range(5)]
+    at = [row(QUEUE, now - 2 * HOUR, recipients=("secret.person@x.example",)) for _ in range(4)]
+    fresh = [row(QUEUE, now - timedelta(minutes=2), recipients=("secret.person@x.example", "b@Y.example", "c@y.example"))]
+    stores.tables.v4.insert_many([*behind, *at, *fresh])
+    stores.tables.deleted.mark_many(QUEUE, [each.enqueue_id for each in [*behind[1:], *at[2:]]])
+    stores.tables.browse_starts.insert_first(QUEUE, start - 2 * HOUR)
+    stores.tables.content_starts.insert_first(QUEUE, start - 3 * HOUR)
+    return stores
+
+
+@pytest.fixture(scope="module")
+def report(filled, fresh_module, now):
+    request = RunRequest("queue_size", QUEUE, "run-1", who="test", params={"sample": False, "domains": 1})
+    return run_all(request, fresh_module.settings, clock=lambda: now)
+
+
+def test_live_dead_and_unproven_rows_are_told_apart_slice_by_slice(report, now):
+    start = slice_start(now, HOUR)
+    assert [(each["start"], each["live"], each["dead"], each["unproven"]) for each in report["slices"]] == [
+        (f"{start - 3 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 0, 4, 1),
+        (f"{start - 2 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 2, 2, 0),
+        (f"{start:%Y-%m-%dT%H:%M:%SZ}", 1, 0, 0),
+    ]
+    assert (report["size"], report["live"], report["dead"], report["unproven"]) == (3, 3, 6, 1)
+
+
+def test_the_size_is_what_the_queue_itself_says(report, filled, now):
+    assert report["size"] == MailQueue(filled, QUEUE, lambda: now).size()
+
+
+def test_the_oldest_mail_and_the_histogram(report):
+    assert report["oldestAgeSeconds"] == 7200.0
+    assert report["shape"]["total"] == [1, 0, 0, 0, 0, 2, 0, 0, 0, 0]
+    assert report["shape"]["domains"] == [
+        {"domain": "x.example", "total": 3, "counts": [1, 0, 0, 0, 0, 2, 0, 0, 0, 0]},
+        {"domain": "(others)", "total": 1, "counts": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]},
+    ]
+
+
+def test_addresses_are_nowhere_in_what_is_kept(report, fresh_module):
+    place = artifacts(fresh_module.settings)
+    kept = {name: place.read(name) for name in place.files("")}
+    assert any(name.endswith("plan.json") for name in kept)
+    assert [name for name, data in kept.items() if b"secret.person" in data] == []
+
+
+def test_advice_speaks_of_the_row_without_a_mark(report):
+    assert [sentence for sentence in report["advice"] if sentence.startswith("1 rows without a mark lie behind browseStart")]
+
+
+def test_the_metrics_file_says_the_same(report, fresh_module):
+    text = artifacts(fresh_module.settings).read("metrics/mailslice-spool.prom").decode()
+    samples = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples if sample.labels == {"queue": QUEUE}}
+    assert samples["mailslice_queue_size"] == 3
+    assert samples["mailslice_queue_dead_rows"] == 6
+    assert samples["mailslice_queue_oldest_mail_age_seconds"] == 7200
+
+
+def test_the_report_is_in_the_ledger_with_its_gates(report, filled, fresh_module):
+    kept = Ledger(filled, fresh_module.settings).last("queue_size", QUEUE)
+    assert kept["run"] == "run-1"
+    assert kept["status"] == "done"
+    assert kept["slices"] == report["slices"]
+    assert kept["dataDocs"]
+    assert set(kept["seconds"]) == {"plan", "check", "apply", "verify", "report"}
+    assert json.loads(json.dumps(kept)) == kept
+
+
+def test_a_queue_that_never_had_a_mail_is_measured_too(stores, fresh_module):
+    found = run_all(RunRequest("queue_size", QueueName("empty"), "run-2", params={"sample": False}), fresh_module.settings)
+    assert (found["size"], found["oldest"], found["slices"], found["advice"]) == (0, None, [], [])
+    text = artifacts(fresh_module.settings).read("metrics/mailslice-empty.prom").decode()
+    assert 'mailslice_queue_size{queue="empty"} 0.0' in text
+
+
+def test_a_dry_run_publishes_nothing(stores, fresh_module):
+    directory.create(stores, "dry")
+    found = run_all(RunRequest("queue_size", QueueName("dry"), "run-3", params={"sample": False, "dry_run": True}), fresh_module.settings)
+    assert (found["status"], found["size"]) == ("dry run", 0)
+    assert artifacts(fresh_module.settings).read("metrics/mailslice-dry.prom") is None
+
+
+def test_an_unknown_queue_is_refused_by_name(stores, fresh_module):
+    with pytest.raises(UnknownQueue, match="no mail queue 'nosuch'"):
+        run_all(RunRequest("queue_size", QueueName("nosuch"), "run-4"), fresh_module.settings)
+
+
+def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
+    """The one test that waits: a new queue has no figures for some seconds, and two looks are 15 s apart."""
+    import time
+
+    directory.create(stores, "drained")
+    from mailslice.stores.rabbitmq.management import seen_empty
+
+    deadline = time.monotonic() + 30
+    while not seen_empty(stores, QueueName("drained")) and time.monotonic() < deadline:
+        time.sleep(1)
+    found = run_all(RunRequest("queue_size", QueueName("drained"), "run-5"), fresh_module.settings)
+    kept = stores.own.queue_samples.read(QueueName("drained"))
+    assert kept.second_pass - kept.first_pass >= timedelta(seconds=15)
+    assert abs(datetime.fromisoformat(found["lastSeenEmpty"]) - kept.first_pass) < timedelta(milliseconds=1)
+
+
+def test_slices_behind_browse_start_are_measured_down_to_content_start(filled, fresh_module, now):
+    request = RunRequest("queue_size", QUEUE, "run-6")
+    folder = RunFolder(artifacts(fresh_module.settings), "queue_size", QUEUE, "run-6")
+    context = StepContext(request, load("queue_size").params(), fresh_module.settings, filled, folder, lambda: now)
+    view = shape(ConfigurationGuard(filled.tables, fresh_module.settings), fresh_module.settings)
+    slices, buckets = slices_to_measure(filled, context, view, now)
+    start = slice_start(now, HOUR)
+    assert slices == [start + at * HOUR for at in (-3, -2, -1, 0, 1)]
+    assert buckets == 1

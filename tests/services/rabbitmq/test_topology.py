@@ -1,0 +1,163 @@
+"""What is declared, what is left alone, and what the management API says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable, TopologyDiffers
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.census import dead_letter_ids
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.management import Management, seen_empty
+from mailslice.stores.rabbitmq.topology import DELAY_LEVELS, Topology
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SPOOL = QueueName("spool")
+
+
+def in_management(settings: Any) -> Any:
+    """Queues, exchanges and bindings in the form of the golden files."""
+    found = Management(settings.rabbitmq)._list
+    vhost = settings.rabbitmq.url.get_secret_value().rpartition("/")[2]
+    kept = {
+        "queues": ("name", "type", "durable", "auto_delete", "exclusive", "arguments"),
+        "exchanges": ("name", "type", "durable", "auto_delete", "internal", "arguments"),
+        "bindings": ("source", "destination", "destination_type", "routing_key", "arguments"),
+    }
+    listed = {}
+    for kind, fields in kept.items():
+        things = [{field: thing.get(field) for field in fields} for thing in found(f"/api/{kind}/{vhost}")]
+        ours = [thing for thing in things if "JamesMailQueue" in str(thing.get("name") or thing.get("source"))]
+        listed[kind] = sorted(ours, key=lambda thing: str(thing.get("name") or thing.get("source")))
+    return listed
+
+
+@pytest.mark.parametrize(("case", "quorum"), [("declarations", "false"), ("declarations-quorum", "true")])
+def test_a_queue_is_declared_exactly_as_james_declares_it(fresh: Any, case: str, quorum: str) -> None:
+    golden = json.loads((GOLDEN / f"{case}.json").read_text())
+    settings = fresh.but(MAILSLICE_QUEUE_QUORUM=quorum).settings
+    topology = Topology(settings)
+    assert not topology.exists(QueueName(golden["queue"]))
+    topology.declare(QueueName(golden["queue"]))
+    topology.declare(QueueName(golden["queue"]))
+    found = in_management(settings)
+    for kind in ("queues", "exchanges", "bindings"):
+        assert found[kind] == sorted(golden[kind], key=lambda thing: str(thing.get("name") or thing.get("source")))
+    assert topology.exists(QueueName(golden["queue"]))
+    assert topology.names() == [golden["queue"]]
+    topology.check(QueueName(golden["queue"]))
+
+
+def test_an_existing_queue_with_other_arguments_is_left_alone_and_named_by_check(fresh: Any) -> None:
+    Topology(fresh.settings).declare(SPOOL)
+    quorum = Topology(fresh.but(MAILSLICE_QUEUE_QUORUM="true").settings)
+    quorum.declare(SPOOL)
+    assert quorum.management.arguments(RabbitNames(SPOOL).work_queue) == {"x-dead-letter-exchange": "JamesMailQueue-dead-letter-exchange-spool"}
+    with pytest.raises(TopologyDiffers) as raised:
+        quorum.check(SPOOL)
+    assert "x-queue-type=quorum" in str(raised.value)
+    assert "JamesMailQueue-workqueue-spool exists with arguments {x-dead-letter-exchange=JamesMailQueue-dead-letter-exchange-spool}" in str(raised.value)
+
+
+def test_a_declaration_that_died_half_way_is_finished(fresh: Any) -> None:
+    names = RabbitNames(SPOOL)
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        connection.channel().exchange_declare(names.exchange, "direct", durable=True)
+        connection.channel().queue_declare(names.work_queue, durable=True, arguments={"x-dead-letter-exchange": names.dead_letter_exchange})
+    Topology(fresh.settings).declare(SPOOL)
+    publish(fresh.settings, names.exchange, b"routed")
+    assert count(fresh.settings, names.work_queue) == 1
+
+
+def test_a_queue_without_its_exchange_is_not_known(fresh: Any) -> None:
+    names = RabbitNames(SPOOL)
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        connection.channel().queue_declare(names.work_queue, durable=True)
+    assert not Topology(fresh.settings).exists(SPOOL)
+    assert Topology(fresh.settings).names() == []
+
+
+def test_the_levels_of_one_queue_are_told_from_those_of_another(fresh: Any) -> None:
+    topology = Topology(fresh.settings)
+    for name in ("spool", "b-5s-spool"):
+        topology.declare(QueueName(name))
+        topology.declare_delays(QueueName(name), [5, 30])
+    assert topology.management.delay_queues(SPOOL) == ["mailslice-delay-30s-spool", "mailslice-delay-5s-spool"]
+    assert topology.names() == ["b-5s-spool", "spool"]
+
+
+def test_a_message_goes_through_a_level_to_the_hop_queue(fresh: Any) -> None:
+    names = RabbitNames(SPOOL)
+    Topology(fresh.settings).declare_delays(SPOOL, DELAY_LEVELS[:1])
+    publish(fresh.settings, "", b"later", names.delay_queue(1))
+    assert count(fresh.settings, names.hop_queue) == 0
+    deadline = time.monotonic() + 10
+    while count(fresh.settings, names.hop_queue) == 0 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert count(fresh.settings, names.hop_queue) == 1
+
+
+def test_a_queue_is_seen_empty_only_once_its_figures_are_there_and_all_zero(fresh: Any) -> None:
+    topology = Topology(fresh.settings)
+    names = RabbitNames(SPOOL)
+
+    class Stores:
+        management = topology.management
+
+    assert not seen_empty(Stores(), SPOOL)  # there is no such queue
+    topology.declare(SPOOL)
+    wait_for(lambda: seen_empty(Stores(), SPOOL))
+    assert topology.management.alarms() == []
+    publish(fresh.settings, names.exchange, b"one")
+    wait_for(lambda: not seen_empty(Stores(), SPOOL))
+    assert topology.management.depth(names.work_queue).total == 1
+    assert topology.management.depth("no such queue") is None
+
+
+def test_a_census_names_every_dead_letter_and_leaves_them_all(fresh: Any) -> None:
+    Topology(fresh.settings).declare(SPOOL)
+    names = RabbitNames(SPOOL)
+    golden = [json.loads((GOLDEN / f"{case}.json").read_text()) for case in ("minimal", "full", "null-sender")]
+    bodies = [case["amqp"]["body_text"].encode() for case in golden]
+    for body in (*bodies, b"no mail"):
+        publish(fresh.settings, names.dead_letter_exchange, body)
+    expected = {json.loads(body)["enqueueId"] for body in bodies}
+    for _ in range(2):
+        assert {str(found) for found in dead_letter_ids(fresh.settings, SPOOL)} == expected
+    assert count(fresh.settings, names.dead_letter_queue) == 4
+    assert dead_letter_ids(fresh.settings, QueueName("unknown")) == set()
+
+
+def test_a_census_beside_another_consumer_proves_nothing_and_says_so(fresh: Any) -> None:
+    Topology(fresh.settings).declare(SPOOL)
+    names = RabbitNames(SPOOL)
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.basic_consume(names.dead_letter_queue, lambda *_: None)
+        with pytest.raises(StoreUnavailable, match="has a consumer"):
+            dead_letter_ids(fresh.settings, SPOOL)
+
+
+def publish(settings: Any, exchange: str, body: bytes, routing_key: str = "") -> None:
+    with blocking_connection(settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish(exchange, routing_key, body, mandatory=True)
+
+
+def count(settings: Any, queue: str) -> int:
+    with blocking_connection(settings.rabbitmq) as connection:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+
+def wait_for(condition: Any, seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "never"
+        time.sleep(0.3)

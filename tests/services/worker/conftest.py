@@ -1,0 +1,103 @@
+"""A queue in places of its own, and what tests look at behind the worker's back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailslice.model.mail import EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import Settings
+from mailslice.queue.directory import create
+from mailslice.stores import Stores, open_stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def mail(name: str = "m-1", **changes: Any) -> Mail:
+    return Mail(**{"name": name, "sender": "alice@example.org", "recipients": ("bob@example.net",), **changes})
+
+
+def golden(case: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GOLDEN / f"{case}.json").read_text())
+    return found
+
+
+def golden_body(case: str) -> bytes:
+    return base64.b64decode(golden(case)["amqp"]["body_base64"])
+
+
+@dataclass(frozen=True)
+class Place4Queue:
+    """One queue, its settings and its stores."""
+
+    settings: Settings
+    stores: Stores
+    queue: QueueName
+
+    @property
+    def names(self) -> RabbitNames:
+        return RabbitNames(self.queue)
+
+    def rows(self) -> list[ViewRow]:
+        written = self.stores.tables.written
+        return [row for place in written.places(self.queue) for row in written.rows(self.queue, place)]
+
+    def live(self) -> list[ViewRow]:
+        marks = self.marks()
+        return [row for row in self.rows() if row.enqueue_id not in marks]
+
+    def marks(self) -> set[EnqueueId]:
+        return set(self.stores.tables.deleted.ids(self.queue))
+
+    def blob_keys(self) -> set[str]:
+        return {blob.key for blob in self.stores.blobs.list()}
+
+    def ready(self, name: str) -> int:
+        """Messages ready in a RabbitMQ queue; at once, unlike the management API's figures."""
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            return int(connection.channel().queue_declare(name, passive=True).method.message_count)
+
+    def take(self, name: str) -> tuple[Any, bytes] | None:
+        """Takes one message off a RabbitMQ queue: (properties, body)."""
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            _, properties, body = connection.channel().basic_get(name, auto_ack=True)
+            return None if body is None else (properties, body)
+
+    def publish(self, exchange: str, body: bytes, headers: dict[str, Any] | None = None, routing_key: str = "") -> None:
+        import pika
+
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            properties = pika.BasicProperties(delivery_mode=2, priority=0, content_type="text/plain", headers=headers or {"x-dead-letter-routing-key": ""})
+            channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
+
+    def put_as_james(self, item: QueuedMail, header: bytes, body: bytes, place: Place | None, enqueued_time: Any = None) -> None:
+        """Blobs, row and message as another producer would write them; no row without a place."""
+        from mailslice.codec import message
+
+        self.stores.blobs.put(item.header_blob_id, header)
+        self.stores.blobs.put(item.body_blob_id, body)
+        if place is not None:
+            self.stores.tables.written.insert_many([ViewRow(self.queue, place, enqueued_time or place.slice_start, item)])
+            self.stores.tables.content_starts.insert_first(self.queue, place.slice_start)
+            self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start)
+        self.publish(self.names.exchange, message.encode(item))
+
+
+def at(settings: Settings, name: str = "spool") -> Iterator[Place4Queue]:
+    with open_stores(settings) as stores:
+        yield Place4Queue(settings, stores, create(stores, name))
+
+
+@pytest.fixture
+def spool(fresh: Any) -> Iterator[Place4Queue]:
+    yield from at(fresh.settings)

@@ -1,0 +1,177 @@
+"""Mails that are delivered later: due times, deleted and flushed ones, copies that are doubled, rows that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.worker import Deliveries, Delivery, open_worker
+from tests.services.worker.conftest import at, mail
+
+CONTENT = b"A: b\r\n\r\nlater"
+
+
+async def next_of(deliveries: Deliveries, seconds: float = 20) -> Delivery:
+    return await asyncio.wait_for(anext(deliveries), seconds)
+
+
+async def nothing_within(deliveries: Deliveries, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(anext(deliveries), seconds)
+    except TimeoutError:
+        return True
+    return False
+
+
+def row(spool: Any, item: Any) -> Any:
+    return spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id)
+
+
+async def test_a_retry_with_a_delay_comes_back_when_it_is_due_as_the_same_mail(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            delivery = await next_of(deliveries)
+            asked = datetime.now(UTC)
+            await delivery.retry(after=timedelta(seconds=1.2))
+            assert [found.item for found in spool.live()] == [item]
+            again = await next_of(deliveries)
+            assert timedelta(seconds=1.2) <= datetime.now(UTC) - asked < timedelta(seconds=4)
+            assert again.item == item
+            assert again.content == CONTENT
+            await again.complete()
+            await asyncio.sleep(0.3)
+    assert row(spool, item).published
+    assert spool.blob_keys() == set()
+
+
+async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        began = datetime.now(UTC)
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=3.5))
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = await next_of(deliveries)
+            assert timedelta(seconds=3.5) <= datetime.now(UTC) - began < timedelta(seconds=7)
+            await first.retry(after=timedelta(seconds=1))
+            second = await next_of(deliveries)
+            assert second.item == item
+            await second.complete()
+            assert await nothing_within(deliveries, 1.5)
+
+
+async def test_a_mail_is_never_early_although_its_handler_delays_it_at_once_again_and_again(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=0.2))
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            for _ in range(8):
+                await (await next_of(deliveries)).retry(after=timedelta(seconds=0.05))
+            last = await next_of(deliveries)
+            assert last.item == item
+            await last.complete()
+            assert await nothing_within(deliveries, 2.5)
+
+
+async def test_a_delayed_mail_that_was_deleted_is_dropped_when_it_surfaces_and_its_blobs_go(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1))
+        spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            assert await nothing_within(deliveries, 2.5)
+    assert spool.blob_keys() == set()
+    assert spool.ready(spool.names.hop_queue) == 0
+    assert row(spool, item).published
+
+
+async def test_flush_delivers_every_delayed_mail_now_and_drops_the_late_copies(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        items = [await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=timedelta(seconds=3 + number % 3)) for number in range(12)]
+        gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(hours=3))
+        spool.stores.tables.deleted.mark_many(spool.queue, [gone.enqueue_id])
+        assert await worker.flush() == 12
+        assert await worker.flush() == 0
+        async with aclosing(worker.deliveries(20)) as deliveries:
+            found = [await next_of(deliveries) for _ in items]
+            assert {delivery.item.enqueue_id for delivery in found} == {item.enqueue_id for item in items}
+            await asyncio.sleep(6)  # the copies surface while the mails are still in hand: only their rows can tell
+            assert await nothing_within(deliveries, 0.5)
+            for delivery in found:
+                await delivery.complete()
+
+
+async def test_a_copy_without_its_row_is_delivered_rather_than_lost(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1))
+        spool.stores.cassandra.execute(f"TRUNCATE {spool.settings.own.keyspace}.delayed_mails")
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            assert (await next_of(deliveries)).item == item
+
+
+async def test_a_copy_with_another_token_than_the_rows_is_dropped(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=2))
+        spool.publish("", message.encode(item), {"x-mailslice-token": str(uuid4())}, routing_key=spool.names.hop_queue)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            assert await nothing_within(deliveries, 1.5)
+        assert spool.ready(spool.names.hop_queue) == 0
+        assert not row(spool, item).published
+        assert await worker.flush() == 1
+
+
+async def test_a_doubled_copy_is_delivered_once(spool: Any) -> None:
+    """As at-least-once dead-lettering, or a kill between the confirm of a round and its ack, leaves it."""
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1))
+        token = str(row(spool, item).token)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = await next_of(deliveries)
+            await asyncio.sleep(0.3)
+            spool.publish("", message.encode(item), {"x-mailslice-token": token}, routing_key=spool.names.hop_queue)
+            assert await nothing_within(deliveries, 1)
+            await first.complete()
+
+
+async def test_what_is_no_mail_in_the_hop_queue_goes_to_the_dead_letters(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        assert await nothing_within(deliveries, 0.5)
+        spool.publish("", b"{nonsense", routing_key=spool.names.hop_queue)
+        assert await nothing_within(deliveries, 0.7)
+    properties, body = spool.take(spool.names.dead_letter_queue)
+    assert body == b"{nonsense"
+    assert properties.headers["x-mailslice-reason"].startswith("not a mail, in the hop queue")
+
+
+async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_again(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = await next_of(deliveries)
+            # A kill after the copy was confirmed and before the ack leaves this: the mail on the work queue, and a copy in a level.
+            delays = deliveries._delays
+            await delays.schedule(item.enqueue_id, message.encode(item), {}, None, datetime.now(UTC) + timedelta(seconds=1.5))
+            await first.retry()
+            again = await next_of(deliveries)
+            assert again.redelivered
+            await again.reject("no such user")
+            assert await nothing_within(deliveries, 2.5)
+    assert spool.ready(spool.names.dead_letter_queue) == 1
+
+
+@pytest.mark.parametrize("quorum", ["false", "true"])
+async def test_levels_work_on_classic_and_quorum_queues(fresh: Any, quorum: str) -> None:
+    for spool in at(fresh.but(MAILSLICE_QUEUE_QUORUM=quorum).settings):
+        async with open_worker(spool.settings, spool.queue) as worker:
+            item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1.1))
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                delivery = await next_of(deliveries)
+                assert delivery.item == item
+                await delivery.complete()
+        arguments = spool.stores.management.arguments(spool.names.delay_queue(1))
+        assert arguments["x-message-ttl"] == 1000
+        assert "x-expires" not in arguments
+        assert arguments.get("x-dead-letter-strategy") == ("at-least-once" if quorum == "true" else None)

@@ -1,0 +1,268 @@
+"""Stores that are down at start, that die in the middle, and that come back: nothing lost, nothing sent twice, an error that names the address."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable, UnknownQueue
+from mailslice.model.mail import QueueName
+from mailslice.worker import Deliveries, Delivery, open_worker
+from tests.services.worker.conftest import at, mail
+from tests.services.worker.cuttable import Cuttable
+
+CONTENT = b"A: b\r\n\r\nc"
+
+
+async def next_of(deliveries: Deliveries, seconds: float = 25) -> Delivery:
+    return await asyncio.wait_for(anext(deliveries), seconds)
+
+
+def through(fresh: Any, store: str, port: int) -> Any:
+    """The settings with one store behind the proxy."""
+    url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
+    change = {
+        "cassandra": {"MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1", "MAILSLICE_CASSANDRA_PORT": str(port), "MAILSLICE_CASSANDRA_TIMEOUT": "2s"},
+        "rabbitmq": {
+            "MAILSLICE_RABBITMQ_URL": url._replace(netloc=f"{url.username}:{url.password}@127.0.0.1:{port}").geturl(),
+            "MAILSLICE_RABBITMQ_TIMEOUT": "3s",
+        },
+        "s3": {"MAILSLICE_S3_ENDPOINT": f"http://127.0.0.1:{port}", "MAILSLICE_S3_TIMEOUT": "3s"},
+    }
+    return fresh.but(**change[store]).settings
+
+
+@pytest.fixture
+async def rabbit(fresh: Any) -> AsyncIterator[Cuttable]:
+    url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
+    async with Cuttable(url.hostname or "", url.port or 0) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def s3(fresh: Any) -> AsyncIterator[Cuttable]:
+    url = urlsplit(fresh.env["MAILSLICE_S3_ENDPOINT"])
+    async with Cuttable(url.hostname or "", url.port or 0) as proxy:
+        yield proxy
+
+
+async def opening(settings: Any, name: str = "spool") -> MailsliceError:
+    began = time.monotonic()
+    try:
+        async with open_worker(settings, QueueName(name)):
+            raise AssertionError("opened")
+    except MailsliceError as error:
+        assert time.monotonic() - began < 20
+        return error
+
+
+@pytest.mark.parametrize("store", ["cassandra", "rabbitmq", "s3"])
+async def test_a_store_that_is_down_at_start_is_named(fresh: Any, store: str) -> None:
+    for _ in at(fresh.settings):
+        error = await opening(through(fresh, store, 1))
+    assert isinstance(error, StoreUnavailable)
+    assert "127.0.0.1:1" in str(error)
+    assert "\n" not in str(error)
+
+
+async def test_a_wrong_password_is_a_bad_setting_without_the_password(fresh: Any) -> None:
+    for _ in at(fresh.settings):
+        url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
+        wrong = url._replace(netloc=f"{url.username}:sesame@{url.hostname}:{url.port}").geturl()
+        rabbit = await opening(fresh.but(MAILSLICE_RABBITMQ_URL=wrong).settings)
+        s3 = await opening(fresh.but(MAILSLICE_S3_SECRET_KEY="sesame").settings)
+    assert isinstance(rabbit, BadSetting)
+    assert isinstance(s3, BadSetting)
+    assert "MAILSLICE_RABBITMQ_URL" in str(rabbit)
+    assert "MAILSLICE_S3_SECRET_KEY" in str(s3)
+    assert "sesame" not in f"{rabbit}{s3}"
+
+
+async def test_an_unknown_queue_is_refused_with_the_known_ones(spool: Any) -> None:
+    error = await opening(spool.settings, "spoool")
+    assert isinstance(error, UnknownQueue)
+    assert "spool" in str(error)
+
+
+async def test_an_enqueue_without_a_broker_fails_with_the_address_and_is_taken_back(fresh: Any, rabbit: Cuttable) -> None:
+    for spool in at(fresh.settings):
+        async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
+            await worker.enqueue(mail("before"), CONTENT)
+            await rabbit.cut()
+            with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{rabbit.port}"):
+                await worker.enqueue(mail("during"), CONTENT)
+            assert [row.item.mail.name for row in spool.live()] == ["before"]
+            assert len(spool.blob_keys()) == 2
+            await rabbit.mend()
+            await worker.enqueue(mail("after"), CONTENT)
+        assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
+        assert spool.ready(spool.names.work_queue) == 2
+
+
+async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_message_is_dropped(fresh: Any, rabbit: Cuttable) -> None:
+    for spool in at(fresh.settings):
+        async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
+            await worker.enqueue(mail("before"), CONTENT)
+            rabbit.hangs = True
+            with pytest.raises(StoreUnavailable, match="did not confirm a message within 3 s"):
+                await worker.enqueue(mail("hanging"), CONTENT)
+            rabbit.hangs = False  # and now it is delivered, long after the error
+            for _ in range(40):
+                if spool.ready(spool.names.work_queue) == 2:
+                    break
+                await asyncio.sleep(0.1)
+            assert spool.ready(spool.names.work_queue) == 2
+        async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+            delivery = await next_of(deliveries)
+            assert delivery.item.mail.name == "before"
+            await delivery.complete()
+            with pytest.raises(TimeoutError):
+                await next_of(deliveries, 1)
+        assert spool.ready(spool.names.dead_letter_queue) == 0
+
+
+async def test_an_enqueue_without_s3_fails_with_the_address_and_nothing_is_published(fresh: Any, s3: Cuttable) -> None:
+    for spool in at(fresh.settings):
+        async with open_worker(through(fresh, "s3", s3.port), spool.queue) as worker:
+            await s3.cut()
+            with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{s3.port}"):
+                await worker.enqueue(mail(), CONTENT)
+        assert spool.ready(spool.names.work_queue) == 0
+        assert spool.live() == []
+
+
+async def test_a_cancelled_enqueue_is_taken_back(fresh: Any, rabbit: Cuttable) -> None:
+    for spool in at(fresh.settings):
+        async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
+            await worker.enqueue(mail("before"), CONTENT)
+            rabbit.hangs = True
+            task = asyncio.create_task(worker.enqueue(mail("cancelled"), CONTENT))
+            await asyncio.sleep(0.7)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            rabbit.hangs = False
+        assert [row.item.mail.name for row in spool.live()] == ["before"]
+
+
+async def test_the_consumer_comes_back_after_its_connection_was_cut_and_hands_nothing_out_twice_at_once(fresh: Any, rabbit: Cuttable) -> None:
+    for spool in at(fresh.settings):
+        async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
+            items = [await worker.enqueue(mail(f"m-{number}"), CONTENT) for number in range(6)]
+            async with aclosing(worker.deliveries(8)) as deliveries:
+                in_hand = await next_of(deliveries)
+                await rabbit.cut()
+                await asyncio.sleep(1)
+                await rabbit.mend()
+                others = [await next_of(deliveries) for _ in range(5)]
+                assert {other.item.enqueue_id for other in others} == {item.enqueue_id for item in items[1:]}
+                await in_hand.complete()  # with a tag of the connection that is gone
+                for other in others:
+                    await other.complete()
+                with pytest.raises(TimeoutError):
+                    await next_of(deliveries, 1.5)
+        assert spool.marks() == {item.enqueue_id for item in items}
+        assert spool.ready(spool.names.work_queue) == 0
+
+
+async def test_a_mail_waits_in_place_while_s3_is_down_and_is_delivered_when_it_is_back(fresh: Any, s3: Cuttable) -> None:
+    for spool in at(fresh.settings):
+        async with open_worker(through(fresh, "s3", s3.port), spool.queue) as worker:
+            item = await worker.enqueue(mail(), CONTENT)
+            await s3.cut()
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                with pytest.raises(TimeoutError):
+                    await next_of(deliveries, 3)
+                assert deliveries.idle_seconds == 0
+                await s3.mend()
+                delivery = await next_of(deliveries)
+                assert delivery.item == item
+                assert not delivery.redelivered  # it was held, not requeued
+                await delivery.complete()
+        assert spool.ready(spool.names.dead_letter_queue) == 0
+        assert spool.ready(spool.names.work_queue) == 0
+
+
+@pytest.mark.parametrize("store", ["rabbitmq", "s3"])
+async def test_deliveries_give_up_with_the_address_when_told_to(fresh: Any, rabbit: Cuttable, s3: Cuttable, store: str) -> None:
+    proxy = {"rabbitmq": rabbit, "s3": s3}[store]
+    for spool in at(fresh.settings):
+        async with (
+            open_worker(through(fresh, store, proxy.port), spool.queue) as worker,
+            aclosing(worker.deliveries(4, give_up_after=timedelta(seconds=2))) as deliveries,
+        ):
+            first = await worker.enqueue(mail("first"), CONTENT)
+            assert (await next_of(deliveries)).item == first
+            await proxy.cut()
+            spool.publish(spool.names.exchange, message.encode(replace(first, enqueue_id=uuid4())))
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{proxy.port}"):
+                await next_of(deliveries)
+            assert time.monotonic() - began < 20
+
+
+async def test_two_workers_and_a_completion_between_share_the_mails(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as one, open_worker(spool.settings, spool.queue) as two:
+        items = await asyncio.gather(*(one.enqueue(mail(f"m-{number}"), CONTENT) for number in range(30)))
+
+        async def work(worker: Any) -> list[Any]:
+            done = []
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                while True:
+                    try:
+                        delivery = await next_of(deliveries, 2)
+                    except TimeoutError:
+                        return done
+                    await delivery.complete()
+                    done.append(delivery.item.enqueue_id)
+
+        first, second = await asyncio.gather(work(one), work(two))
+    assert sorted(first + second) == sorted(item.enqueue_id for item in items)
+    assert first
+    assert second
+
+
+async def test_a_completion_while_cassandra_is_down_can_be_asked_for_again(fresh: Any) -> None:
+    async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
+        for spool in at(fresh.settings):
+            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+                item = await worker.enqueue(mail(), CONTENT)
+                async with aclosing(worker.deliveries(4)) as deliveries:
+                    delivery = await next_of(deliveries)
+                    await cassandra.cut()
+                    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{cassandra.port}"):
+                        await delivery.complete()
+                    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{cassandra.port}"):
+                        await worker.enqueue(mail("during"), CONTENT)
+                    await cassandra.mend()
+                    async with asyncio.timeout(30):
+                        while item.enqueue_id not in spool.marks():
+                            try:
+                                await delivery.complete()
+                            except StoreUnavailable:
+                                await asyncio.sleep(0.5)
+            assert [row.item.mail.name for row in spool.live()] == []
+
+
+async def test_a_mail_waits_while_cassandra_is_down(fresh: Any) -> None:
+    async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
+        for spool in at(fresh.settings):
+            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+                item = await worker.enqueue(mail(), CONTENT)
+                await cassandra.cut()
+                async with aclosing(worker.deliveries(4)) as deliveries:
+                    with pytest.raises(TimeoutError):
+                        await next_of(deliveries, 3)
+                    await cassandra.mend()
+                    assert (await next_of(deliveries, 40)).item == item
+            assert spool.ready(spool.names.dead_letter_queue) == 0

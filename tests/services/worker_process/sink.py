@@ -1,0 +1,83 @@
+"""An SMTP server that keeps what it gets, and refuses what it is told to refuse. A thread of its own: the relay blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@dataclass
+class Sink:
+    """`refuse` maps a recipient, or MAIL or DATA, to an answer; `got` holds (sender, recipients, bytes, MAIL options) of each mail."""
+
+    refuse: dict[str, str] = field(default_factory=dict)
+    got: list[tuple[str, tuple[str, ...], bytes, tuple[str, ...]]] = field(default_factory=list)
+    port: int = 0
+    drop_after_rcpt: bool = False
+
+    async def handle_MAIL(self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
+        if "MAIL" in self.refuse:
+            return self.refuse["MAIL"]
+        envelope.mail_from = address
+        envelope.mail_options.extend(options)
+        return "250 OK"
+
+    async def handle_RCPT(self, server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]) -> str:
+        if address in self.refuse:
+            return self.refuse[address]
+        if self.drop_after_rcpt:
+            server.transport.abort()
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:
+        if "DATA" in self.refuse:
+            return self.refuse["DATA"]
+        self.got.append((envelope.mail_from or "", tuple(envelope.rcpt_tos), envelope.original_content or b"", tuple(envelope.mail_options)))
+        return "250 OK"
+
+
+@contextmanager
+def running(sink: Sink, *, utf8: bool = True, tls: ssl.SSLContext | None = None, **options: Any) -> Iterator[Sink]:
+    """The sink, listening on a free port of loopback."""
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        made = loop.run_until_complete(
+            loop.create_server(lambda: SMTP(sink, enable_SMTPUTF8=utf8, hostname="sink", tls_context=tls, loop=loop, **options), "127.0.0.1", 0)
+        )
+        sink.port = made.sockets[0].getsockname()[1]
+        ready.set()
+        loop.run_forever()
+        made.close()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.05))
+        loop.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert ready.wait(5)
+    try:
+        yield sink
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)

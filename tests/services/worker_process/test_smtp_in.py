@@ -1,0 +1,373 @@
+"""SMTP intake on loopback, with an enqueuer that keeps what it gets or fails as told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import smtplib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.model.settings import Settings
+from mailslice.worker.smtp_in import serve
+from mailslice.worker.smtp_policy import policy_of
+from tests.services.worker_process.sink import certificate
+
+NOW = datetime(2026, 11, 21, 9, 30, 15, 123456, tzinfo=UTC)
+A, B = "a@x.example", "b@x.example"
+CONTENT = b"Subject: x\r\n\r\nbody\r\n"
+LARGE = b"x" * 1022 + b"\r\n"
+LARGE *= 9 << 10
+TRACE = re.compile(rb"Received: from [^\r]+\r\n\tby [^\r]+ with (\w+) id ([^\r;]+);\r\n\tSat, 21 Nov 2026 09:30:15 \+0000\r\n")
+Got = TypeVar("Got")
+
+
+@dataclass
+class Keeper:
+    """Takes a mail when `may_finish` is set; raises `error` instead when there is one."""
+
+    kept: list[tuple[Mail, bytes]] = field(default_factory=list)
+    error: Exception | None = None
+    may_finish: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail:
+        self.begun.set()
+        await self.may_finish.wait()
+        if self.error:
+            raise self.error
+        self.kept.append((mail, content))
+        return QueuedMail(EnqueueId(UUID(int=5)), mail, BlobId("h"), BlobId("b"))
+
+
+@dataclass
+class Server:
+    """A server that listens, and what it was given."""
+
+    keeper: Keeper
+    port: int
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+    async def do(self, work: Callable[[smtplib.SMTP], Got]) -> Got:
+        """Runs a blocking client in a thread."""
+
+        def client() -> Got:
+            with smtplib.SMTP("127.0.0.1", self.port, local_hostname="client.example", timeout=10) as smtp:
+                return work(smtp)
+
+        return await asyncio.to_thread(client)
+
+    async def say(self, *lines: bytes) -> bytes:
+        """Sends raw lines in one go (pipelining) and gives all answers up to the end of the connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(b"".join(line + b"\r\n" for line in lines) + b"QUIT\r\n")
+        answers = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return answers
+
+    @property
+    def only(self) -> tuple[Mail, bytes]:
+        """The one mail that was kept, with its content after the trace line."""
+        ((mail, content),) = self.keeper.kept
+        trace = TRACE.match(content)
+        assert trace is not None, content[:300]
+        return mail, content[trace.end() :]
+
+
+@asynccontextmanager
+async def serving(*, finish: bool = True, **given: Any) -> AsyncIterator[Server]:
+    groups: dict[str, Any] = {name: given.pop(name) for name in ("worker", "queue") if name in given}
+    settings = Settings.model_validate({"smtp_in": {"port": 0, "hostname": "mx.home.example", "timeout": "20s", **given}, **groups})
+    keeper, stop, listening = Keeper(), asyncio.Event(), asyncio.get_running_loop().create_future()
+    if finish:
+        keeper.may_finish.set()
+    task = asyncio.create_task(
+        serve(settings, policy_of(settings.smtp_in), keeper, stop, clock=lambda: NOW, on_listening=lambda _host, port: listening.set_result(port))
+    )
+    await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+    server = Server(keeper, await listening, stop, task)
+    try:
+        yield server
+    finally:
+        keeper.may_finish.set()
+        stop.set()
+        await asyncio.wait_for(task, 15)
+
+
+def send(content: bytes = CONTENT, sender: str = "s@y.example", to: tuple[str, ...] = (A, B), options: tuple[str, ...] = ()) -> Callable[[smtplib.SMTP], Any]:
+    return lambda smtp: smtp.sendmail(sender, to, content, mail_options=options)
+
+
+async def test_a_mail_is_kept_with_its_envelope_and_where_it_came_from() -> None:
+    async with serving() as server:
+        await server.do(send())
+        mail, content = server.only
+    assert content == CONTENT
+    assert (mail.sender, mail.recipients, mail.state, mail.remote_addr, mail.remote_host) == ("s@y.example", (A, B), "root", "127.0.0.1", "localhost")
+    assert mail.attributes == {"org.apache.james.HELO": b'{"serializer":"StringSerializer","value":"client.example"}'}
+    assert mail.last_updated_ns == 1795253415123_000_000
+    assert re.fullmatch(r"Mail1795253415123-[0-9a-f-]{36}", mail.name)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (b"S: x\r\n\r\n..dots\r\n...\r\n.", b"S: x\r\n\r\n.dots\r\n..\r\n"),
+        (b"S: x\r\n\r\nbare\nline feed\rand return\r\n.", b"S: x\r\n\r\nbare\nline feed\rand return\r\n"),
+        (b"S: \xe9\xff\x00\r\n\r\n\x80\r\n.", b"S: \xe9\xff\x00\r\n\r\n\x80\r\n"),
+        (b"smuggled\n.\nMAIL FROM:<x@y>\r\n.", b"smuggled\n.\nMAIL FROM:<x@y>\r\n"),
+        (b"long " + b"x" * 300_000 + b"\r\n.", b"long " + b"x" * 300_000 + b"\r\n"),
+        (b".", b""),
+    ],
+)
+async def test_the_bytes_after_the_trace_are_the_bytes_that_came(sent: bytes, kept: bytes) -> None:
+    async with serving() as server:
+        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y> BODY=8BITMIME", b"RCPT TO:<a@x.example>", b"DATA", sent)
+        assert b"250 2.0.0 OK queued as 00000000-0000-0000-0000-000000000005\r\n" in answers
+        assert server.only[1] == kept
+
+
+async def test_the_null_sender_is_none_and_not_the_empty_text() -> None:
+    async with serving() as server:
+        await server.do(send(sender=""))
+        assert server.only[0].sender is None
+
+
+async def test_250_is_said_only_when_the_enqueue_is_durable() -> None:
+    async with serving(finish=False) as server:
+        sending = asyncio.create_task(server.do(send()))
+        await asyncio.wait_for(server.keeper.begun.wait(), 5)
+        await asyncio.sleep(0.1)
+        assert not sending.done()
+        server.keeper.may_finish.set()
+        assert await sending == {}
+        assert len(server.keeper.kept) == 1
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("S3 at http://10.0.0.9 does not answer"), RuntimeError("inside")])
+async def test_what_cannot_be_stored_is_451_and_the_client_keeps_it(error: Exception) -> None:
+    async with serving() as server:
+        server.keeper.error = error
+        with pytest.raises(smtplib.SMTPDataError) as caught:
+            await server.do(send())
+        assert caught.value.smtp_code == 451
+        assert b"10.0.0.9" not in caught.value.smtp_error
+        assert b"inside" not in caught.value.smtp_error
+        server.keeper.error = None
+        await server.do(send())
+        assert server.only[1] == CONTENT
+
+
+async def test_what_the_queue_will_never_take_is_554_and_what_we_have_to_mend_is_451() -> None:
+    async with serving() as server:
+        codes = []
+        for error in (BadInput("mail is larger than 10 bytes"), BadSetting("wrong password")):
+            server.keeper.error = error
+            with pytest.raises(smtplib.SMTPDataError) as caught:
+                await server.do(send())
+            codes.append(caught.value.smtp_code)
+        assert codes == [554, 451]
+
+
+@pytest.mark.parametrize(("hops", "code"), [(100, 250), (101, 554)])
+async def test_a_mail_that_goes_round_in_circles_is_refused(hops: int, code: int) -> None:
+    async with serving() as server:
+        lines = [b"Received: by somewhere"] * hops + [b"", b"Received: in the body", b"."]
+        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", *lines)
+        assert [int(line[:3]) for line in answers.splitlines()][-2] == code
+        assert len(server.keeper.kept) == (code == 250)
+
+
+async def test_a_client_that_hangs_up_during_the_enqueue_does_not_cut_it_in_two() -> None:
+    async with serving(finish=False) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"EHLO c\r\nMAIL FROM:<s@y>\r\nRCPT TO:<a@x>\r\nDATA\r\nx\r\n.\r\n")
+        await asyncio.wait_for(server.keeper.begun.wait(), 5)
+        writer.transport.abort()
+        await asyncio.sleep(0.1)
+        server.keeper.may_finish.set()
+    assert server.only[1] == b"x\r\n"
+
+
+async def test_a_stop_lets_a_mail_that_is_being_received_end_and_sends_idle_clients_away() -> None:
+    async with serving(finish=False) as server:
+        idle, _ = await asyncio.open_connection("127.0.0.1", server.port)
+        await idle.readline()
+        sending = asyncio.create_task(server.do(send()))
+        await asyncio.wait_for(server.keeper.begun.wait(), 5)
+        server.stop.set()
+        assert await asyncio.wait_for(idle.read(), 5) == b""
+        assert not server.task.done()
+        server.keeper.may_finish.set()
+        assert await sending == {}
+        await asyncio.wait_for(server.task, 5)
+    assert server.only[1] == CONTENT
+
+
+async def test_a_mail_over_the_size_is_552_whether_it_says_so_or_not() -> None:
+    async with serving(queue={"max_mail_bytes": 1000}) as server:
+        with pytest.raises(smtplib.SMTPSenderRefused) as announced:
+            await server.do(send(b"x" * 1001))
+        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", b"x\r\n" * 400 + b".")
+        await server.do(send(b"y" * 998))
+        assert announced.value.smtp_code == 552
+        assert b"\r\n552 " in answers
+        assert server.only[1] == b"y" * 998 + b"\r\n"
+
+
+async def test_more_mail_than_the_budget_is_451_but_one_of_any_size_passes_alone() -> None:
+    async with serving(finish=False, worker={"memory_budget_mib": 8}) as server:
+        large = asyncio.create_task(server.do(send(LARGE)))
+        await asyncio.wait_for(server.keeper.begun.wait(), 10)
+        with pytest.raises(smtplib.SMTPSenderRefused) as caught:
+            await server.do(send(b"y" * 1000))
+        server.keeper.may_finish.set()
+        await large
+        assert caught.value.smtp_code == 451
+        assert server.only[1] == LARGE
+
+
+async def test_strangers_are_550_and_nothing_of_theirs_is_kept() -> None:
+    async with serving(allowed_networks=("192.0.2.0/24",)) as server:
+        with pytest.raises(smtplib.SMTPRecipientsRefused) as caught:
+            await server.do(send())
+        assert {code for code, _ in caught.value.recipients.values()} == {550}
+        assert server.keeper.kept == []
+
+
+async def test_strangers_may_send_after_auth_and_the_mail_says_who() -> None:
+    async with serving(allowed_networks=(), username="ursula", password="right") as server:
+        with pytest.raises(smtplib.SMTPAuthenticationError):
+            await server.do(lambda smtp: smtp.login("ursula", "wrong"))
+
+        def client(smtp: smtplib.SMTP) -> None:
+            smtp.login("ursula", "right")
+            send()(smtp)
+
+        await server.do(client)
+        mail, _ = server.only
+        assert json.loads(mail.attributes["org.apache.james.SMTPAuthUser"]) == {"serializer": "StringSerializer", "value": "ursula"}
+        assert b"with ESMTPA id" in server.keeper.kept[0][1]
+
+
+async def test_passwords_can_be_guessed_five_times_a_connection() -> None:
+    async with serving(username="u", password="p") as server:
+        answers = await server.say(b"EHLO c", *[b"AUTH PLAIN AHUAeA=="] * 6)
+        assert answers.count(b"\r\n535 ") == 5
+        assert b"\r\n421 4.7.0 AUTH sent too many times" in answers
+
+
+async def test_auth_is_not_announced_where_there_is_no_user() -> None:
+    async with serving() as server:
+        answers = await server.say(b"EHLO c", b"AUTH PLAIN AHUAeA==")
+        assert b"AUTH" not in answers.split(b"250 HELP")[0]
+        assert b"\r\n538 " in answers or b"\r\n535 " in answers
+        for word in (b"250-SIZE 157286400", b"250-8BITMIME", b"250-SMTPUTF8", b"250-PIPELINING"):
+            assert word in answers
+
+
+async def test_unicode_addresses_need_smtputf8_and_are_kept() -> None:
+    async with serving() as server:
+        refused = await server.say(b"EHLO c", "MAIL FROM:<jürgen@y.example>".encode())
+        await server.do(send(sender="jürgen@bücher.example", to=("用户@例子.example",), options=("SMTPUTF8",)))
+        mail, _ = server.only
+        assert b"\r\n553 5.6.7 " in refused
+        assert (mail.sender, mail.recipients) == ("jürgen@bücher.example", ("用户@例子.example",))
+        assert b"with UTF8SMTP id" in server.keeper.kept[0][1]
+
+
+@pytest.mark.parametrize("line", [b"RCPT TO:<\xff\xfe@x>", b"RCPT TO:<nodomain>", b"RCPT TO:<a@>"])
+async def test_an_address_that_cannot_be_kept_is_refused(line: bytes) -> None:
+    async with serving() as server:
+        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y> SMTPUTF8", line)
+        assert answers.splitlines()[-2][:4] == b"553 "
+
+
+async def test_one_recipient_too_many_is_452_and_the_rest_get_the_mail() -> None:
+    async with serving(max_recipients=2) as server:
+        refused = await server.do(send(to=(A, B, "c@x.example")))
+        assert refused == {"c@x.example": (452, b"4.5.3 Too many recipients")}
+        assert server.only[0].recipients == (A, B)
+
+
+async def test_a_recipient_named_twice_is_kept_once() -> None:
+    async with serving() as server:
+        await server.do(send(to=(A, A)))
+        assert server.only[0].recipients == (A,)
+
+
+async def test_one_client_too_many_is_421_and_may_come_again() -> None:
+    async with serving(max_connections=1) as server:
+        first, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert (await first.readline()).startswith(b"220 ")
+        second, _ = await asyncio.open_connection("127.0.0.1", server.port)
+        assert (await asyncio.wait_for(second.read(), 5)).startswith(b"421 4.3.2 ")
+        writer.close()
+        for _ in range(50):
+            third, other = await asyncio.open_connection("127.0.0.1", server.port)
+            greeting = await third.readline()
+            other.close()
+            if greeting.startswith(b"220 "):
+                break
+        assert greeting.startswith(b"220 mx.home.example ")
+
+
+async def test_an_idle_client_is_sent_away_after_the_timeout() -> None:
+    async with serving(timeout="1s") as server:
+        reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
+        await reader.readline()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+
+
+async def test_commands_sent_in_one_go_are_answered_in_order() -> None:
+    async with serving() as server:
+        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"RCPT TO:<bad>", b"RCPT TO:<b@x>", b"DATA", b"x\r\n.", b"NOOP")
+        codes = [line[:3] for line in answers.splitlines() if line[3:4] == b" "]
+        assert codes == [b"220", b"250", b"250", b"250", b"553", b"250", b"354", b"250", b"250", b"221"]
+        assert server.only[0].recipients == ("a@x", "b@x")
+
+
+async def test_a_name_in_helo_cannot_break_out_of_the_trace() -> None:
+    async with serving() as server:
+        await server.say("HELO evil)\tX: y ü".encode(), b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", b"x\r\n.")
+        content = server.keeper.kept[0][1]
+        first = content.split(b"\r\n", 1)[0]
+        assert re.fullmatch(rb"Received: from evil\?\?X:\?y\?{2,3} \(\[127\.0\.0\.1\]\)", first)
+        assert b" with SMTP id " in content
+
+
+async def test_mail_comes_through_starttls_with_auth_behind_it(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    async with serving(allowed_networks=(), username="u", password="p", tls_certificate=cert, tls_key=key) as server:
+
+        def client(smtp: smtplib.SMTP) -> None:
+            smtp.starttls(context=ssl.create_default_context(cafile=str(cert)))
+            smtp.login("u", "p")
+            send(b"S: x\r\n\r\n" + b"line\r\n" * 50_000)(smtp)
+
+        await server.do(client)
+        assert server.only[1] == b"S: x\r\n\r\n" + b"line\r\n" * 50_000
+        assert b"with ESMTPSA id" in server.keeper.kept[0][1]
+
+
+async def test_a_port_that_is_taken_is_a_bad_setting_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadSetting, match=f"MAILSLICE_SMTP_IN_PORT={port}: cannot listen there"):
+            async with serving(port=port):
+                pass

@@ -1,0 +1,149 @@
+"""The Spark session: keys come back once, workers' errors are ours again, nothing outlives the process that started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.settings import load_settings
+from mailslice.spark import failures
+from mailslice.spark.frames import InProcess, run_on_keys, shared
+from mailslice.spark.session import spark_session
+
+
+@pytest.fixture(scope="module")
+def spark():
+    return spark_session(load_settings({"MAILSLICE_DUTY_SPARK_MASTER": "local[2]"}, Path("/nonexistent")), "tests")
+
+
+def squares(batches):
+    import pyarrow as pa
+
+    for keys in batches:
+        yield pa.RecordBatch.from_pydict({"square": [key * key for key in keys]})
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 17, 1000])
+def test_every_key_is_worked_on_once(spark, count):
+    found = run_on_keys(spark, list(range(count)), squares, "square long")
+    assert sorted(row["square"] for row in found) == [number * number for number in range(count)]
+    assert found == run_on_keys(InProcess(), list(range(count)), squares, "square long") or count > 2
+
+
+def test_a_shared_value_reaches_the_workers(spark):
+    import pyarrow as pa
+
+    with shared(spark, {3: "three"}) as value:
+
+        def look_up(batches):
+            for keys in batches:
+                yield pa.RecordBatch.from_pydict({"word": [value().get(key, "") for key in keys]})
+
+        assert [row["word"] for row in run_on_keys(spark, [3], look_up, "word string")] == ["three"]
+
+
+def test_an_error_of_ours_in_a_worker_is_raised_as_itself(spark):
+    def fail(batches):
+        for _ in batches:
+            raise StoreUnavailable("Cassandra at 10.0.0.1:9042 does not answer: x")
+        yield
+
+    with pytest.raises(StoreUnavailable, match=r"^Cassandra at 10\.0\.0\.1:9042 does not answer: x$"):
+        run_on_keys(spark, [1, 2], fail, "square long")
+
+
+def test_an_error_that_is_not_ours_stays_what_it_is():
+    assert failures.meaning("Traceback ...\nValueError: no") is None
+    assert failures.meaning("Traceback ...\nmailslice.model.errors.Nonsense: no") is None
+    assert isinstance(failures.meaning("mailslice.model.errors.MailsliceError: yes"), MailsliceError)
+
+
+def test_the_session_is_utc_quiet_and_one_for_the_process(spark):
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark_session(load_settings({}, Path("/nonexistent")), "again") is spark
+
+
+SLEEPER = textwrap.dedent(
+    """
+    import pathlib
+    from mailslice.model.settings import load_settings
+    from mailslice.spark.frames import run_on_keys
+    from mailslice.spark.session import spark_session
+
+    def sleep(batches):
+        import time
+        for _ in batches:
+            print("working", flush=True)
+            time.sleep(300)
+        yield
+
+    run_on_keys(spark_session(load_settings({}, pathlib.Path("/nonexistent")), "sleeper"), [1, 2], sleep, "x long")
+    """
+)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_jvm_and_no_worker_outlives_its_process(tmp_path, how):
+    """With nothing on PATH and no JAVA_HOME: Java and pyspark are found by themselves."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER)
+    environ = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen([sys.executable, str(script)], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        children = _wait_for_workers(process)
+        os.kill(process.pid, how)
+        process.wait(30)
+        _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
+
+
+def _wait_for_workers(process) -> list[psutil.Process]:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        children = psutil.Process(process.pid).children(recursive=True)
+        if sum("pyspark.daemon" in " ".join(_command(child)) for child in children) >= 2:
+            return children
+        time.sleep(0.3)
+    raise AssertionError("no Python worker came up")
+
+
+def _command(child: psutil.Process) -> list[str]:
+    try:
+        return child.cmdline()
+    except psutil.Error:
+        return []
+
+
+GRACEFUL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n" + SLEEPER
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.7, 1.5])
+def test_no_jvm_stays_when_its_process_is_asked_to_end_while_it_comes_up(tmp_path, seconds):
+    """The command line ends by an exception on SIGTERM, so that pyspark cleans up under the JVM's feet."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(GRACEFUL)
+    environ = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen([sys.executable, str(script)], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not psutil.Process(process.pid).children():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(seconds)
+        os.kill(process.pid, signal.SIGTERM)
+        process.wait(30)
+        deadline = time.monotonic() + 30
+        while _with_word(str(tmp_path)):
+            assert time.monotonic() < deadline, [" ".join(_command(left))[:200] for left in _with_word(str(tmp_path))]
+            time.sleep(0.2)
+
+
+def _with_word(word: str) -> list[psutil.Process]:
+    return [found for found in psutil.process_iter() if any(word in part for part in _command(found))]

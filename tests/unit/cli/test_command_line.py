@@ -1,0 +1,161 @@
+"""Wrong use, help and start-up: what the command line answers before it touches a store."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mailslice.cli import main
+from mailslice.cli.main import run
+
+MAILSLICE = Path(sys.executable).with_name("mailslice")
+HEAVY = ("pyspark", "airflow", "great_expectations", "cassandra", "pika", "obstore", "boto3", "pandas", "matplotlib", "rich.table", "uvloop")
+
+
+def call(*words: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(MAILSLICE), *words], capture_output=True, text=True, check=False, stdin=stdin, cwd="/", env={"PATH": "/usr/bin:/bin"})
+
+
+@pytest.mark.parametrize("words", [["--help"], ["queue", "--help"], ["queue", "delete", "--help"], ["duty", "run", "--help"], ["quue"], ["queue", "brows"]])
+def test_help_and_a_wrong_word_import_nothing_heavy(words):
+    code = f"""
+import sys
+from mailslice.cli.main import run
+rc = run({words!r})
+print(rc, [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == f"{0 if '--help' in words else 2} []"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["mail", "enqueue", "--help"], ["wrong"]])
+def test_help_and_a_wrong_word_answer_in_under_a_second(words):
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        call(*words)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1
+
+
+def test_a_wrong_word_names_the_nearest_right_one_in_two_lines():
+    answer = call("queue", "brows")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == "mailslice: No such command 'brows'. Did you mean 'browse'?\nSee 'mailslice queue --help'.\n"
+
+
+def test_every_command_takes_json_and_debug_after_its_name():
+    import typer.main
+
+    def leaves(command, path=()):
+        if not hasattr(command, "commands"):
+            yield path, {option for parameter in command.params for option in parameter.opts}
+            return
+        for name, child in command.commands.items():
+            yield from leaves(child, (*path, name))
+
+    found = dict(leaves(typer.main.get_command(main.app)))
+    assert len(found) > 20
+    assert [path for path, options in found.items() if not {"--json", "--debug"} <= options] == []
+
+
+WRONG = {
+    "queue delete spool --json": "--sender, --recipient, --name",
+    "queue delete spool --older-than 1h --yes": "--sender, --recipient, --name",
+    "queue delete spool --name x": "--yes",
+    "queue clear spool": "--yes",
+    "queue browse spool --limit 0": "--limit: '0' is not allowed; a whole number from 1",
+    "queue browse spool --limit -3": "--limit: '-3' is not allowed",
+    "queue browse spool --limit 99999999999999999999999": "--limit: '99999999999999999999999' is not allowed",
+    "queue browse spool --limit ten": "--limit: 'ten' is not allowed",
+    "queue browse spool --older-than yesterday": "--older-than: 'yesterday' is not a duration; allowed: a number with ms, s, m, h, d or w",
+    "queue browse spool --older-than -5s": "--older-than: '-5s' is not a duration",
+    "queue browse spool extra": "unexpected extra argument",
+    "queue browse spool --sender a@b@c": "--sender: 'a@b@c' is not a mail address; allowed: local@domain",
+    "queue browse a/b": "queue name 'a/b': allowed are 1 to 200 bytes",
+    "queue size": "QUEUE",
+    "mail show spool": "either --name or --id",
+    "mail show spool --name a --id 00000000-0000-0000-0000-000000000000": "either --name or --id",
+    "mail show spool --id 7": "--id: '7' is not an enqueue id; allowed: a UUID",
+    "mail enqueue spool": "PATH",
+    "mail enqueue spool x.eml --recipient nobody@": "--recipient: 'nobody@' is not a mail address",
+    "mail enqueue spool x.eml --delay 5000000d": "--delay: '5000000d' is not allowed; at most 36500d is",
+    "duty plan queue_cleanup --queue spool --grace 5000000d": "--grace: '5000000d' is not allowed",
+    "bench hotpath --size 3G": "--size: '3G' is not allowed; a size from 1",
+    "report list --limit 0": "--limit: '0' is not allowed",
+    "worker drain spool --max 0": "--max: '0' is not allowed",
+    "worker drain spool --outcome maybe": "maybe",
+    "worker drain spool --idle soon": "--idle: 'soon' is not a duration",
+    "worker drain spool --prefetch 70000": "--prefetch: '70000' is not allowed; a whole number from 1 to 65535",
+    "worker run --queue spool": "--handler",
+    "worker run --queue spool --handler nothing --processes 0": "--processes: '0' is not allowed",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_use_exits_2_and_names_what_is_allowed(line, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert run(line.split(" ")) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert WRONG[line] in captured.err
+    assert len(captured.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("MAILSLICE_CASSANDRA_PORT", "x", "MAILSLICE_CASSANDRA_PORT='x'"),
+        ("MAILSLICE_QUEUE_TABLE", "v5", "v3"),
+        ("MAILSLICE_CASSANDRA_CONSISTENCY", "ONE", "LOCAL_QUORUM"),
+        ("MAILSLICE_QUEUE_SLICE_WINDOW", "fortnight", "'fortnight'"),
+        ("MAILSLICE_QUEUE_BUCKETCOUNT", "2", "Did you mean MAILSLICE_QUEUE_BUCKET_COUNT?"),
+    ],
+)
+def test_a_bad_setting_exits_2_and_names_variable_and_value(variable, value, words, capsys, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    assert run(["queue", "list"]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert len(captured.err.splitlines()) <= 2
+
+
+def test_debug_shows_the_traceback(capsys, monkeypatch):
+    monkeypatch.setenv("MAILSLICE_CASSANDRA_PORT", "x")
+    assert run(["queue", "list", "--debug"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_ctrl_c_exits_130(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mailslice.model.settings.load_settings", interrupted)
+    assert run(["queue", "list"]) == 130
+
+
+def test_a_bug_is_called_a_bug_and_exits_1(capsys, monkeypatch):
+    def broken():
+        raise ZeroDivisionError("seven \x1b[31m")
+
+    monkeypatch.setattr("mailslice.model.settings.load_settings", broken)
+    assert run(["queue", "list"]) == 1
+    assert capsys.readouterr().err == "mailslice: ZeroDivisionError: seven \\x1b[31m (this is a bug of mailslice; --debug shows where)\n"
+
+
+def test_version():
+    answer = call("--version")
+    assert (answer.returncode, answer.stdout) == (0, "mailslice 0.1.0\n")
+
+
+def test_config_needs_no_terminal_and_json_goes_with_errors_on_stderr_only(monkeypatch, capsys):
+    monkeypatch.setenv("MAILSLICE_CASSANDRA_PORT", "x")
+    assert run(["config", "show", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(captured.err)

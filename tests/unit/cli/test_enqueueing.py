@@ -1,0 +1,150 @@
+"""`mail enqueue` against a worker double: envelopes, failures, and what is held in memory."""
+
+import asyncio
+import hashlib
+import json
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from mailslice.cli import enqueueing
+from mailslice.cli.enqueueing import Enqueuing, Given
+from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
+
+DATA = Path(__file__).parents[2] / "data"
+MIB = 1024 * 1024
+
+
+class FakeWorker:
+    def __init__(self, delay=0.0):
+        self.mails, self.contents, self.delays = [], [], []
+        self.now = self.most = self.bytes_now = self.most_bytes = 0
+        self.wait = delay
+        self.error = lambda number: None
+
+    async def enqueue(self, mail, content, *, delay=None):
+        self.now, self.bytes_now = self.now + 1, self.bytes_now + len(content)
+        self.most, self.most_bytes = max(self.most, self.now), max(self.most_bytes, self.bytes_now)
+        await asyncio.sleep(self.wait)
+        self.now, self.bytes_now = self.now - 1, self.bytes_now - len(content)
+        error = self.error(len(self.mails))
+        if error:
+            raise error
+        self.mails.append(mail)
+        self.contents.append(bytes(content))
+        self.delays.append(delay)
+        return QueuedMail(EnqueueId(uuid4()), mail, BlobId("h"), BlobId("b"))
+
+
+def given(**changes):
+    return Given(**{"sender": None, "recipients": (), "name": None, "state": "root", "delay": None, "max_bytes": 100 * MIB, **changes})
+
+
+async def enqueue(worker, *paths, **changes):
+    run = Enqueuing(worker, given(**changes), Output(as_json=True))
+    await run.run([str(path) for path in paths])
+    return run
+
+
+async def test_every_sample_mail_is_enqueued_byte_for_byte_with_the_envelope_of_its_headers(capsys):
+    worker = FakeWorker()
+    run = await enqueue(worker, DATA / "sample")
+    files = sorted((DATA / "sample").glob("*.eml"))
+    assert (run.done, run.failures) == (len(files), [])
+    assert sorted(worker.contents) == sorted(file.read_bytes() for file in files)
+    lines = {Path(line["path"]).name: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert lines["15-null-sender-bounce.eml"]["sender"] is None
+    assert lines["15-null-sender-bounce.eml"]["recipients"] == ["jon@mills.example"]
+    assert lines["16-unicode-addresses.eml"]["sender"] == "πέτρος@λιμάνι.example"
+    assert lines["16-unicode-addresses.eml"]["recipients"] == ["дарина@пошта.example", "山田@例え.example"]
+    assert lines["08-folded-headers.eml"]["recipients"] == ["jon@mills.example", "ada@mills.example", "comma@mills.example"]
+    assert len(lines["09-many-recipients.eml"]["recipients"]) == 60
+    assert lines["25-list-mail.eml"]["sender"] == "rivers-bounces+jon=mills.example@lists.example"
+    assert lines["01-plain.eml"]["sha256"] == hashlib.sha256((DATA / "sample/01-plain.eml").read_bytes()).hexdigest()
+    assert len({line["name"] for line in lines.values()}) == len(files)
+
+
+async def test_mbox_and_maildir_samples():
+    worker = FakeWorker()
+    run = await enqueue(worker, DATA / "sample.mbox", DATA / "maildir")
+    assert (run.done, run.failures) == (6, [])
+    assert [mail.sender for mail in worker.mails][:3] == ["mira@harbour.example", None, "ada@mills.example"]
+
+
+async def test_given_sender_and_recipients_win_over_the_headers():
+    worker = FakeWorker()
+    await enqueue(
+        worker, DATA / "empty.eml", DATA / "sample/01-plain.eml", sender="<>", recipients=("x@y.example",), state="transport", delay=timedelta(minutes=1)
+    )
+    assert {(mail.sender, mail.recipients, mail.state) for mail in worker.mails} == {(None, ("x@y.example",), "transport")}
+    assert worker.delays == [timedelta(minutes=1)] * 2
+
+
+async def test_what_fails_is_listed_and_the_rest_goes_on(tmp_path):
+    large, bare = tmp_path / "large.eml", tmp_path / "bare.eml"
+    large.write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * 2000)
+    bare.write_bytes(b"Subject: to nobody\r\n\r\n")
+    worker = FakeWorker()
+    run = await enqueue(worker, tmp_path / "nothing.eml", large, bare, DATA / "sample/01-plain.eml", max_bytes=1000)
+    assert run.done == 1
+    failures = {Path(failure["path"]).name: failure["error"] for failure in run.failures}
+    assert failures.keys() == {"nothing.eml", "large.eml", "bare.eml"}
+    assert "1000 bytes (MAILSLICE_QUEUE_MAX_MAIL_BYTES)" in failures["large.eml"]
+    assert failures["bare.eml"] == "the headers name no recipient; give --recipient"
+
+
+async def test_one_mail_that_the_worker_refuses_stops_no_other(tmp_path):
+    worker = FakeWorker()
+    worker.refused = False
+
+    def once(number):
+        if number == 3 and not worker.refused:
+            worker.refused = True
+            return BadInput("not this one")
+        return None
+
+    worker.error = once
+    run = await enqueue(worker, DATA / "sample")
+    assert (run.done, [failure["error"] for failure in run.failures]) == (24, ["not this one"])
+
+
+async def test_a_store_that_goes_away_stops_the_reading_and_is_raised(capsys):
+    worker = FakeWorker()
+    worker.error = lambda number: StoreUnavailable("S3 at 127.0.0.1:9 does not answer") if number >= 5 else None
+    run = Enqueuing(worker, given(), Output(as_json=True))
+    with pytest.raises(StoreUnavailable):
+        await run.run([str(DATA / "sample")])
+    assert run.done == 5
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert {failure["error"] for failure in run.failures} == {"S3 at 127.0.0.1:9 does not answer"}
+
+
+async def test_at_most_64_mails_are_in_flight(tmp_path):
+    for number in range(200):
+        (tmp_path / f"{number:03}.eml").write_bytes(b"To: a@b.example\r\n\r\n%d" % number)
+    worker = FakeWorker(delay=0.2)
+    run = await enqueue(worker, tmp_path)
+    assert run.done == 200
+    assert 32 < worker.most <= 64
+
+
+async def test_bytes_in_flight_are_bounded_and_a_larger_mail_goes_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(enqueueing, "_BYTES_IN_FLIGHT", 4 * MIB)
+    for number in range(20):
+        (tmp_path / f"{number:02}.eml").write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * MIB)
+    (tmp_path / "99.eml").write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * 6 * MIB)
+    worker = FakeWorker(delay=0.01)
+    run = await enqueue(worker, tmp_path)
+    assert run.done == 21
+    assert worker.most_bytes <= 6 * MIB + 100
+
+
+async def test_names_are_unique_and_carry_the_time():
+    worker = FakeWorker()
+    await enqueue(worker, DATA / "sample")
+    assert all(mail.name.startswith("Mail1") for mail in worker.mails)
+    assert len({mail.name for mail in worker.mails}) == 25

@@ -1,0 +1,155 @@
+"""Mails in files, folders, mboxes and Maildirs: byte for byte, whatever is broken beside them."""
+
+import io
+import mailbox
+import re
+from email.message import EmailMessage
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailslice.codec.files import read_mails
+
+FROM = b"From alice@example.org Sat Nov 21 10:00:00 2026\n"
+
+
+def contents(path, **limits):
+    return [found.content for found in read_mails(path, **limits)]
+
+
+def errors(path, **limits):
+    return [found.error for found in read_mails(path, **limits)]
+
+
+def test_an_eml_file_is_one_mail_whatever_its_bytes(tmp_path):
+    for number, content in enumerate([b"", b"From x\n\nFrom y\n\n", b"\xff\x00\r\n", FROM + b"A: 1\n\n"]):
+        path = tmp_path / f"{number}.EML"
+        path.write_bytes(content)
+        assert contents(path) == [content]
+        assert [found.label for found in read_mails(path)] == [str(path)]
+
+
+def test_an_mbox_gives_each_mail_without_its_from_line_and_the_empty_line_after_it(tmp_path):
+    path = tmp_path / "mbox"
+    path.write_bytes(FROM + b"A: 1\n\nbody\n\n" + FROM + b"B: 2\r\n\r\nbody\r\n\r\n\n" + FROM + b"C: 3\n")
+    assert contents(path) == [b"A: 1\n\nbody\n", b"B: 2\r\n\r\nbody\r\n\r\n", b"C: 3\n"]
+    assert [found.label for found in read_mails(path)] == [f"{path}#1", f"{path}#2", f"{path}#3"]
+
+
+def test_an_mbox_with_crlf(tmp_path):
+    path = tmp_path / "mbox"
+    path.write_bytes(b"From a\r\nA: 1\r\n\r\nbody\r\n\r\nFrom b\r\nB: 2\r\n\r\n\r\n")
+    assert contents(path) == [b"A: 1\r\n\r\nbody\r\n", b"B: 2\r\n\r\n"]
+
+
+def test_quoted_from_lines_lose_one_mark(tmp_path):
+    path = tmp_path / "mbox"
+    path.write_bytes(FROM + b"A: 1\n\n>From me\n>>From you\n> From her\nx >From him\n")
+    assert contents(path) == [b"A: 1\n\nFrom me\n>From you\n> From her\nx >From him\n"]
+
+
+def test_from_in_a_paragraph_does_not_split_a_mail(tmp_path):
+    path = tmp_path / "mbox"
+    path.write_bytes(FROM + b"A: 1\n\nI come\nFrom afar\n\n" + FROM + b"B: 2\n\n")
+    assert contents(path) == [b"A: 1\n\nI come\nFrom afar\n", b"B: 2\n"]
+
+
+def test_a_from_line_with_a_date_splits_even_without_an_empty_line(tmp_path):
+    path = tmp_path / "mbox"
+    path.write_bytes(FROM + b"A: 1\n\nno end\n" + FROM + b"B: 2\n\n\n")
+    assert contents(path) == [b"A: 1\n\nno end\n", b"B: 2\n\n"]
+
+
+def test_what_pythons_mailbox_writes_is_read(tmp_path):
+    box = mailbox.mbox(tmp_path / "mbox")
+    for number in range(3):
+        mail = EmailMessage()
+        mail["Subject"] = f"mail {number}"
+        mail.set_content(f"From here\n\nFrom there {number}\n")
+        box.add(mail)
+    box.flush()
+    assert [found.splitlines()[0] for found in contents(tmp_path / "mbox")] == [b"Subject: mail 0", b"Subject: mail 1", b"Subject: mail 2"]
+    assert all(b"\nFrom here\n\nFrom there" in found for found in contents(tmp_path / "mbox"))
+
+
+def test_a_file_that_is_no_mbox_is_said(tmp_path):
+    path = tmp_path / "letter.txt"
+    path.write_bytes(b"Dear all\n\nFrom now on\n")
+    assert errors(path)[0].startswith("not an mbox: it does not begin with a line 'From '")
+
+
+def test_an_mbox_that_begins_with_garbage_gives_an_error_and_its_mails(tmp_path):
+    path = tmp_path / "mbox"
+    path.write_bytes(b"garbage\nmore\n\n" + FROM + b"A: 1\n\n\n")
+    found = list(read_mails(path))
+    assert [one.content for one in found] == [None, b"A: 1\n\n"]
+    assert "not an mbox" in found[0].error
+
+
+def test_a_mail_over_the_limit_is_said_and_the_rest_goes_on(tmp_path):
+    path = tmp_path / "mbox"
+    path.write_bytes(FROM + b"x" * 5_000_000 + b"\n\n" + FROM + b"y" * 99 + b"\n\n" + FROM + b"z" * 101 + b"\n\n")
+    found = list(read_mails(path, max_bytes=100))
+    assert [one.content for one in found] == [None, b"y" * 99 + b"\n", None]
+    assert "larger than the limit of 100 bytes" in found[0].error
+    (tmp_path / "big.eml").write_bytes(b"x" * 101)
+    (tmp_path / "fits.eml").write_bytes(b"x" * 100)
+    assert contents(tmp_path / "big.eml", max_bytes=100) == [None]
+    assert contents(tmp_path / "fits.eml", max_bytes=100) == [b"x" * 100]
+
+
+def test_a_line_longer_than_any_buffer_is_kept(tmp_path):
+    path = tmp_path / "mbox"
+    content = b"A: 1\n\n" + b"x" * 3_000_000 + b"From y" + b"z" * 3_000_000 + b"\n"
+    path.write_bytes(FROM + content + b"\n")
+    assert contents(path) == [content]
+
+
+def test_a_folder_gives_its_eml_files_sorted_at_any_depth(tmp_path):
+    for name in ("b/2.eml", "a.eml", "b/1.eml", "b/c/3.eml", "b/note.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    assert contents(tmp_path) == [b"a.eml", b"b/1.eml", b"b/2.eml", b"b/c/3.eml"]
+
+
+def test_a_maildir_gives_new_and_cur(tmp_path):
+    box = mailbox.Maildir(tmp_path / "Maildir", create=True)
+    key = box.add(b"A: 1\n\nFrom me\n")
+    (tmp_path / "Maildir" / "new" / key).rename(tmp_path / "Maildir" / "cur" / (key + ":2,S"))
+    box.add(b"B: 2\n\n")
+    (tmp_path / "Maildir" / "tmp" / "half").write_bytes(b"half")
+    assert contents(tmp_path / "Maildir") == [b"B: 2\n\n", b"A: 1\n\nFrom me\n"]
+
+
+def test_an_empty_maildir_is_no_error(tmp_path):
+    mailbox.Maildir(tmp_path / "Maildir", create=True)
+    assert list(read_mails(tmp_path / "Maildir")) == []
+
+
+@pytest.mark.parametrize(("name", "error"), [("nothing", "no such file or folder"), ("empty", "no *.eml in this folder, and it is no Maildir (new, cur)")])
+def test_what_is_not_there_is_said(tmp_path, name, error):
+    (tmp_path / "empty").mkdir()
+    assert errors(tmp_path / name) == [error]
+
+
+def test_an_unreadable_file_is_said_and_the_others_are_read(tmp_path):
+    (tmp_path / "1.eml").symlink_to("nowhere")
+    (tmp_path / "2.eml").write_bytes(b"two")
+    (tmp_path / "3.eml").mkdir()
+    assert [(found.content, found.error) for found in read_mails(tmp_path)] == [(None, "No such file or directory"), (b"two", None)]
+
+
+def test_a_dash_is_one_mail_on_standard_input():
+    assert [(found.label, found.content) for found in read_mails("-", stdin=io.BytesIO(FROM + b"x"))] == [("-", FROM + b"x")]
+    assert [found.content for found in read_mails("-", max_bytes=3, stdin=io.BytesIO(b"1234"))] == [None]
+
+
+lines = st.sampled_from([b"From x", b"From a@b Sat Nov 21 10:00:00 2026", b">From x", b">>From y", b"", b"body", b"\xff\x00", b"A: 1"])
+
+
+@given(st.lists(st.lists(lines, max_size=6).map(lambda parts: b"".join(part + b"\n" for part in parts)), max_size=4))
+def test_what_an_mboxrd_writer_wrote_comes_back_byte_for_byte(tmp_path_factory, mails):
+    path = tmp_path_factory.getbasetemp() / "written.mbox"
+    path.write_bytes(b"".join(FROM + re.sub(rb"^(>*From )", rb">\1", mail, flags=re.MULTILINE) + b"\n" for mail in mails))
+    assert contents(path) == mails

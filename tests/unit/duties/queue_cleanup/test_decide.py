@@ -1,0 +1,110 @@
+"""What may be deleted and where the starts may go, for any view: the invariants as properties."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailslice.duties.queue_cleanup import decide
+from mailslice.duties.queue_cleanup.decide import Shape, SliceFound
+from mailslice.model.configuration import ViewConfiguration
+from mailslice.model.slices import slice_start
+
+EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@st.composite
+def shapes(draw):
+    window = timedelta(seconds=draw(st.sampled_from([1, 5, 60, 900, 3600])))
+    return Shape(window, window * draw(st.sampled_from([1, 2, 4, 24])), draw(st.integers(1, 4)))
+
+
+@st.composite
+def views(draw):
+    """(shape, slices, stored browseStart, now, grace)."""
+    shape = draw(shapes())
+    base = slice_start(EPOCH, shape.largest_window)
+    counts = st.integers(0, 3)
+    numbers = draw(st.lists(st.integers(0, 60), unique=True, max_size=20))
+    slices = []
+    for number in sorted(numbers):
+        unmarked, marked, undated = draw(counts), draw(counts), draw(st.integers(0, 1))
+        undated = min(undated, marked)
+        slices.append(SliceFound(base + number * shape.window, unmarked + marked, unmarked, undated, 0))
+    stored = base + draw(st.integers(0, 60)) * shape.window + timedelta(seconds=draw(st.sampled_from([0, 0, 0, 1])))
+    now = base + timedelta(seconds=draw(st.integers(0, 200 * int(shape.window.total_seconds()))))
+    return shape, slices, stored, now, timedelta(seconds=draw(st.integers(0, 1000)))
+
+
+@given(views())
+def test_a_new_browse_start_keeps_invariant_3(view):
+    shape, slices, stored, now, grace = view
+    oldest = decide.oldest_live(slices, stored)
+    new = decide.new_browse_start(stored, oldest, shape, now=now, grace=grace)
+    if new is not None:
+        assert decide.aligned(new, shape.window)
+        assert new > stored
+        assert new <= slice_start(now - grace, shape.largest_window)
+        assert not [each for each in slices if each.unmarked and stored <= each.start < new]
+
+
+@given(views())
+def test_browse_start_goes_as_far_as_it_may(view):
+    """Were it one window further, it would pass a live row or floor(now - grace)."""
+    shape, slices, stored, now, grace = view
+    oldest = decide.oldest_live(slices, stored)
+    new = decide.new_browse_start(stored, oldest, shape, now=now, grace=grace)
+    reached = new if new is not None else stored
+    further = slice_start(reached, shape.window) + shape.window
+    assert further > slice_start(now - grace, shape.largest_window) or (oldest is not None and further > oldest)
+
+
+@given(views())
+def test_nothing_is_planned_that_is_open_or_holds_a_row_without_a_mark(view):
+    shape, slices, _, now, grace = view
+    by_start = {each.start: each for each in slices}
+    for start in decide.plannable(slices, shape, now=now, grace=grace):
+        assert by_start[start].unmarked == by_start[start].undated == 0
+        assert start + shape.largest_window + grace <= now
+
+
+@given(views(), st.booleans())
+def test_a_new_content_start_keeps_invariant_4(view, missing):
+    shape, slices, browse, _, _ = view
+    stored = None if missing else slice_start(browse, shape.window) - 3 * shape.window
+    oldest = min((each.start for each in slices if each.rows and (stored is None or each.start >= stored)), default=None)
+    new = decide.new_content_start(stored, oldest, browse, shape)
+    if new is not None:
+        assert new <= browse
+        assert stored is None or new > stored
+        assert decide.aligned(new, shape.window)
+        assert oldest is None or new <= oldest
+
+
+@given(views())
+def test_every_row_is_live_dead_or_unproven(view):
+    _, slices, browse, _, _ = view
+    counts = decide.counts(slices, browse)
+    assert counts.live + counts.dead + counts.unproven == sum(each.rows for each in slices)
+
+
+@pytest.mark.parametrize(
+    ("now", "closed"),
+    [(HOUR + timedelta(minutes=15), True), (HOUR + timedelta(minutes=15) - timedelta(microseconds=1), False), (timedelta(minutes=30), False)],
+)
+def test_a_slice_is_closed_at_its_end_and_the_grace(now, closed):
+    shape = Shape(timedelta(minutes=15), HOUR, 1)
+    assert decide.closed(EPOCH, shape, now=EPOCH + now, grace=timedelta(minutes=15)) is closed
+
+
+def test_the_shape_keeps_the_largest_window_and_the_most_buckets_of_the_history():
+    history = [ViewConfiguration(HOUR, 1), ViewConfiguration(HOUR / 4, 3)]
+    assert Shape.of(history) == Shape(HOUR / 4, HOUR, 3)
+
+
+def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():
+    slices = [SliceFound(EPOCH + n * HOUR, 1, 1, 0, 0) for n in (1, 3, 5)]
+    assert decide.oldest_live(slices, EPOCH + 2 * HOUR) == EPOCH + 3 * HOUR
+    assert decide.counts(slices, EPOCH + 2 * HOUR) == decide.Counts(live=2, dead=0, unproven=1)

@@ -1,0 +1,71 @@
+"""Run folders: paths, JSON, retention; on a folder. S3 has its test among the services."""
+
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.duty.artifacts import Artifacts, RunFolder, iso, queue_folder
+from mailslice.duty.retention import prune, prune_sometimes
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import S3Settings
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Artifacts(str(tmp_path / "a"), S3Settings())
+
+
+def test_json_comes_back_with_times_and_durations_as_text(place):
+    folder = RunFolder(place, "queue_cleanup", "spool", "r1")
+    folder.write_json("x.json", {"at": datetime(2026, 11, 21, 2, 15, tzinfo=UTC), "grace": timedelta(minutes=15)})
+    assert folder.read_json("x.json") == {"at": "2026-11-21T02:15:00Z", "grace": "15m"}
+
+
+def test_what_was_not_written_is_none(place):
+    assert RunFolder(place, "d", "q", "r").read_json("plan.json") is None
+
+
+@pytest.mark.parametrize("queue", ["..", ".", "a b", "päckchen", "a%2Fb"])
+def test_a_queues_name_never_leaves_its_folder(queue):
+    folder = queue_folder("queue_cleanup", queue)
+    assert folder.startswith("runs/queue_cleanup/")
+    assert "/" not in folder.removeprefix("runs/queue_cleanup/")
+    assert folder.rpartition("/")[2] not in {".", "..", ""}
+
+
+def test_old_runs_are_pruned_and_kept_ones_stay(place):
+    for run in ("old", "old-but-kept", "new"):
+        folder = RunFolder(place, "d", "q", run)
+        folder.write_json("report.json", {})
+        if run != "new":
+            os.utime(place.path(folder.file("report.json")), (0, 0))
+    assert prune(place, "d", "q", datetime(2020, 1, 1, tzinfo=UTC), keep={"old-but-kept"}) == ["old"]
+    assert place.folders("runs/d/q") == ["new", "old-but-kept"]
+
+
+def test_a_location_that_is_neither_folder_nor_s3a_names_what_is_allowed():
+    with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS='ftp://x/y': allowed are a folder or s3a://bucket/prefix"):
+        Artifacts("ftp://x/y", S3Settings())
+
+
+def test_a_folder_that_cannot_be_written_names_itself(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS must be a folder"):
+        Artifacts(str(tmp_path / "file"), S3Settings()).write("a/b.json", b"{}")
+
+
+def test_times_end_in_z():
+    assert iso(datetime(2026, 1, 1, tzinfo=UTC)) == "2026-01-01T00:00:00Z"
+    assert iso(None) is None
+
+
+def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(place):
+    folder = RunFolder(place, "d", "q", "old")
+    folder.write_json("report.json", {})
+    os.utime(place.path(folder.file("report.json")), (0, 0))
+    now, retention = datetime(2026, 11, 21, tzinfo=UTC), timedelta(days=90)
+    place.write("runs/d/q/pruned.txt", (now - timedelta(hours=23)).isoformat().encode())
+    assert prune_sometimes(place, "d", "q", now, retention) == []
+    assert prune_sometimes(place, "d", "q", now + timedelta(hours=1), retention) == ["old"]
+    assert prune_sometimes(place, "d", "q", now + timedelta(hours=2), retention) == []

@@ -1,0 +1,82 @@
+"""Settings by environment and by the file that `make run` writes."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import BlobStrategy, load_settings, variables
+
+NO_FILE = Path("/nonexistent")
+
+
+def test_without_any_variable_the_defaults_of_the_contract_hold():
+    settings = load_settings({}, NO_FILE)
+    assert (settings.own.keyspace, settings.queue.table, settings.queue.shared) == ("mailslice", QueueTable.V4, True)
+    assert (settings.duty.retention, settings.blob.strategy) == (timedelta(days=90), BlobStrategy.PASSTHROUGH)
+    assert settings.queue.model_fields_set == set()
+
+
+def test_variables_are_read_and_which_were_given_is_known():
+    settings = load_settings(
+        {"MAILSLICE_QUEUE_SLICE_WINDOW": "10m", "MAILSLICE_QUEUE_TABLE": "V3", "MAILSLICE_CASSANDRA_CONTACT_POINTS": "a, b:1", "PATH": "/bin"}, NO_FILE
+    )
+    assert settings.queue.configuration.slice_window == timedelta(minutes=10)
+    assert settings.queue.model_fields_set == {"slice_window", "table"}
+    assert settings.cassandra.contact_points == ("a", "b:1")
+
+
+def test_an_empty_variable_counts_as_unset():
+    assert load_settings({"MAILSLICE_QUEUE_BUCKET_COUNT": ""}, NO_FILE).queue.bucket_count == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MAILSLICE_CASSANDRA_PORT", "many", "MAILSLICE_CASSANDRA_PORT='many'"),
+        ("MAILSLICE_CASSANDRA_PORT", "70000", "less than or equal to 65535"),
+        ("MAILSLICE_CASSANDRA_CONSISTENCY", "ONE", "'LOCAL_QUORUM', 'QUORUM', 'EACH_QUORUM' or 'ALL'"),
+        ("MAILSLICE_QUEUE_SLICE_WINDOW", "1.5s", "not a positive whole number of seconds"),
+        ("MAILSLICE_QUEUE_SLICE_WINDOW", "soon", "is not a duration; allowed"),
+        ("MAILSLICE_QUEUE_BUCKET_COUNT", "0", "greater than or equal to 1"),
+        ("MAILSLICE_BLOB_STRATEGY", "other", "'passthrough' or 'deduplication'"),
+        ("MAILSLICE_CASSANDRA_KEYSPACE", "a; DROP", "MAILSLICE_CASSANDRA_KEYSPACE='a; DROP'"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(name, value, words):
+    with pytest.raises(BadSetting) as raised:
+        load_settings({name: value}, NO_FILE)
+    assert name in str(raised.value)
+    assert words in str(raised.value)
+    assert "environment" in str(raised.value)
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_name():
+    with pytest.raises(BadSetting, match=r"MAILSLICE_CASSANDRA_PROT.*Did you mean MAILSLICE_CASSANDRA_PORT"):
+        load_settings({"MAILSLICE_CASSANDRA_PROT": "9042"}, NO_FILE)
+
+
+def test_secrets_are_masked():
+    settings = load_settings({"MAILSLICE_CASSANDRA_PASSWORD": "hush", "MAILSLICE_RABBITMQ_URL": "amqp://u:hush@h/", "MAILSLICE_S3_SECRET_KEY": "hush"}, NO_FILE)
+    assert "hush" not in repr(settings)
+
+
+def test_the_file_is_read_only_when_the_environment_names_no_store(tmp_path):
+    file = tmp_path / "settings.env"
+    file.write_text("# written by make run\nMAILSLICE_CASSANDRA_PORT=19042\nexport MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n")
+    read = load_settings({"MAILSLICE_QUEUE_BUCKET_COUNT": "5"}, file)
+    assert (read.cassandra.port, read.queue.bucket_count, read.source) == (19042, 5, str(file))
+    left = load_settings({"MAILSLICE_S3_ENDPOINT": "http://s3"}, file)
+    assert (left.cassandra.port, left.queue.bucket_count, left.source) == (9042, 1, "environment")
+
+
+def test_the_variables_of_the_contract_are_all_there():
+    contract = (
+        "CASSANDRA_CONTACT_POINTS CASSANDRA_PORT CASSANDRA_KEYSPACE CASSANDRA_DATACENTER CASSANDRA_USERNAME CASSANDRA_PASSWORD CASSANDRA_CONSISTENCY "
+        "OWN_KEYSPACE OWN_REPLICATION RABBITMQ_URL RABBITMQ_MANAGEMENT_URL QUEUE_QUORUM S3_ENDPOINT S3_BUCKET S3_ACCESS_KEY S3_SECRET_KEY S3_REGION S3_CA "
+        "BLOB_STRATEGY BLOB_ID BLOB_GENERATION_DURATION BLOB_FAMILY QUEUE_TABLE QUEUE_SLICE_WINDOW QUEUE_BUCKET_COUNT QUEUE_BROWSE_START_PACE QUEUE_SHARED "
+        "ARTIFACTS RETENTION"
+    )
+    assert {f"MAILSLICE_{name}" for name in contract.split()} <= set(variables())

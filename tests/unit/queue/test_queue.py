@@ -1,0 +1,67 @@
+"""The queue room over the tables in memory."""
+
+from pathlib import Path
+
+import pytest
+
+from mailslice.model.errors import BadInput, UnknownQueue
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import load_settings
+from mailslice.queue import directory
+from mailslice.queue.configuration import ConfigurationGuard
+from mailslice.queue.filters import MailFilter
+from mailslice.stores.memory import MemoryStores, MemoryTables
+from tests.contracts.guard import GuardContract
+from tests.contracts.mail_queue import MailQueueContract
+from tests.contracts.tables import some_queue
+
+
+def settings(**environment):
+    return load_settings(environment, state_file=Path("/nonexistent"))
+
+
+class TestMailQueueInMemory(MailQueueContract):
+    @pytest.fixture
+    def stores(self):
+        return MemoryStores(settings(), existing=tuple(QueueTable))
+
+    @pytest.fixture
+    def queue(self):
+        return some_queue()
+
+
+class TestGuardInMemory(GuardContract):
+    @pytest.fixture
+    def make_guard(self):
+        tables = MemoryTables(settings())
+        return lambda **environment: ConfigurationGuard(tables, settings(**environment))
+
+
+def test_a_created_queue_is_known_and_its_configuration_stored():
+    stores = MemoryStores(settings())
+    assert directory.create(stores, "spool") == "spool"
+    assert directory.known(stores) == ["spool"]
+    assert directory.require(stores, "spool") == "spool"
+    assert ConfigurationGuard(stores.tables, stores.settings).stored() is not None
+
+
+def test_an_unknown_queue_is_refused_with_those_that_are_known():
+    stores = MemoryStores(settings())
+    with pytest.raises(UnknownQueue, match=r"no mail queue 'spool'; there is none.*mailslice queue create spool"):
+        directory.require(stores, "spool")
+    for number in range(25):
+        directory.create(stores, f"q{number:02}")
+    with pytest.raises(UnknownQueue, match=r"known are: q00, q01.* and 5 more"):
+        directory.require(stores, "spool")
+
+
+def test_a_bad_queue_name_is_refused():
+    with pytest.raises(BadInput, match="queue name 'a/b'"):
+        directory.require(MemoryStores(settings()), "a/b")
+
+
+@pytest.mark.parametrize("given", [{"sender": "nobody"}, {"recipient": "<>"}, {"recipient": "a b@c"}, {"sender": "a@b\x1b"}])
+def test_a_filter_that_is_no_address_is_refused_and_named(given):
+    with pytest.raises(BadInput, match="is not a mail address") as raised:
+        MailFilter(**given)
+    assert repr(next(iter(given.values()))) in str(raised.value)

@@ -1,0 +1,107 @@
+"""Arguments of declarations, and what the management API's figures mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import QueueSettings
+from mailslice.stores.rabbitmq.management import Depth, _depth, seen_empty
+from mailslice.stores.rabbitmq.topology import delay_queue_arguments, hop_queue_arguments, work_queue_arguments
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+
+
+@pytest.mark.parametrize(("case", "quorum"), [("declarations", False), ("declarations-quorum", True)])
+def test_the_work_queue_is_declared_as_james_declares_it(case: str, quorum: bool) -> None:
+    golden = json.loads((GOLDEN / f"{case}.json").read_text())
+    names = RabbitNames(QueueName(golden["queue"]))
+    (declared,) = [queue["arguments"] for queue in golden["queues"] if queue["name"] == names.work_queue]
+    assert work_queue_arguments(names, QueueSettings(quorum=quorum)) == declared
+
+
+def test_a_delivery_limit_goes_to_quorum_queues_alone() -> None:
+    names = RabbitNames(QueueName("q"))
+    assert work_queue_arguments(names, QueueSettings(quorum=True, delivery_limit=7))["x-delivery-limit"] == 7
+    assert "x-delivery-limit" not in work_queue_arguments(names, QueueSettings(delivery_limit=7))
+
+
+def test_a_quorum_level_dead_letters_at_least_once_and_no_level_expires() -> None:
+    names = RabbitNames(QueueName("q"))
+    classic = delay_queue_arguments(names, QueueSettings(), 30)
+    assert classic == {"x-message-ttl": 30_000, "x-dead-letter-exchange": "mailslice-hop-exchange-q", "x-dead-letter-routing-key": ""}
+    quorum = delay_queue_arguments(names, QueueSettings(quorum=True), 30)
+    assert quorum.items() >= {**classic, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-queue-type": "quorum"}.items()
+    assert hop_queue_arguments(QueueSettings()) == {}
+
+
+FULL = {"type": "classic", "messages_ready": 1, "messages_unacknowledged": 2, "consumers": 3}
+
+
+@pytest.mark.parametrize(
+    ("found", "depth"),
+    [
+        (FULL, Depth(1, 2, 0, 3)),
+        ({**FULL, "type": "quorum", "messages_dlx": 4}, Depth(1, 2, 4, 3)),
+        ({**FULL, "type": "quorum"}, None),
+        ({name: value for name, value in FULL.items() if name != "messages_ready"}, None),
+        ({name: value for name, value in FULL.items() if name != "messages_unacknowledged"}, None),
+        ({"type": "classic"}, None),
+    ],
+)
+def test_an_absent_figure_is_unknown_never_zero(found: dict[str, Any], depth: Depth | None) -> None:
+    assert _depth(found) == depth
+
+
+class Figures:
+    """A management client with what it is told."""
+
+    def __init__(self, depths: dict[str, Depth | None], alarms: tuple[str, ...] = ()) -> None:
+        self._depths = depths
+        self._alarms = alarms
+
+    @property
+    def management(self) -> Figures:
+        return self
+
+    def alarms(self) -> tuple[str, ...]:
+        return self._alarms
+
+    def depth(self, name: str) -> Depth | None:
+        return self._depths.get(name)
+
+    def queue_exists(self, name: str) -> bool:
+        return name in self._depths
+
+    def delay_queues(self, queue: QueueName) -> list[str]:
+        del queue
+        return [name for name in self._depths if "delay" in name]
+
+
+NAMES = RabbitNames(QueueName("q"))
+NOTHING = Depth(0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("depths", "alarms", "empty"),
+    [
+        ({NAMES.work_queue: NOTHING}, (), True),
+        ({NAMES.work_queue: NOTHING, NAMES.hop_queue: NOTHING, NAMES.delay_queue(5): NOTHING}, (), True),
+        ({NAMES.work_queue: Depth(1, 0, 0, 0)}, (), False),
+        ({NAMES.work_queue: Depth(0, 1, 0, 0)}, (), False),
+        ({NAMES.work_queue: Depth(0, 0, 1, 0)}, (), False),
+        ({NAMES.work_queue: NOTHING, NAMES.hop_queue: Depth(1, 0, 0, 0)}, (), False),
+        ({NAMES.work_queue: NOTHING, NAMES.delay_queue(5): Depth(1, 0, 0, 0)}, (), False),
+        ({NAMES.work_queue: NOTHING, NAMES.delay_queue(5): None}, (), False),
+        ({NAMES.work_queue: None}, (), False),
+        ({}, (), False),
+        ({NAMES.work_queue: NOTHING}, ("memory alarm on rabbit@a",), False),
+    ],
+)
+def test_only_what_is_known_to_hold_nothing_is_seen_empty(depths: dict[str, Depth | None], alarms: tuple[str, ...], empty: bool) -> None:
+    assert seen_empty(Figures(depths, alarms), QueueName("q")) is empty  # type: ignore[arg-type]

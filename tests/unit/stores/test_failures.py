@@ -1,0 +1,115 @@
+"""The driver's errors in mailslice's classes, and what the settings say about reaching Cassandra."""
+
+import ssl
+from pathlib import Path
+
+import cassandra
+import pytest
+from cassandra import AuthenticationFailed, InvalidRequest, OperationTimedOut, ReadTimeout, Unauthorized, Unavailable, WriteTimeout
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionShutdown
+from cassandra.protocol import OverloadedErrorMessage, SyntaxException
+from pydantic import SecretStr
+
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.settings import CassandraSettings
+from mailslice.stores.cassandra import connecting
+from mailslice.stores.cassandra.failures import translated
+
+ADDRESS = "db1:9042"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoHostAvailable("no host", {"db1:9042": ConnectionRefusedError(111, "refused")}),
+        Unavailable("u", consistency=6, required_replicas=2, alive_replicas=1),
+        ReadTimeout("r"),
+        WriteTimeout("w", write_type=0),
+        cassandra.ReadFailure("rf"),
+        cassandra.CoordinationFailure("cf"),
+        OperationTimedOut({"db1": "slow"}),
+        ConnectionShutdown("closed"),
+        OverloadedErrorMessage(0x1001, "busy", None),
+        OSError("broken pipe"),
+    ],
+)
+def test_what_may_pass_is_unavailable_with_the_address(error):
+    found = translated(error, ADDRESS)
+    assert type(found) is StoreUnavailable
+    assert f"Cassandra at {ADDRESS} does not answer" in str(found)
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (AuthenticationFailed("bad password"), "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"),
+        (NoHostAvailable("no host", {"a": AuthenticationFailed("bad")}), "refuses the credentials"),
+        (Unauthorized("no right"), "lacks a right"),
+        (NoHostAvailable("no host", {"a": ssl.SSLCertVerificationError("self-signed")}), "MAILSLICE_CASSANDRA_TLS_"),
+        (InvalidRequest("unconfigured table x"), "MAILSLICE_CASSANDRA_KEYSPACE"),
+    ],
+)
+def test_what_only_a_person_mends_names_the_setting(error, words):
+    found = translated(error, ADDRESS)
+    assert type(found) is BadSetting
+    assert words in str(found)
+    assert ADDRESS in str(found)
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyError("x"), SyntaxException(0x2000, "our own mistake", None), StoreUnavailable("already")])
+def test_other_errors_stay_as_they_are(error):
+    assert translated(error, ADDRESS) is error
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ("db1", ("db1", 9042)),
+        ("db1:9999", ("db1", 9999)),
+        ("10.0.0.1", ("10.0.0.1", 9042)),
+        ("::1", ("::1", 9042)),
+        ("[::1]", ("::1", 9042)),
+        ("[::1]:9999", ("::1", 9999)),
+    ],
+)
+def test_contact_points_may_say_their_port(text, point):
+    assert connecting.contact_points(CassandraSettings(contact_points=(text,))) == [point]
+
+
+@pytest.mark.parametrize("text", ["db1:port", "db1:0", "db1:65536", ":9042"])
+def test_a_bad_contact_point_is_named(text):
+    with pytest.raises(BadSetting, match=f"MAILSLICE_CASSANDRA_CONTACT_POINTS: '{text}'"):
+        connecting.contact_points(CassandraSettings(contact_points=(text,)))
+
+
+def test_no_contact_point_is_refused():
+    with pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_CONTACT_POINTS is empty"):
+        connecting.contact_points(CassandraSettings(contact_points=()))
+
+
+def test_addresses_are_shown_with_their_ports():
+    assert connecting.address(CassandraSettings(contact_points=("db1", "[::1]:9999"))) == "db1:9042, [::1]:9999"
+
+
+def test_user_and_password_go_together():
+    assert connecting.credentials(CassandraSettings()) is None
+    assert connecting.credentials(CassandraSettings(username="u", password=SecretStr("p"))) is not None
+    with pytest.raises(BadSetting, match="go together"):
+        connecting.credentials(CassandraSettings(username="u"))
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path):
+    assert connecting.tls(CassandraSettings()) is None
+    with pytest.raises(BadSetting, match=r"MAILSLICE_CASSANDRA_TLS_CA='/no/such.pem': no such file"):
+        connecting.tls(CassandraSettings(tls_enabled=True, tls_ca=Path("/no/such.pem")))
+    (tmp_path / "bad.pem").write_text("no certificate")
+    with pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_TLS_"):
+        connecting.tls(CassandraSettings(tls_enabled=True, tls_ca=tmp_path / "bad.pem"))
+
+
+def test_tls_checks_names_unless_told_not_to():
+    assert connecting.tls(CassandraSettings(tls_enabled=True)).check_hostname
+    lax = connecting.tls(CassandraSettings(tls_enabled=True, tls_verify_host=False))
+    assert (lax.check_hostname, lax.verify_mode) == (False, ssl.CERT_REQUIRED)

@@ -1,0 +1,78 @@
+"""The driver's callbacks on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.worker.bridge import Bridge
+
+
+class Response:
+    """A driver's future that is answered by the test, on a thread."""
+
+    def __init__(self) -> None:
+        self._answer: tuple[Callable[..., None], Callable[..., None], tuple[Any, ...]] | None = None
+
+    def add_callbacks(self, callback: Any, errback: Any, callback_args: Any, errback_args: Any) -> None:
+        assert callback_args == errback_args
+        self._answer = (callback, errback, callback_args)
+
+    def answer(self, rows: Any = None, error: Exception | None = None) -> None:
+        assert self._answer is not None
+        callback, errback, args = self._answer
+        if error is None:
+            callback(rows, *args)
+        else:
+            errback(error, *args)
+
+
+class Session:
+    """Translates errors."""
+
+    def error(self, error: BaseException) -> BaseException:
+        return StoreUnavailable(f"Cassandra at c:9042 does not answer: {error}")
+
+
+def on_a_thread(action: Callable[[], None]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+async def test_many_answers_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bridge = Bridge(Session())  # type: ignore[arg-type]
+    responses = [Response() for _ in range(50)]
+    waiting = [bridge.rows(response) for response in responses]  # type: ignore[arg-type]
+    wakes = 0
+    original = bridge._loop.call_soon_threadsafe
+
+    def counted(*args: Any) -> Any:
+        nonlocal wakes
+        wakes += 1
+        return original(*args)
+
+    monkeypatch.setattr(bridge._loop, "call_soon_threadsafe", counted)
+    on_a_thread(lambda: [response.answer([(number,)]) for number, response in enumerate(responses)])  # type: ignore[func-returns-value]
+    assert await asyncio.gather(*waiting) == [[(number,)] for number in range(50)]
+    assert wakes == 1
+
+
+async def test_a_write_has_no_rows_and_an_error_is_translated() -> None:
+    bridge = Bridge(Session())  # type: ignore[arg-type]
+    written, failed, cancelled = Response(), Response(), Response()
+    waiting = [bridge.rows(response) for response in (written, failed, cancelled)]  # type: ignore[arg-type]
+    waiting[2].cancel()
+    on_a_thread(lambda: (written.answer(None), failed.answer(error=RuntimeError("boom")), cancelled.answer([(1,)])))  # type: ignore[func-returns-value,arg-type,return-value]
+    assert await waiting[0] == []
+    with pytest.raises(StoreUnavailable, match="c:9042 does not answer: boom"):
+        await waiting[1]
+    later = Response()
+    again = bridge.rows(later)  # type: ignore[arg-type]
+    on_a_thread(lambda: later.answer([(2,)]))
+    assert await again == [(2,)]

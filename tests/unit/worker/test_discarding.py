@@ -1,0 +1,74 @@
+"""Blobs of done mails, gathered into requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import uuid4
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import BlobId
+from mailslice.worker.discarding import KEYS_A_REQUEST, MOST_PENDING, BlobDiscarder
+
+
+class Blobs:
+    """Remembers what is deleted; may be slow, or down."""
+
+    def __init__(self) -> None:
+        self.requests: list[Sequence[BlobId]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.down = False
+
+    async def delete_many(self, blob_ids: Sequence[BlobId]) -> None:
+        await self.gate.wait()
+        if self.down:
+            raise StoreUnavailable("S3 at 127.0.0.1:1 does not answer")
+        self.requests.append(blob_ids)
+
+
+def ids(count: int) -> list[BlobId]:
+    return [BlobId(str(uuid4())) for _ in range(count)]
+
+
+async def test_many_mails_share_a_request_and_what_is_left_goes_after_a_moment() -> None:
+    blobs = Blobs()
+    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    for _ in range(75):
+        await discarder.add(ids(2))
+    await asyncio.sleep(0.15)
+    assert [len(request) for request in blobs.requests] == [KEYS_A_REQUEST, 50]
+
+
+async def test_only_random_ids_are_deleted() -> None:
+    blobs = Blobs()
+    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    kept = [BlobId("Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="), BlobId("1_628_Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="), BlobId("a" * 64)]
+    random = [*ids(1), BlobId(f"1_628_{uuid4()}")]
+    await discarder.add([*kept, *random])
+    await discarder.close()
+    assert blobs.requests == [random]
+
+
+async def test_completions_wait_while_too_many_blobs_are_pending() -> None:
+    blobs = Blobs()
+    blobs.gate.clear()
+    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    for _ in range(MOST_PENDING // 2):
+        await asyncio.wait_for(discarder.add(ids(2)), 1)
+    one_more = asyncio.create_task(discarder.add(ids(2)))
+    await asyncio.sleep(0.1)
+    assert not one_more.done()
+    blobs.gate.set()
+    await asyncio.wait_for(one_more, 1)
+    await discarder.close()
+    assert sum(len(request) for request in blobs.requests) == MOST_PENDING + 2
+
+
+async def test_a_store_that_is_down_leaves_orphans_and_stops_nothing() -> None:
+    blobs = Blobs()
+    blobs.down = True
+    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    await discarder.add(ids(250))
+    await asyncio.wait_for(discarder.close(), 1)
+    assert blobs.requests == []

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from mailslice.model.errors import BadInput, BadSetting
+from mailslice.model.mail import EnqueueId, Mail
+from mailslice.model.settings import Settings
+from mailslice.worker.handler_spec import SHIPPED, load_handler
+
+MAIL = Mail("m", "a@b", ("c@d",))
+ID = EnqueueId(UUID(int=7))
+
+
+@pytest.fixture
+def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of handlers in the working folder, which is not on the path."""
+    name = f"handlers_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        """
+def plain(mail, content): return (mail.name, content)
+async def slow(mail, content): return None
+def with_id(mail, content, enqueue_id): return enqueue_id
+def too_few(mail): return None
+VALUE = 3
+class Built:
+    def __init__(self, settings): self.port = settings.relay.port
+    def __call__(self, mail, content): return self.port
+class Async:
+    def __init__(self, settings): pass
+    async def __call__(self, mail, content): return None
+class Unbuildable:
+    def __init__(self): pass
+"""
+    )
+    (tmp_path / f"{name}_broken.py").write_text("import nothing_of_this_name\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def test_a_function_of_a_module_in_the_working_folder_is_called_with_mail_and_content(handlers: str) -> None:
+    loaded = load_handler(f"{handlers}:plain", Settings())
+    assert not loaded.is_async
+    assert loaded(MAIL, b"x", ID) == ("m", b"x")
+
+
+def test_a_handler_that_names_enqueue_id_gets_it(handlers: str) -> None:
+    assert load_handler(f"{handlers}:with_id", Settings())(MAIL, b"", ID) == ID
+
+
+def test_async_functions_and_async_classes_are_known_as_such(handlers: str) -> None:
+    assert load_handler(f"{handlers}:slow", Settings()).is_async
+    assert load_handler(f"{handlers}:Async", Settings()).is_async
+
+
+def test_a_class_is_built_with_the_settings(handlers: str) -> None:
+    assert load_handler(f"{handlers}:Built", Settings())(MAIL, b"", ID) == 25
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("nothing", "names no function"),
+        ("module:", "names no function"),
+        (":function", "names no function"),
+        ("no_such_module_here:f", "module 'no_such_module_here' cannot be imported"),
+        ("{}:absent", "has no 'absent'"),
+        ("{}:VALUE", "is a int, which cannot be called"),
+        ("{}:too_few", "cannot be called as (mail, content)"),
+        ("{}:Unbuildable", "cannot be built with the settings"),
+        ("{}_broken:f", "nothing_of_this_name"),
+    ],
+)
+def test_a_bad_spec_is_bad_input_that_names_it(handlers: str, spec: str, says: str) -> None:
+    spec = spec.format(handlers)
+    with pytest.raises(BadInput) as caught:
+        load_handler(spec, Settings())
+    assert says in str(caught.value)
+    assert repr(spec) in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_both_shipped_handlers_load_by_their_short_names(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"worker": {"maildir": tmp_path / "box"}})
+    assert {name for name in SHIPPED if callable(load_handler(name, settings).call)} == {"relay", "maildir"}
+    assert load_handler("maildir", settings).takes_enqueue_id
+
+
+def test_the_maildir_handler_without_a_folder_names_the_setting() -> None:
+    with pytest.raises(BadSetting, match="MAILSLICE_WORKER_MAILDIR is not set"):
+        load_handler("maildir", Settings())

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from mailslice.model.errors import ContentMissing, StoreUnavailable
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
+from mailslice.worker import handling as module
+from mailslice.worker.child import hand_out
+from mailslice.worker.handler_spec import LoadedHandler
+from mailslice.worker.handling import Attempts, Handling, action_of, back_off
+from mailslice.worker.metrics import ConsumerMetrics
+from mailslice.worker.outcome import Complete, Reject, Retry
+
+SECONDS = timedelta(seconds=1)
+
+
+@dataclass
+class FakeDelivery:
+    """Remembers what it was told; fails the first times as wanted."""
+
+    number: int = 1
+    content: bytes = b"content"
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+    failures: int = 0
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def item(self) -> QueuedMail:
+        return QueuedMail(EnqueueId(UUID(int=self.number)), Mail(f"m{self.number}", "secret@sender.example", ("b@c",)), BlobId("h"), BlobId("b"))
+
+    def _take(self, *what: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("Cassandra at 127.0.0.1:1 does not answer")
+        self.told.append(what)
+        self.settled.set()
+
+    async def complete(self) -> None:
+        self._take("complete")
+
+    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None:
+        self._take("retry", recipients, after)
+
+    async def reject(self, reason: str) -> None:
+        self._take("reject", reason)
+
+
+@dataclass
+class Bench:
+    """A Handling with the figures it writes."""
+
+    handling: Handling
+    registry: CollectorRegistry
+
+    async def give(self, delivery: FakeDelivery) -> list[tuple[Any, ...]]:
+        await self.handling.start(delivery)
+        await asyncio.wait_for(delivery.settled.wait(), 5)
+        await asyncio.sleep(0)  # the figure is written right after
+        return delivery.told
+
+    def figure(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, {"queue": "spool", **labels})
+
+
+def bench(call: Callable[..., Any], concurrency: int = 8) -> Bench:
+    registry = CollectorRegistry()
+    handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False)
+    return Bench(Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry)), registry)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SETTLE_PAUSES", (0, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (None, ("complete",)),
+        (Complete(), ("complete",)),
+        (Retry(), ("retry", None, None)),
+        (Retry(after=5 * SECONDS), ("retry", None, 5 * SECONDS)),
+        (Retry(recipients=("b@c",)), ("retry", ("b@c",), None)),
+        (Retry(recipients=("b@c",), back_off=True), ("retry", ("b@c",), 30 * SECONDS)),
+        (Retry(recipients=("stranger@y",)), ("retry", None, 30 * SECONDS)),
+        (Retry(after=5 * SECONDS, back_off=True), ("retry", None, 5 * SECONDS)),
+        (Reject("why"), ("reject", "why")),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_each_outcome_has_its_action(outcome: object, told: tuple[Any, ...], *, is_async: bool) -> None:
+    async def coroutine(_mail: Mail, _content: bytes) -> object:
+        return outcome
+
+    assert await bench(coroutine if is_async else lambda _m, _c: outcome).give(FakeDelivery()) == [told]
+
+
+def _raising(error: BaseException) -> Callable[[Mail, bytes], None]:
+    def handle(_mail: Mail, _content: bytes) -> None:
+        raise error
+
+    return handle
+
+
+@pytest.mark.parametrize("error", [ValueError("secret@sender.example"), StopIteration(), SystemExit(1), KeyboardInterrupt(), OSError(28, "no space")])
+async def test_whatever_a_handler_throws_is_a_retry_with_back_off(error: BaseException) -> None:
+    made = bench(_raising(error))
+    assert await made.give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+    assert await made.give(FakeDelivery()) == [("retry", None, 60 * SECONDS)]
+    assert await made.give(FakeDelivery(number=2)) == [("retry", None, 30 * SECONDS)]
+    assert made.figure("mailslice_handler_errors_total") == 3
+
+
+async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry() -> None:
+    async def cancels(_mail: Mail, _content: bytes) -> None:
+        raise asyncio.CancelledError
+
+    async def exits(_mail: Mail, _content: bytes) -> None:
+        raise SystemExit(3)
+
+    assert await bench(cancels).give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+    assert await bench(exits).give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+
+
+async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
+    assert await bench(lambda _m, _c: "done").give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+
+
+async def test_a_dead_letter_error_is_a_reject_with_its_reason() -> None:
+    assert await bench(_raising(ContentMissing("header blob gone"))).give(FakeDelivery()) == [("reject", "ContentMissing: header blob gone")]
+
+
+async def test_no_address_of_an_error_is_logged_above_debug(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await bench(_raising(ValueError("secret@sender.example"))).give(FakeDelivery())
+    assert "handler failed: ValueError at" in caplog.text
+    assert "secret@" not in caplog.text
+
+
+async def test_a_store_that_blinks_is_asked_again_and_the_handler_is_not() -> None:
+    calls = []
+    made = bench(lambda mail, _content: calls.append(mail.name))
+    assert await made.give(FakeDelivery(failures=3)) == [("complete",)]
+    assert calls == ["m1"]
+    assert made.figure("mailslice_store_errors_total") == 3
+    assert made.figure("mailslice_mails_total", outcome="completed") == 1
+
+
+async def test_asking_again_for_a_retry_does_not_double_its_pause() -> None:
+    assert await bench(_raising(ValueError())).give(FakeDelivery(failures=2)) == [("retry", None, 30 * SECONDS)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_slow_handler_does_not_hold_up_the_rest(*, is_async: bool) -> None:
+    release = threading.Event()
+
+    def plain(mail: Mail, _content: bytes) -> None:
+        if mail.name == "m1":
+            release.wait(5)
+
+    async def coroutine(mail: Mail, _content: bytes) -> None:
+        if mail.name == "m1":
+            await asyncio.to_thread(release.wait, 5)
+
+    made = bench(coroutine if is_async else plain, concurrency=2)
+    slow = FakeDelivery(1)
+    await made.handling.start(slow)
+    for number in range(2, 12):
+        assert await made.give(FakeDelivery(number)) == [("complete",)]
+    assert (slow.told, made.handling.in_flight, made.figure("mailslice_mails_in_flight")) == ([], 1, 1)
+    release.set()
+    await asyncio.wait_for(slow.settled.wait(), 5)
+
+
+async def test_no_more_handlers_run_than_allowed() -> None:
+    running, most = 0, 0
+
+    async def handle(_mail: Mail, _content: bytes) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    made = bench(handle, concurrency=3)
+    deliveries = [FakeDelivery(number) for number in range(10)]
+    for delivery in deliveries:
+        await made.handling.start(delivery)
+    assert await made.handling.drain(5) == 0
+    assert most == 3
+    assert [delivery.told for delivery in deliveries] == [[("complete",)]] * 10
+
+
+async def test_drain_waits_for_those_that_end_in_time_and_gives_up_on_the_rest() -> None:
+    async def handle(mail: Mail, _content: bytes) -> None:
+        await asyncio.sleep(0.05 if mail.name == "m1" else 60)
+
+    made = bench(handle)
+    quick, stuck = FakeDelivery(1), FakeDelivery(2)
+    await made.handling.start(quick)
+    await made.handling.start(stuck)
+    assert await made.handling.drain(0.5) == 1
+    assert (quick.told, stuck.told) == ([("complete",)], [])
+
+
+async def _endless(deliveries: list[FakeDelivery]) -> AsyncIterator[FakeDelivery]:
+    for delivery in deliveries:
+        yield delivery
+    await asyncio.Event().wait()
+
+
+async def test_handing_out_ends_on_stop_while_it_waits_for_a_delivery() -> None:
+    stop, delivery = asyncio.Event(), FakeDelivery()
+    made = bench(lambda _m, _c: None)
+    task = asyncio.create_task(hand_out(_endless([delivery]), made.handling, stop))
+    await asyncio.wait_for(delivery.settled.wait(), 5)
+    stop.set()
+    await asyncio.wait_for(task, 1)
+
+
+async def test_handing_out_ends_on_stop_while_all_places_are_taken() -> None:
+    async def forever(_mail: Mail, _content: bytes) -> None:
+        await asyncio.Event().wait()
+
+    stop = asyncio.Event()
+    made = bench(forever, concurrency=1)
+    task = asyncio.create_task(hand_out(_endless([FakeDelivery(1), FakeDelivery(2)]), made.handling, stop))
+    await asyncio.sleep(0.05)
+    stop.set()
+    await asyncio.wait_for(task, 1)
+    assert made.handling.in_flight == 1
+    assert await made.handling.drain(0) == 1
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(0, 30), (1, 60), (2, 120), (6, 1920), (7, 3600), (1000, 3600)])
+def test_back_off_doubles_up_to_an_hour(failures: int, seconds: int) -> None:
+    assert back_off(failures) == timedelta(seconds=seconds)
+
+
+def test_a_mail_that_was_done_starts_anew() -> None:
+    attempts, delivery = Attempts(), FakeDelivery()
+    attempts.next_delay(delivery.item.enqueue_id)
+    action_of(delivery, Complete(), attempts)
+    assert attempts.next_delay(delivery.item.enqueue_id) == timedelta(seconds=30)
+
+
+def test_attempts_forget_the_oldest_beyond_ten_thousand() -> None:
+    attempts = Attempts()
+    for number in range(10_001):
+        attempts.next_delay(EnqueueId(UUID(int=number)))
+    assert attempts.next_delay(EnqueueId(UUID(int=10_000))) == timedelta(seconds=60)
+    assert attempts.next_delay(EnqueueId(UUID(int=0))) == timedelta(seconds=30)
+
+
+def test_all_outcomes_are_exported_from_the_start() -> None:
+    registry = CollectorRegistry()
+    ConsumerMetrics(QueueName("spool"), registry)
+    text = generate_latest(registry).decode()
+    assert [line for line in text.splitlines() if line.startswith("mailslice_mails_total")] == [
+        f'mailslice_mails_total{{outcome="{outcome}",queue="spool"}} 0.0' for outcome in ("completed", "retried", "rejected")
+    ]

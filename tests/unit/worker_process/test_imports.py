@@ -1,0 +1,46 @@
+"""The worker image has neither Airflow nor Spark nor Great Expectations; and a command's help imports no driver."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import mailslice.worker
+
+HEAVY = ("airflow", "pyspark", "great_expectations", "pandas", "pyarrow", "matplotlib", "numpy")
+DRIVERS = ("cassandra", "pika", "boto3", "botocore", "obstore", "aiosmtpd")
+GUARD = """
+import sys
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {banned!r}:
+            raise ImportError(name + " is not in the worker image")
+sys.meta_path.insert(0, Guard())
+"""
+
+
+def run(banned: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", GUARD.format(banned=set(banned)) + code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_guard_guards() -> None:
+    assert "airflow is not in the worker image" in run(HEAVY, "import airflow").stderr
+
+
+def test_every_module_of_the_worker_comes_without_airflow_spark_and_gx() -> None:
+    modules = [info.name for info in pkgutil.walk_packages(mailslice.worker.__path__, "mailslice.worker.")]
+    assert {"mailslice.worker.consumer", "mailslice.worker.smtp_in", "mailslice.worker.handlers.relay", "mailslice.worker.queue_worker"} <= set(modules)
+    done = run(HEAVY, "import importlib\n" + "\n".join(f"importlib.import_module({name!r})" for name in modules))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["worker", "--help"], ["worker", "run", "--help"], ["worker", "smtp-in", "--help"], ["duty", "--help"], ["nonsense"]]
+)
+def test_help_and_a_wrong_word_need_neither_those_nor_a_driver(words: list[str]) -> None:
+    done = run((*HEAVY, *DRIVERS), f"sys.argv = ['mailslice', *{words!r}]\nfrom mailslice.cli.main import main\nmain()")
+    assert done.returncode == (2 if words == ["nonsense"] else 0), done.stderr
+    assert "not in the worker image" not in done.stderr

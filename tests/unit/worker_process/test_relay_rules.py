@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailslice.model.mail import Mail, RecipientHeader
+from mailslice.worker.handlers.relay import Refusals, Transaction, outcome_of, transactions
+from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire
+from mailslice.worker.outcome import Complete, Reject, Retry
+
+A, B, C = "a@x", "b@x", "c@x"
+MAIL = Mail("m", "s@x", (A, B, C))
+
+
+def refusals(**codes: int) -> Refusals:
+    made = Refusals()
+    for name, code in codes.items():
+        made.add((f"{name}@x",), code)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("codes", "outcome"),
+    [
+        ({}, Complete()),
+        ({"a": 450}, Retry(recipients=(A,), back_off=True)),
+        ({"a": 0, "b": 0, "c": 0}, Retry(recipients=(A, B, C), back_off=True)),
+        ({"b": 550}, Retry(recipients=(B,))),
+        ({"a": 451, "b": 550}, Retry(recipients=(A, B), back_off=True)),
+        ({"a": 451, "b": 550, "c": 550}, Retry(recipients=(A, B, C), back_off=True)),
+        ({"a": 550, "b": 550, "c": 553}, Reject("the next hop refused all recipients for good: 550 for 2, 553 for 1")),
+        ({"a": 530, "b": 530, "c": 530}, Retry(recipients=(A, B, C), back_off=True)),
+    ],
+)
+def test_those_who_remain_decide(codes: dict[str, int], outcome: object) -> None:
+    assert outcome_of(MAIL, refusals(**codes)) == outcome
+
+
+def test_a_mail_without_recipients_is_rejected_not_lost_in_silence() -> None:
+    assert outcome_of(Mail("m", "s@x", ()), Refusals()) == Reject("the mail has no recipient")
+
+
+def test_a_refusal_for_good_is_not_forgotten_when_the_connection_breaks_afterwards() -> None:
+    refused = refusals(a=550)
+    refused.add((A, B), 0)
+    assert (refused.for_good, refused.for_now) == ({A: 550}, {B: 0})
+
+
+def test_recipients_with_own_headers_get_transactions_of_their_own() -> None:
+    special = RecipientHeader(B, "X-For", "b")
+    mail = Mail("m", None, (A, B, C), per_recipient_headers=(special, RecipientHeader("nobody@x", "X", "y")))
+    assert list(transactions(mail)) == [Transaction((A, C)), Transaction((B,), (special,))]
+
+
+def test_a_recipient_named_twice_is_sent_to_once() -> None:
+    assert list(transactions(Mail("m", None, (A, A)))) == [Transaction((A,))]
+
+
+@pytest.mark.parametrize(
+    ("given_", "wire"),
+    [
+        (b"", b""),
+        (b"a\nb", b"a\r\nb"),
+        (b"a\rb", b"a\r\nb"),
+        (b"a\r\nb", b"a\r\nb"),
+        (b"\n\r\n\r", b"\r\n\r\n\r\n"),
+        (b"\r\r\n", b"\r\n\r\n"),
+        (b"\xff\n", b"\xff\r\n"),
+    ],
+)
+def test_line_ends_become_crlf_on_the_wire(given_: bytes, wire: bytes) -> None:
+    assert on_the_wire(given_) == wire
+
+
+@given(st.binary())
+def test_the_wire_has_no_bare_line_end_and_every_other_byte_in_order(content: bytes) -> None:
+    wire = on_the_wire(content)
+    assert not re.search(rb"(?<!\r)\n|\r(?!\n)", wire)
+    assert wire.translate(None, b"\r\n") == content.translate(None, b"\r\n")
+    assert on_the_wire(wire) == wire
+
+
+def test_header_lines_cannot_be_broken_out_of() -> None:
+    headers = [
+        RecipientHeader(A, "X-A", "one\r\nBcc: evil@x"),
+        RecipientHeader(A, "Bad Name", "x"),
+        RecipientHeader(A, "X-Ü", "x"),
+        RecipientHeader(A, "X-B", "é"),
+    ]
+    assert header_block(headers) == b"X-A: one Bcc: evil@x\r\nX-B: =?utf-8?b?w6k=?=\r\n"
+
+
+@pytest.mark.parametrize(("address", "good"), [("a@b", True), ("a@b> SIZE=1", False), ("a@b\r\nDATA", False), ("dé@exämple", True), ("a\x00@b", False)])
+def test_an_address_cannot_end_its_command(address: str, *, good: bool) -> None:
+    assert is_sendable(address) is good
