@@ -6,7 +6,7 @@ VENV := .venv/bin
 LOCAL := $(VENV)/python -m mailslice.local
 BOOTSTRAP := $(PYTHON) include/mailslice/local/bootstrap.py
 
-.PHONY: help setup run stop clean test bench lint format docs lock
+.PHONY: help setup run stop clean test soak bench lint format docs lock
 
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ clean: stop ## remove what they left: all state of this clone (.venv and the Jav
 
 test: setup ## all tests, with services of their own (ARGS="tests/unit -k slices" for some)
 	@$(LOCAL) test $(ARGS)
+
+soak: setup ## the tests that take minutes each: clusters of three nodes, long kills (ARGS as for test)
+	@$(LOCAL) soak $(ARGS)
 
 bench: setup ## measure hot path, size and cleanup; a table and JSON
 	@$(LOCAL) bench $(ARGS)

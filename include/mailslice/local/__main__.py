@@ -73,6 +73,13 @@ def test(arguments: list[str]) -> int:
     return run_tests(arguments)
 
 
+def soak(arguments: list[str]) -> int:
+    """Runs the tests that `test` leaves out, with services of their own."""
+    from mailslice.local.testing import soak as run_soak
+
+    return run_soak(arguments)
+
+
 def lock(_: list[str]) -> int:
     """Lists the jars of the Java parts anew."""
     from importlib import resources
@@ -106,7 +113,7 @@ def bench(arguments: list[str]) -> int:
     return run_bench(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {command.__name__: command for command in (setup, run, stop, clean, test, bench, lock, docs)}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {command.__name__: command for command in (setup, run, stop, clean, test, soak, bench, lock, docs)}
 
 
 def main(argv: list[str]) -> int:

@@ -1,10 +1,11 @@
-"""`make test`: the services of the tests, then pytest, whose lines are the last."""
+"""`make test` and `make soak`: the services of the tests, then pytest, whose lines are the last."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 
 from mailslice.local.airflow import airflow_environment
 from mailslice.local.services import store_settings
@@ -17,6 +18,15 @@ _TESTS_FAILED = 1
 
 def test(arguments: list[str]) -> int:
     """Runs all tiers, with their coverage, or what the arguments name, against services of its own. Gives pytest's exit code."""
+    return _with_services(lambda environment: _pytest(arguments, environment))
+
+
+def soak(arguments: list[str]) -> int:
+    """Runs the tests marked `soak`, one after the other, or those of them that the arguments name. Gives pytest's exit code."""
+    return _with_services(lambda environment: _run(["-m", "soak", "--timeout=1800", *arguments], environment))
+
+
+def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
     stack = stack_settings(Profile.TEST)
     steps = Steps()
     with one_at_a_time(stack):
@@ -24,12 +34,12 @@ def test(arguments: list[str]) -> int:
         settings = store_settings(stack)
         Stack(stack, steps, settings, with_airflow=False).start()
         try:
-            return _pytest(arguments, airflow_environment(stack, {}))
+            return run(airflow_environment(stack, {}))
         finally:
             stop(stack)
 
 
-def _pytest(arguments: list[str], environment: dict[str, str]) -> int:
+def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
     """All tiers run in processes beside each other, which costs some a deadline on a busy machine: what failed runs once more, alone, and its word counts."""
     if arguments:
         return _run(arguments, environment)
@@ -41,7 +51,7 @@ def _pytest(arguments: list[str], environment: dict[str, str]) -> int:
     return _run(["--last-failed", "--last-failed-no-failures=none"], environment)
 
 
-def _run(arguments: list[str], environment: dict[str, str]) -> int:
+def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
     stack = stack_settings(Profile.TEST)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")}
     wanted = {name: environment[name] for name in ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH")}
