@@ -6,6 +6,7 @@ The contract tests (tests/contracts) run on these and on Cassandra. Write times 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import count, islice
 from typing import Any, Generic, TypeVar
@@ -15,6 +16,7 @@ from mailslice.model.errors import ContentMissing
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
+from mailslice.model.stages import MailStage
 from mailslice.stores.cassandra.deleted_mails import IDS_A_REQUEST, Item
 from mailslice.stores.cassandra.enqueued_mails import RowId
 from mailslice.stores.cassandra.own import SliceStatistic
@@ -212,6 +214,30 @@ class MemoryTables:
 
     def create(self) -> tuple[str, ...]:
         return ()
+
+
+class MemoryMailStages:
+    """mail_stages, without TTL."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[QueueName, EnqueueId], MailStage] = {}
+
+    def prepare(self) -> None:
+        return
+
+    def read(self, queue: QueueName, enqueue_id: EnqueueId) -> MailStage | None:
+        return self._records.get((queue, enqueue_id))
+
+    def advance(self, queue: QueueName, before: MailStage | None, after: MailStage) -> bool:
+        there = self._records.get((queue, after.enqueue_id))
+        if _state(there) != _state(before):
+            return False
+        self._records[queue, after.enqueue_id] = replace(after, updated=None if after.updated is None else instant(epoch_ms(after.updated)))
+        return True
+
+
+def _state(record: MailStage | None) -> tuple[str, int, int] | None:
+    return None if record is None or record.step == 0 else (record.owner, record.attempt, record.step)
 
 
 class MemoryBlobs:

@@ -9,6 +9,7 @@ from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of
 from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
 from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
+from mailslice.stores.cassandra.own.mail_stages import MAIL_STAGES_TABLE, MailStages
 from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMark, PendingMarks
 from mailslice.stores.cassandra.own.runs import RUNS_TABLE, RunRow, Runs
 from mailslice.stores.cassandra.own.samples import QUEUE_SAMPLES_TABLE, QueueSample, QueueSamples
@@ -19,6 +20,7 @@ __all__ = [
     "DelayedMail",
     "DelayedMails",
     "Locks",
+    "MailStages",
     "OwnTables",
     "PendingMark",
     "PendingMarks",
@@ -38,6 +40,7 @@ TABLES = {
     "queue_samples": QUEUE_SAMPLES_TABLE,
     "pending_marks": PENDING_MARKS_TABLE,
     "slice_statistics": SLICE_STATISTICS_TABLE,
+    "mail_stages": MAIL_STAGES_TABLE,
 }
 
 
@@ -51,6 +54,7 @@ class OwnTables:
     queue_samples: QueueSamples
     pending_marks: PendingMarks
     slice_statistics: SliceStatistics
+    mail_stages: MailStages
 
 
 def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
@@ -70,4 +74,5 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
         QueueSamples(session, keyspace),
         PendingMarks(session, keyspace),
         SliceStatistics(session, keyspace),
+        MailStages(session, keyspace),
     )
