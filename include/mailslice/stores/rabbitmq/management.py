@@ -68,6 +68,24 @@ class Management:
         found = self._queue(name)
         return dict(found.get("arguments") or {}) if found is not None else None
 
+    def delivery_limit(self, name: str) -> int | None:
+        """How often a message of the quorum queue `name` may come back before it is dropped or dead-lettered.
+
+        None: any number of times, as on every classic queue, or there is no such queue.
+        """
+        found = self._queue(name)
+        if found is None or _kind(found) != "quorum":
+            return None
+        said = [(found.get("arguments") or {}).get("x-delivery-limit"), (found.get("effective_policy_definition") or {}).get("delivery-limit")]
+        limits = [limit for limit in said if isinstance(limit, int)]
+        limit = min(limits) if limits else self._default_delivery_limit()
+        return None if limit is None or limit < 0 else limit
+
+    def _default_delivery_limit(self) -> int | None:
+        """Of quorum queues that name none: 20 from RabbitMQ 4 on (reference/rabbitmq.md)."""
+        version = str((self._get("/api/overview") or {}).get("rabbitmq_version", ""))
+        return None if version[:2] in ("3.", "2.") else 20
+
     def queue_exists(self, name: str) -> bool:
         """Whether the vhost has the RabbitMQ queue `name`."""
         return self._queue(name) is not None
@@ -129,10 +147,14 @@ def _reason(error: HTTPError) -> str:
     return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
+def _kind(found: dict[str, Any]) -> str:
+    """A queue's type; `classic` where nothing is said."""
+    return str(found.get("type") or (found.get("arguments") or {}).get("x-queue-type") or "classic")
+
+
 def _depth(found: dict[str, Any]) -> Depth | None:
     """The figures of one queue, all or nothing. Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`."""
-    quorum = found.get("type") == "quorum" or (found.get("arguments") or {}).get("x-queue-type") == "quorum"
-    dlx = found.get("messages_dlx", None if quorum else 0)
+    dlx = found.get("messages_dlx", None if _kind(found) == "quorum" else 0)
     figures = (found.get("messages_ready"), found.get("messages_unacknowledged"), dlx, found.get("consumers"))
     if any(not isinstance(figure, int) for figure in figures):
         return None

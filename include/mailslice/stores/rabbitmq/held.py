@@ -1,0 +1,120 @@
+"""Look through a RabbitMQ queue by holding its messages on one channel. Whatever is not acknowledged goes back when the channel closes, killed or not.
+
+A classic queue (James declares its dead letter queues so, always) takes them back in their old order and sets `redelivered`. A quorum queue puts them
+at its back, and counts each return: one with a delivery limit would drop what was looked at too often, so it is refused. Never nack one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
+
+from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.management import Management
+
+MOST = 65_535
+"""The greatest prefetch AMQP can say. 0 is unlimited on classic queues, but 2,000 on quorum queues."""
+_QUIET_SECONDS = 1.0
+_PATIENCE_SECONDS = 10.0
+_NOT_FOUND, _IN_USE = 404, 403
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessage:
+    """One message that is held. `tag` means something on the channel that holds it alone."""
+
+    tag: int
+    body: bytes
+    headers: Mapping[str, Any]
+    timestamp: datetime | None
+
+
+class Held:
+    """The hold of one queue. For one thread."""
+
+    def __init__(self, connection: BlockingConnection, channel: BlockingChannel, name: str) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._name = name
+        self._arrived: deque[HeldMessage] = deque()
+
+    def messages(self, most: int = MOST) -> Iterator[HeldMessage]:
+        """The messages from the head on, at most `most`, until nothing comes for a second. What arrives meanwhile may be among them."""
+        given = 0
+        quiet_since = time.monotonic()
+        while given < most:
+            while not self._arrived:
+                if time.monotonic() - quiet_since > _QUIET_SECONDS:
+                    return
+                self._connection.process_data_events(time_limit=0.2)
+            given += 1
+            yield self._arrived.popleft()
+            quiet_since = time.monotonic()
+
+    def left(self) -> int:
+        """How many more messages are ready in the queue: they were not given."""
+        return int(self._channel.queue_declare(self._name, passive=True).method.message_count)
+
+    def ack(self, message: HeldMessage) -> None:
+        """The queue forgets the message."""
+        self._channel.basic_ack(message.tag)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, and let the connection live."""
+        self._connection.sleep(max(0.0, seconds))
+
+    def _consume(self, most: int) -> None:
+        self._channel.basic_qos(prefetch_count=min(most, MOST))
+        self._channel.basic_consume(self._name, self._keep, exclusive=True)
+
+    def _keep(self, _channel: object, method: Any, properties: Any, body: bytes) -> None:
+        stamp = properties.timestamp
+        timestamp = datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
+        self._arrived.append(HeldMessage(method.delivery_tag, body, properties.headers or {}, timestamp))
+
+
+@contextmanager
+def hold(settings: RabbitSettings, name: str, most: int = MOST, *, patience: float = _PATIENCE_SECONDS) -> Iterator[Held | None]:
+    """Hold up to `most` messages of the queue `name`; None when there is no such queue. At the end the rest goes back.
+
+    Costs 5 KB a message in the broker while it lasts. Raises StoreUnavailable when somebody else consumes the queue for `patience` seconds,
+    Refused when it is a quorum queue with a delivery limit, which each look would use up.
+    """
+    _require_patient(settings, name)
+    with blocking_connection(settings) as connection:
+        deadline = time.monotonic() + patience
+        while True:
+            channel = connection.channel()
+            try:
+                found = Held(connection, channel, name)
+                found._consume(most)  # noqa: SLF001 - of this module
+                break
+            except ChannelClosedByBroker as closed:
+                if closed.reply_code == _NOT_FOUND:
+                    yield None
+                    return
+                if closed.reply_code != _IN_USE:
+                    raise
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(f"queue {name} has a consumer: it cannot be looked through beside it ({closed.reply_text})") from closed
+            connection.sleep(0.5)
+        yield found
+
+
+def _require_patient(settings: RabbitSettings, name: str) -> None:
+    limit = Management(settings).delivery_limit(name)
+    if limit is not None:
+        raise Refused(
+            f"queue {name} is a quorum queue with delivery limit {limit}: each look through it counts as a delivery, and past the limit its messages are "
+            "dropped; give it a policy with delivery-limit -1 (or none, before RabbitMQ 4)"
+        )
