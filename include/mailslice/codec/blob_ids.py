@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", re.ASCII)
+_HASH = re.compile(rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII)
+"""Every spelling of a SHA-256 that James' property james.blob.id.hash.encoding allows, and UUIDs."""
 _AWARE = re.compile(r"(\d{1,10})_(\d{1,18})_(.+)", re.ASCII | re.DOTALL)
+_ALIKE = str.maketrans("-", "+", "_/")
 _MINIO = re.compile(r"(\d{1,10})/(\d{1,18})/(.)/(..)/(.+)", re.ASCII | re.DOTALL)
 
 
@@ -91,3 +94,24 @@ def parse(key: str) -> ParsedBlobId:
 def is_random(blob_id: str) -> bool:
     """Whether the id is a UUID, plain or behind its generation: only such a blob belongs to one mail alone and may go at completion (I6)."""
     return _UUID.fullmatch(parse(blob_id).hash) is not None
+
+
+def is_blob_id(key: str) -> bool:
+    """Whether a key is one that James or mailslice gives to a blob. Whatever else lies in the bucket is somebody else's."""
+    return _HASH.fullmatch(parse(key).hash) is not None
+
+
+def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:
+    """Whether James may still hand out this very id to new content: `family` and `generation` are the present ones.
+
+    Ids without a generation are never active: their age alone decides.
+    """
+    return parsed.family == family and parsed.generation is not None and parsed.generation + 1 >= generation
+
+
+def spelling(blob_id: str) -> str:
+    """The same text for all spellings of one id: base64 and base64url, James' `FAMILY_GENERATION_HASH` and its MinIO form.
+
+    Only to hold back what a reference may mean; two different ids that share it are as unlikely as two contents with one hash.
+    """
+    return blob_id.translate(_ALIKE)

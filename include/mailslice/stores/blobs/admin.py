@@ -23,6 +23,8 @@ KEYS_A_DELETE = 1000
 _REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "Forbidden", "403", "AuthorizationHeaderMalformed"})
 _THERE_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
+BUSY = frozenset({"SlowDown", "503", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429"})
+"""What S3 says when it is asked too fast: ask again later, and slower."""
 
 
 def s3_place(settings: S3Settings) -> str:
@@ -33,6 +35,10 @@ def s3_place(settings: S3Settings) -> str:
 def wrong_key(settings: S3Settings, why: str) -> BadSetting:
     """The error for credentials that S3 refuses."""
     return BadSetting(f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}")
+
+
+class SlowDown(StoreUnavailable):
+    """S3 asks to be asked less often (503)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,8 @@ class AdminBlobs:
             return wrong_key(self.settings, str(error))
         if isinstance(error, ClientError):
             code = _code(error)
+            if code in BUSY:
+                return SlowDown(f"S3 at {place}, bucket {self.bucket!r} is too busy: {' '.join(str(error).split())}")
             if code in _REFUSED:
                 return wrong_key(self.settings, f"{code}, bucket {self.bucket!r}")
             if blob_id is not None and code == "NoSuchKey":

@@ -11,19 +11,24 @@ from mailslice.stores.rabbitmq.held import MOST, hold
 
 
 def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:
-    """The enqueue ids on the dead letter queue; empty when there is no such queue. A message that is not a mail has no id.
+    """The enqueue ids on the dead letter queue; empty when there is no such queue. A message that is not a mail has no id. Raises as `dead_letters`."""
+    return {found for found in map(_enqueue_id, dead_letters(settings, queue)) if found is not None}
+
+
+def dead_letters(settings: Settings, queue: QueueName) -> list[bytes]:
+    """The bodies of all messages on the dead letter queue, which stay there; none when there is no such queue.
 
     Raises StoreUnavailable when not everything could be held (another consumer, or more than 65,535 messages): no census proves nothing.
-    Holds about 400 bytes a message here and 5 KB in the broker, for a few seconds.
+    Holds each body here and 5 KB a message in the broker, for a few seconds.
     """
     name = RabbitNames(queue).dead_letter_queue
     with hold(settings.rabbitmq, name, patience=2.0) as held:
         if held is None:
-            return set()
+            return []
         bodies = [each.body for each in held.messages()]
         if left := held.left():
             raise StoreUnavailable(f"queue {name}: {left} messages could not be held for a census, which holds {MOST} at most; redrive or drop some first")
-    return {found for found in map(_enqueue_id, bodies) if found is not None}
+    return bodies
 
 
 def _enqueue_id(body: bytes) -> EnqueueId | None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
@@ -86,6 +87,30 @@ class Management:
         version = str((self._get("/api/overview") or {}).get("rabbitmq_version", ""))
         return None if version[:2] in ("3.", "2.") else 20
 
+    def head_timestamp(self, name: str) -> datetime | None:
+        """When the oldest message in memory of the classic queue `name` was published, by its publisher: a hint. None is not empty."""
+        stamp = (self._queue(name) or {}).get("head_message_timestamp")
+        return datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
+
+    def held_elsewhere(self, name: str, but: str) -> int | None:
+        """Messages delivered and unacknowledged on channels that consume the queue `name`, or consume nothing, without the channel of the consumer `but`.
+
+        A channel that cancelled its consumer still holds what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
+        """
+        vhost = quote(self._address.vhost, safe="")
+        consumers = [(str(found["consumer_tag"]), _channel_of(found), (found.get("queue") or {}).get("name")) for found in self._list(f"/api/consumers/{vhost}")]
+        ours = {channel for tag, channel, _ in consumers if tag == but and channel}
+        if not ours:
+            return None
+        concerned = {channel for _, channel, queue in consumers if queue == name}
+        otherwise = {channel for _, channel, queue in consumers if queue != name} - concerned
+        figures = [
+            found.get("messages_unacknowledged")
+            for found in self._list(f"/api/vhosts/{vhost}/channels?columns=name,messages_unacknowledged")
+            if found.get("name") not in ours | otherwise
+        ]
+        return sum(figures) if all(isinstance(figure, int) for figure in figures) else None
+
     def queue_exists(self, name: str) -> bool:
         """Whether the vhost has the RabbitMQ queue `name`."""
         return self._queue(name) is not None
@@ -97,6 +122,12 @@ class Management:
         queues = (str(found["name"]) for found in self._list(f"/api/queues/{vhost}?columns=name"))
         named = (name.removeprefix(WORK_QUEUE_PREFIX) for name in queues if name.startswith(WORK_QUEUE_PREFIX))
         return sorted(QueueName(name) for name in named if EXCHANGE_PREFIX + name in exchanges)
+
+    def dead_letter_queues(self) -> list[QueueName]:
+        """The mail queues that have a dead letter queue, sorted: it may have outlived its work queue."""
+        prefix = RabbitNames(QueueName("")).dead_letter_queue
+        found = (str(found["name"]) for found in self._list(f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"))
+        return sorted(QueueName(name.removeprefix(prefix)) for name in found if name.startswith(prefix))
 
     def delay_queues(self, queue: QueueName) -> list[str]:
         """The delay levels of a mail queue that exist, whatever their seconds."""
@@ -141,6 +172,12 @@ class Management:
             return json.loads(response.data)
         except ValueError as error:
             raise StoreUnavailable(f"RabbitMQ management at {self._place} ({_URL}) answers with what is not JSON to {path}") from error
+
+
+def _channel_of(consumer: dict[str, Any]) -> str | None:
+    """The name of a consumer's channel; None while the broker does not know it yet."""
+    details = consumer.get("channel_details")
+    return str(details["name"]) if isinstance(details, dict) and details.get("name") else None
 
 
 def _reason(error: HTTPError) -> str:

@@ -1,0 +1,167 @@
+"""Many objects of a bucket at once, for maintenance: listings by ranges of keys, HEADs, copies and deletes, each patient with a busy S3."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+from botocore.exceptions import ClientError
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.admin import BUSY, KEYS_A_DELETE, AdminBlobs, SlowDown, StoredBlob
+
+HIGHEST = "\U0010ffff"
+"""After a prefix: behind every key that begins with it."""
+PATIENCE_S = 300.0
+"""How long one request is tried again while S3 says that it is too busy."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
+_THREADS = 16
+_MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class Turns(Protocol):
+    """What holds copies and deletes to so many keys a second: `duty.throttle.Throttle` is one."""
+
+    def take(self, count: int = 1) -> None:
+        """Wait for the turn of `count` keys."""
+
+
+class _NoLimit:
+    def take(self, count: int = 1) -> None:
+        """At once."""
+
+
+class BulkBlobs(AdminBlobs):
+    """One bucket, asked by several threads. A SlowDown is waited out, up to five minutes for each request, and raised then."""
+
+    def __init__(self, settings: S3Settings, bucket: str, turns: Turns | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(settings, bucket)
+        self._turns = turns or _NoLimit()
+        self._sleep = sleep
+
+    def close(self) -> None:
+        """End the threads."""
+        if pool := self.__dict__.pop("_pool", None):
+            pool.shutdown()
+
+    def __enter__(self) -> BulkBlobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def pages(self, after: str = "", until: str = "") -> Iterator[list[StoredBlob]]:
+        """All objects whose key is greater than `after` and smaller than `until` (empty: no bound), in the order of S3's keys (UTF-8), a page at a time.
+
+        Raises StoreUnavailable when a page cannot be had: a listing that ends is whole.
+        """
+        more: dict[str, str] = {"StartAfter": after} if after else {}
+        while True:
+            page = self._patiently(lambda more=more: self.client.list_objects_v2(Bucket=self.bucket, **more))
+            found = [StoredBlob(BlobId(each["Key"]), int(each["Size"]), each["LastModified"]) for each in page.get("Contents", ())]
+            inside = [each for each in found if not until or _order(each.key) < _order(until)]
+            yield inside
+            if len(inside) < len(found) or not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def first_after(self, after: str) -> BlobId | None:
+        """The smallest key greater than `after`; None when there is none."""
+        found = self._patiently(lambda: self.client.list_objects_v2(Bucket=self.bucket, StartAfter=after, MaxKeys=1)).get("Contents", ())
+        return BlobId(found[0]["Key"]) if found else None
+
+    def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
+        """What S3 says of each object now; None where there is none. `modified` is in whole seconds, as HTTP has it."""
+        return dict(zip(keys, self._beside(self._head, keys), strict=True))
+
+    def copies(self, source: str, wanted: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
+        """Copy objects of the bucket `source` into this one, within S3, with their metadata: key there -> key here. Those that failed, with the reason."""
+        keys = list(wanted)
+        answers = self._beside(lambda key: self._copy(source, key, wanted[key]), keys)
+        return {key: why for key, why in zip(keys, answers, strict=True) if why is not None}
+
+    def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:
+        """Delete, up to 1,000 keys a request; a key that is not there counts as deleted. Those that failed, with the reason."""
+        left, failed = list(keys), dict[BlobId, str]()
+        for at in range(0, len(left), KEYS_A_DELETE):
+            failed |= self._delete(left[at : at + KEYS_A_DELETE])
+        return failed
+
+    def _head(self, key: BlobId) -> StoredBlob | None:
+        try:
+            found = self._patiently(lambda: self.client.head_object(Bucket=self.bucket, Key=key), key)
+        except _Absent:
+            return None
+        return StoredBlob(key, int(found["ContentLength"]), found["LastModified"])
+
+    def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
+        self._turns.take()
+        try:
+            self._patiently(lambda: self.client.copy_object(Bucket=self.bucket, Key=to, CopySource={"Bucket": source, "Key": key}), key)
+        except _Absent:
+            return "the object is not there"
+        except StoreUnavailable as error:
+            if isinstance(error, SlowDown) or not isinstance(error.__cause__, ClientError):
+                raise
+            return str(error)  # S3 answered: it is about this object, and stops no other
+        return None
+
+    def _delete(self, keys: list[BlobId]) -> dict[BlobId, str]:
+        failed: dict[BlobId, str] = {}
+        begun, pause = time.monotonic(), _FIRST_PAUSE_S
+        while keys:
+            self._turns.take(len(keys))
+            objects = [{"Key": key} for key in keys]
+            answer = self._patiently(lambda objects=objects: self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}))
+            errors = {BlobId(each["Key"]): str(each.get("Code", "")) for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING}
+            busy = [key for key, code in errors.items() if code in BUSY]
+            failed |= {key: f"S3 would not delete it: {code}" for key, code in errors.items() if code not in BUSY}
+            if busy and time.monotonic() - begun > PATIENCE_S:
+                return failed | dict.fromkeys(busy, "S3 is too busy")
+            keys = busy
+            if keys:
+                self._sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        return failed
+
+    def _patiently(self, ask: Callable[[], Any], key: BlobId | None = None) -> Any:
+        """The answer. Raises _Absent when S3 has no such key, what `AdminBlobs` raises otherwise, SlowDown when patience is over."""
+        begun, pause = time.monotonic(), _FIRST_PAUSE_S
+        while True:
+            try:
+                with self._translated():
+                    try:
+                        return ask()
+                    except ClientError as error:
+                        if key is not None and error.response.get("Error", {}).get("Code") in _MISSING:
+                            raise _Absent from error
+                        raise
+            except SlowDown:
+                if time.monotonic() - begun + pause > PATIENCE_S:
+                    raise
+                self._sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _beside(self, work: Callable[[K], T], items: Sequence[K]) -> list[T]:
+        return list(self._pool.map(work, items)) if items else []
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
+
+
+class _Absent(Exception):
+    """S3 has no such key."""
+
+
+def _order(key: str) -> bytes:
+    return key.encode()

@@ -1,0 +1,77 @@
+"""Blob ids in the columns of any table: what a table's columns are, and a scan of some of them by token range."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mailslice.stores.cassandra.ranges import TokenRange
+from mailslice.stores.cassandra.session import CassandraSession
+
+_TEXTS = re.compile(r"(?:frozen<)?(?:(?:list|set)<(?:text|ascii|blob)>|map<(?:text|ascii), ?(?:text|ascii|blob)>|text|ascii|blob)>?")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; `position` counts within the partition key, -1 outside of it."""
+
+    name: str
+    type: str
+    position: int
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether a blob id can be read from it: text, bytes, or a list, set or map of them."""
+        return _TEXTS.fullmatch(self.type) is not None
+
+
+def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Column, ...]]:
+    """The tables of a keyspace with their columns, as they are now; empty when there is no such keyspace."""
+    statement = session.prepare("SELECT table_name, column_name, type, kind, position FROM system_schema.columns WHERE keyspace_name = ?")
+    found: dict[str, list[Column]] = {}
+    for table, name, kind_of_value, kind, position in session.execute(statement, [keyspace]):
+        found.setdefault(table, []).append(Column(name, kind_of_value, position if kind == "partition_key" else -1))
+    return {table: tuple(columns) for table, columns in found.items()}
+
+
+def partition_key(columns: Iterable[Column]) -> tuple[str, ...]:
+    """The names of the partition key, in its order."""
+    return tuple(column.name for column in sorted((each for each in columns if each.position >= 0), key=lambda each: each.position))
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceColumns:
+    """Columns of one table that hold blob ids. Names as they are on disk."""
+
+    keyspace: str
+    table: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def rows(self, session: CassandraSession, ranges: Sequence[TokenRange], in_flight: int = 4) -> Iterator[tuple[TokenRange, list[tuple[object, ...]]]]:
+        """Pages of rows, (range, rows). A range without rows gives one empty page. Ends only when every range was read to its last page; raises as the
+        session does when one could not be.
+        """
+        token = f"token({', '.join(map(_quoted, self.key))})"
+        names = ", ".join(map(_quoted, self.columns))
+        statement = session.prepare(f"SELECT {names} FROM {_quoted(self.keyspace)}.{_quoted(self.table)} WHERE {token} > ? AND {token} <= ?")
+        for each, rows in session.map(statement, ranges, in_flight):
+            yield (int(str(each[0])), int(str(each[1]))), rows
+
+
+def texts(value: object) -> Iterator[str | bytes]:
+    """The texts and bytes in a column's value: the value itself, or the members of a collection."""
+    if isinstance(value, str | bytes):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, member in value.items():
+            yield from texts(key)
+            yield from texts(member)
+    elif isinstance(value, Iterable):
+        for member in value:
+            yield from texts(member)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
