@@ -20,6 +20,8 @@ A run that was killed is finished by the next one.
 
 **Params.** `queues`: names, none = all. `dry_run`: plan, check and report only. `grace`: how long after its end a slice counts as closed;
 keep it four times larger than the clocks differ. `reason`: kept in the ledger. `max_share`: the share of live rows a run may touch, 0 for a cleanup.
+`sweep`: also rows before contentStart and marks without a row; it scans whole tables. `rate`: partitions and marks a second, at most, 0 = no limit.
+`intensity`: the share of the allowed rates, or of the time, that a run may take.
 
 **Backfill** holds a run to the slices that start in its data interval; the last interval is the one that *starts* at or before
 `--to-date`. A range that is clean already is a run that says so:
@@ -40,9 +42,10 @@ mailslice duty run queue_cleanup --queue spool --dry-run       # the same withou
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, Param, dag
+from airflow.sdk import Asset, dag
 
-from mailslice.duty.airflow.road import Tag, dag_arguments, dry_run_param, duration_param, five_steps, list_queues, queues_param, reason_param, schedule_of
+from mailslice.duty.airflow.forms import form_of
+from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues, schedule_of
 
 CLEANED = Asset("queue_cleanup", uri="mailslice://queue/cleanup")
 
@@ -50,15 +53,7 @@ CLEANED = Asset("queue_cleanup", uri="mailslice://queue/cleanup")
 @dag(
     dag_id="queue_cleanup",
     doc_md=__doc__,
-    params={
-        "queues": queues_param(),
-        "dry_run": dry_run_param(),
-        "grace": duration_param(None, title="Grace", description="Time after its end before a slice counts as closed; empty = MAILSLICE_DUTY_GRACE"),
-        "reason": reason_param(),
-        "max_share": Param(
-            0, type="number", minimum=0, maximum=1, title="Largest share of live rows", description="Of the live rows a run may touch; dead rows have no cap"
-        ),
-    },
+    params=form_of("queue_cleanup"),
     schedule=schedule_of("15 2 * * *"),
     **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=6)),
 )

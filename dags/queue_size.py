@@ -18,7 +18,7 @@ addresses leave it as domains only. It costs the broker a few calls of the manag
 on: after a cleanup that is little.
 
 **Params.** `queues`: names, none = all. `domains`: so many in the histogram, the rest is summed up. `sample`: look at the broker.
-`dry_run`: measure and report, publish nothing. `reason`: kept in the ledger.
+`dry_run`: measure and report, publish nothing. `reason`: kept in the ledger. `intensity`: nothing here to slow down.
 
 **Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text file collector at the folder), `slices.svg` and JSON
 with each run. An empty queue says 0; what is unknown is left out.
@@ -35,9 +35,10 @@ mailslice duty run queue_size --queue spool --json             # the same withou
 
 from datetime import timedelta
 
-from airflow.sdk import Asset, Param, dag
+from airflow.sdk import Asset, dag
 
-from mailslice.duty.airflow.road import Tag, dag_arguments, dry_run_param, five_steps, list_queues, queues_param, reason_param, schedule_of
+from mailslice.duty.airflow.forms import form_of
+from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues, schedule_of
 
 MEASURED = Asset("queue_size", uri="mailslice://queue/size")
 
@@ -45,13 +46,7 @@ MEASURED = Asset("queue_size", uri="mailslice://queue/size")
 @dag(
     dag_id="queue_size",
     doc_md=__doc__,
-    params={
-        "queues": queues_param(),
-        "dry_run": dry_run_param(),
-        "domains": Param(20, type="integer", minimum=1, maximum=1000, title="Domains", description="In the histogram, the busiest first"),
-        "sample": Param(True, type="boolean", title="Look at the broker", description="Twice, 15 s apart, when it is seen empty"),
-        "reason": reason_param(),
-    },
+    params=form_of("queue_size"),
     schedule=schedule_of("*/15 * * * *"),
     **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.READS], timeout=timedelta(hours=1)),
 )

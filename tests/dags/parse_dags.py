@@ -29,7 +29,7 @@ def about(dag):
     backfilled = timetable.next_dagrun_info(
         last_automated_data_interval=None, restriction=TimeRestriction(instance(datetime(2026, 11, 1, tzinfo=UTC)), None, catchup=True)
     )
-    group = dag.task_group.children["queue"]
+    group = dag.task_group.children.get("queue")
     return {
         "doc": dag.doc_md,
         "tags": sorted(dag.tags),
@@ -41,10 +41,10 @@ def about(dag):
         "schemas": {name: dag.params.get_param(name).schema for name in dag.params},
         "fires_by_itself": by_itself is not None,
         "periodic": timetable.periodic,
-        "backfilled": [backfilled.data_interval.start.isoformat(), backfilled.data_interval.end.isoformat()],
-        "mapped": type(group).__name__,
-        "group_upstream": sorted(group.upstream_task_ids),
-        "in_group": sorted(group.children),
+        "backfilled": backfilled and [backfilled.data_interval.start.isoformat(), backfilled.data_interval.end.isoformat()],
+        "mapped": group and type(group).__name__,
+        "group_upstream": group and sorted(group.upstream_task_ids),
+        "in_group": group and sorted(group.children),
         "tasks": {task.task_id: of_task(task) for task in dag.tasks},
     }
 

@@ -1,7 +1,7 @@
 """The code behind the tasks, with a context as Airflow gives it: requests, Spark steps, failures, notifiers."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +32,12 @@ def test_every_task_and_every_retry_of_a_dag_run_is_the_same_run():
     assert one.dag_run == "manual__1"
     assert request_of(context(), "queue_cleanup", "outgoing").run != one.run
     assert request_of(context(), "queue_size", "spool").run != one.run
+
+
+def test_a_step_stops_by_itself_before_airflow_would_kill_it():
+    task = SimpleNamespace(execution_timeout=timedelta(hours=1))
+    assert request_of(context() | {"task": task}, "queue_cleanup", "spool").params == {"time_limit": "2880s"}
+    assert request_of(context(time_limit="9s") | {"task": task}, "queue_cleanup", "spool").params == {"time_limit": "9s"}
 
 
 def test_params_that_were_left_empty_are_left_to_the_duty_and_queues_are_not_its_business():

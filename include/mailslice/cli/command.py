@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from mailslice.cli.output import Output
 
@@ -17,7 +18,7 @@ def group(help_text: str) -> typer.Typer:
     return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register `function(out, ...)` as the command `name` of `app`. `--debug` is acted on by `main`, which sees every command end."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -37,7 +38,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
         run.__name__, run.__qualname__, run.__module__, run.__doc__ = function.__name__, function.__qualname__, function.__module__, function.__doc__
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *more)} | {"return": None}
         run.__signature__ = inspect.Signature([*own, *more], return_annotation=None)  # type: ignore[attr-defined]
-        app.command(name)(run)
+        app.command(name, cls=cls)(run)
         return function
 
     return register

@@ -1,14 +1,14 @@
 """`mailslice duty`: maintenance without Airflow, by the same code, gates and ledger."""
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Reason, duration
+from mailslice.cli.arguments import DryRun, Reason
 from mailslice.cli.command import command, group
-from mailslice.cli.door import open_queue, who
+from mailslice.cli.door import guard, open_queue, open_stores, who
+from mailslice.cli.duty_options import DutyCommand, given, refuse_twice
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
 
 DutyName = Annotated[str, typer.Argument(metavar="DUTY", help="Name of a duty; duty list shows them.")]
-QueueOption = Annotated[QueueName, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")]
-Grace = Annotated[
-    timedelta | None, typer.Option("--grace", parser=duration("--grace"), metavar="DURATION", help="Time after its end before a slice counts as closed.")
-]
-Param = Annotated[list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="Any param of the duty, by its name in duty list.")]
+QueueOption = Annotated[QueueName | None, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Name of a mail queue; a few duties take none.")]
+Param = Annotated[list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A param of the duty, as its option gives it.")]
 Run = Annotated[
     str | None, typer.Option("--run", metavar="RUN", help="Run id; when not given, the newest run of this duty and queue that waits for this step.")
 ]
@@ -47,12 +44,21 @@ def list_(out: Output) -> None:
     out.rows(lines(), ("duty", "summary", "params"))
 
 
-@command(app, "run")
-def run(out: Output, duty: DutyName, *, queue: QueueOption, grace: Grace = None, param: Param = None, reason: Reason = None, dry_run: DryRun = False) -> None:
-    """All five steps of a duty on one queue, and the report. A failing gate stops before apply (exit 3)."""
+@command(app, "run", DutyCommand)
+def run(
+    out: Output,
+    ctx: typer.Context,
+    duty: DutyName,
+    *,
+    queue: QueueOption = None,
+    param: Param = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+) -> None:
+    """All five steps of a duty, and the report. A failing gate stops before apply (exit 3). `duty run DUTY --help` shows the options of that duty."""
     from mailslice.duty.road import run_all
 
-    settings, request = _opened(duty, queue, _params(grace, param, reason, dry_run=dry_run), None)
+    settings, request = _opened(duty, queue, _params(ctx, param, reason, dry_run=dry_run), None)
     folder = _folder(settings, request)
     try:
         report = run_all(request, settings, lambda step, summary: _progress(out, step, summary))
@@ -66,19 +72,19 @@ def run(out: Output, duty: DutyName, *, queue: QueueOption, grace: Grace = None,
 def _step_command(step: str, what: str) -> None:
     def run_one(
         out: Output,
+        ctx: typer.Context,
         duty: DutyName,
         *,
-        queue: QueueOption,
+        queue: QueueOption = None,
         run: Run = None,
-        grace: Grace = None,
         param: Param = None,
         reason: Reason = None,
         dry_run: DryRun = False,
     ) -> None:
-        _run_step(out, step, duty=duty, queue=queue, params=_params(grace, param, reason, dry_run=dry_run), run=run)
+        _run_step(out, step, duty=duty, queue=queue, params=_params(ctx, param, reason, dry_run=dry_run), run=run)
 
     run_one.__doc__ = what
-    command(app, step)(run_one)
+    command(app, step, DutyCommand)(run_one)
 
 
 for _step, _what in (
@@ -91,10 +97,10 @@ for _step, _what in (
     _step_command(_step, _what)
 
 
-def _run_step(out: Output, step: str, *, duty: str, queue: QueueName, params: dict[str, object], run: str | None) -> None:
+def _run_step(out: Output, step: str, *, duty: str, queue: QueueName | None, params: dict[str, object], run: str | None) -> None:
     from mailslice.duty.road import run_step
 
-    settings, request = _opened(duty, queue, params, run if step == "plan" else _pending(step, duty, queue, run))
+    settings, request = _opened(duty, queue, params, run, None if step == "plan" else step)
     folder = _folder(settings, request)
     if step == "plan":
         folder.write_json("request.json", {"params": request.params, "who": request.who})
@@ -107,30 +113,50 @@ def _run_step(out: Output, step: str, *, duty: str, queue: QueueName, params: di
     out.one(run_step(step, request, settings))
 
 
-def _opened(duty: str, queue: QueueName, params: dict[str, object], run: str | None) -> "tuple[Settings, RunRequest]":
-    """The settings and the request; the duty, its params and the queue are checked before anything is started."""
+def _opened(duty: str, queue: QueueName | None, params: dict[str, object], run: str | None, pending: str | None = None) -> "tuple[Settings, RunRequest]":
+    """The settings and the request; the duty, its params and the queue are checked before anything is started.
+
+    `pending` is a step that goes on with the newest run that waits for it, unless `run` names one.
+    """
+    from mailslice.cli.runs import newest_pending
     from mailslice.duty.registry import load
-    from mailslice.duty.request import RunRequest, new_run
+    from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
     from mailslice.model.clock import system_clock
 
-    load(duty).params.parse(params, f"duty {duty}")
+    found = load(duty)
+    found.params.parse(params, f"duty {duty}")
+    settings = _settings_for(duty, queue, found.needs_queue)
+    subject = queue or NO_QUEUE
+    if pending is not None and run is None:
+        run = newest_pending(settings, duty, subject, pending)
+    return settings, RunRequest(duty=duty, queue=subject, run=run or new_run(system_clock), who=who(), params=params)
+
+
+def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
+    """The settings, once the queue is known and the configuration guard agrees. BadInput when a queue is missing, or is too much."""
+    if not needs_queue:
+        if queue is not None:
+            raise BadInput(f"duty {duty}: --queue {queue!r} is not allowed: {duty} is not about one queue")
+        with open_stores() as stores:
+            guard(stores)
+            return stores.settings
+    if queue is None:
+        raise BadInput(f"duty {duty}: --queue is missing: allowed is the name of a mail queue ('mailslice queue list' shows them)")
     with open_queue(queue) as opened:
-        settings = opened.settings
-    return settings, RunRequest(duty=duty, queue=queue_name(queue), run=run or new_run(system_clock), who=who(), params=params)
+        return opened.settings
 
 
-def _params(grace: timedelta | None, given: list[str] | None, reason: str | None, *, dry_run: bool) -> dict[str, object]:
+def _params(ctx: typer.Context, texts: list[str] | None, reason: str | None, *, dry_run: bool) -> dict[str, object]:
     """The params as JSON values; only what was given, so that defaults stay the duty's own."""
-    from mailslice.model.durations import format_duration
-
+    options = given(ctx)
     params: dict[str, object] = {}
-    for text in given or ():
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadInput(f"--param {text[:80]!r}: allowed is NAME=VALUE")
         params[name.strip()] = _value(value)
-    if grace is not None:
-        params["grace"] = format_duration(grace)
+    refuse_twice(options, params)
+    params |= options
     if reason is not None:
         params["reason"] = reason
     if dry_run:
@@ -160,16 +186,6 @@ def _as_planned(request: "RunRequest", folder: "RunFolder") -> "RunRequest":
 
     planned: dict[str, Any] = (folder.read_json("request.json") or {}).get("params", {})
     return replace(request, params={**{name: value for name, value in planned.items() if name != "dry_run"}, **request.params})
-
-
-def _pending(step: str, duty: str, queue: str, run: str | None) -> str:
-    """The run to go on with."""
-    from mailslice.cli.runs import newest_pending
-    from mailslice.duty.registry import load
-    from mailslice.model.settings import load_settings
-
-    load(duty)
-    return run or newest_pending(load_settings(), duty, queue, step)
 
 
 def _progress(out: Output, step: str, summary: dict[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mailslice.duty.artifacts import RunFolder
 from mailslice.duty.params import DutyParams
 from mailslice.duty.request import RunRequest
+from mailslice.duty.throttle import Throttle
 from mailslice.model.clock import Clock
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import QueueName
@@ -22,6 +24,7 @@ FILES: Mapping[str, str] = {"plan": "plan.json", "check": "check.json", "apply":
 """The file in the run's folder that holds each step's summary."""
 
 P = TypeVar("P", bound=DutyParams)
+StoreName = Literal["cassandra", "s3", "rabbitmq"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class StepContext:
     stores: Stores
     folder: RunFolder
     clock: Clock
+    began: float = field(default_factory=time.monotonic)
+    """When this step began, by the monotonic clock."""
 
     @property
     def queue(self) -> QueueName:
@@ -45,6 +50,16 @@ class StepContext:
         if not isinstance(self.given, kind):
             raise TypeError(f"params of {self.request.duty} are {type(self.given).__name__}, not {kind.__name__}")
         return self.given
+
+    def throttle(self, store: StoreName) -> Throttle:
+        """How hard this run may lean on that store: MAILSLICE_DUTY_RATE_* times the param `intensity`."""
+        rate: int = getattr(self.settings.duty, f"rate_{store}")
+        return Throttle(rate or None, self.given.intensity)
+
+    def out_of_time(self) -> bool:
+        """Whether the param `time_limit` is over: an apply then takes no new item, says how many are left, and leaves them to the next run."""
+        limit = self.given.time_limit
+        return limit is not None and time.monotonic() - self.began >= limit.total_seconds()
 
     def spark(self) -> Session:
         """The Spark session of this process, started at the first call."""

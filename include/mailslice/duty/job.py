@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from mailslice.duty.artifacts import plain
-from mailslice.duty.request import STEPS, RunRequest
+from mailslice.duty.request import NO_QUEUE, STEPS, RunRequest
 from mailslice.duty.road import run_step
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.names import queue_name
@@ -40,7 +40,7 @@ def main(duty: str, argv: Sequence[str]) -> int:
 def _parser(duty: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=duty, description=f"One step of {duty}.")
     parser.add_argument("step", choices=STEPS)
-    parser.add_argument("--queue", required=True)
+    parser.add_argument("--queue", default=NO_QUEUE, help="none for a duty that is not about one queue")
     parser.add_argument("--run", required=True, help="run id, the same for all steps of a run")
     parser.add_argument("--dag-run", default=None, help="Airflow's run id")
     parser.add_argument("--who", default="unknown", help="who asked for it")

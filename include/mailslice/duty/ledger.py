@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mailslice.duty.artifacts import plain
+from mailslice.duty.request import NO_QUEUE
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
@@ -30,7 +31,7 @@ class Ledger:
         row = RunRow(
             run=report["run"],
             duty=report["duty"],
-            queue=QueueName(report["queue"]),
+            queue=QueueName(report["queue"] or NO_QUEUE),
             started=datetime.fromisoformat(report["started"]),
             status=report["status"],
             report=json.dumps(report, default=plain, ensure_ascii=False),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Self
+from types import UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
+from mailslice.model.settings import Duration
+
+LONGEST = timedelta(days=36500)
+"""A hundred years added to now is still a date."""
 
 
 class DutyParams(BaseModel):
@@ -19,6 +24,15 @@ class DutyParams(BaseModel):
 
     reason: str | None = Field(None, description="why, for the ledger; optional")
     dry_run: bool = Field(False, description="plan and check only: nothing is changed")
+    intensity: float = Field(1.0, gt=0, le=1, description="share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that apply may take")
+    time_limit: Duration | None = Field(None, description="apply takes nothing new after this long; the next run goes on. Airflow gives it from the time-out")
+
+    @field_validator("*")
+    @classmethod
+    def _within_a_century(cls, value: object) -> object:
+        if isinstance(value, timedelta) and value > LONGEST:
+            raise ValueError(f"at most {format_duration(LONGEST)} is allowed")
+        return value
 
     @classmethod
     def parse(cls, given: Mapping[str, object], place: str = "params") -> Self:
@@ -39,3 +53,12 @@ class DutyParams(BaseModel):
         """The params as JSON values, as `parse` reads them."""
         shown = {name: value for name, value in self if isinstance(value, timedelta)}
         return {**self.model_dump(mode="json"), **{name: format_duration(value) for name, value in shown.items()}}
+
+
+def kinds(annotation: Any) -> tuple[Any, ...]:
+    """The types that a param of this annotation may have: of a union its members, of Annotated what it annotates."""
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(kind for part in get_args(annotation) for kind in kinds(part))
+    if get_origin(annotation) is Annotated:
+        return kinds(get_args(annotation)[0])
+    return (annotation,)

@@ -27,6 +27,8 @@ class Duty:
     name: str
     summary: str
     params: type[DutyParams]
+    needs_queue: bool = True
+    """False for a duty that is not about one queue: `NEEDS_QUEUE = False` in its package."""
 
     def step(self, step: str) -> StepFunction:
         """The function `run(context) -> summary` of one of the five steps."""
@@ -59,4 +61,4 @@ def load(name: str) -> Duty:
         raise BadInput(f"duty {name!r} is not known; known: {', '.join(known)}")
     package = importlib.import_module(f"{_DUTIES}.{name}")
     params: type[DutyParams] = importlib.import_module(f"{_DUTIES}.{name}.params").Params
-    return Duty(name, (package.__doc__ or name).strip().splitlines()[0], params)
+    return Duty(name, (package.__doc__ or name).strip().splitlines()[0], params, getattr(package, "NEEDS_QUEUE", True))

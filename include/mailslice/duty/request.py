@@ -13,12 +13,14 @@ from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 
 STEPS = ("plan", "check", "apply", "verify", "report")
+NO_QUEUE = QueueName("-")
+"""In place of a queue's name, for duties that are not about one queue."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run of one duty on one queue: the same object for every step of the run.
+    """One run of one duty on one queue (NO_QUEUE for a duty that has none): the same object for every step of the run.
 
     `run` names the run's folder and ledger row; `dag_run` is Airflow's run id, None without Airflow; `who` asked for it;
     `params` are the duty's params as JSON values, not yet checked.

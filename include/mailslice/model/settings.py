@@ -182,8 +182,14 @@ class DutySettings(_Group):
     artifacts: str = Field("", description="folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty")
     retention: Duration = Field(timedelta(days=90), description="of ledger rows and artifacts")
     grace: Duration = Field(timedelta(minutes=15), description="default time after its end before a slice counts as closed")
+    rate_cassandra: int = Field(0, ge=0, description="writes a second that one run may ask of Cassandra; 0 = no limit")
+    rate_s3: int = Field(0, ge=0, description="keys a second that one run may delete or copy in S3; 0 = no limit")
+    rate_rabbitmq: int = Field(0, ge=0, description="messages a second that one run may publish or take; 0 = no limit")
     spark_master: str = Field("local[*]", description="Spark master of duties that run without Airflow")
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
+    nodetool: str = Field(
+        "", description="nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`"
+    )
     notify: str = Field("log", description="notifiers of failed runs, comma-separated: log, email, webhook")
     notify_email: Words = Field((), description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default")
     notify_webhook: SecretStr | None = Field(None, description="URL of the webhook notifier: it gets one JSON object by POST; http or https")
@@ -194,6 +200,17 @@ class DutySettings(_Group):
         if value is not None and not value.get_secret_value().startswith(("http://", "https://")):
             raise ValueError("allowed: a URL of http or https")
         return value
+
+
+class GcSettings(_Group):
+    """What blob_gc counts as references, beside the sources that it always reads."""
+
+    absent_sources: Words = Field(
+        (), description="sources whose table is known to be missing, comma-separated: enqueuedMailsV3, enqueuedMailsV4, messageV3, attachmentV2..."
+    )
+    sources: str = Field(
+        "", description="more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace when none is named); text, or collections"
+    )
 
 
 class SmtpInSettings(_Group):
@@ -227,6 +244,9 @@ class WorkerSettings(_Group):
     health_host: str = Field("127.0.0.1", description="address of liveness and metrics")
     health_port: int = Field(0, ge=0, le=65535, description="port of /livez and /metrics; 0 = off")
     memory_budget_mib: int = Field(96, ge=8, description="content in flight, MiB, a process")
+    record_every: Duration = Field(
+        timedelta(seconds=3), le=timedelta(minutes=5), description="between two records of what a process holds, which stuck_mails needs; 0s = no record"
+    )
     maildir: Path | None = Field(None, description="folder of the Maildir handler")
 
 
@@ -238,11 +258,12 @@ _GROUPS: dict[str, type[_Group]] = {
     "blob": BlobSettings,
     "queue": QueueSettings,
     "duty": DutySettings,
+    "gc": GcSettings,
     "smtp_in": SmtpInSettings,
     "relay": RelaySettings,
     "worker": WorkerSettings,
 }
-_SHORT_NAMES = {"duty_artifacts": "artifacts", "duty_retention": "retention"}
+_SHORT_NAMES = {"duty_artifacts": "artifacts", "duty_retention": "retention", "duty_nodetool": "nodetool"}
 """Variables whose group is not in their name."""
 
 
@@ -256,6 +277,7 @@ class Settings(_Group):
     blob: BlobSettings = BlobSettings()
     queue: QueueSettings = QueueSettings()
     duty: DutySettings = DutySettings()
+    gc: GcSettings = GcSettings()
     smtp_in: SmtpInSettings = SmtpInSettings()
     relay: RelaySettings = RelaySettings()
     worker: WorkerSettings = WorkerSettings()
@@ -306,7 +328,7 @@ def load_settings(environ: Mapping[str, str] | None = None, state_file: Path | N
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
-        elif not name.startswith((PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "GC_", PREFIX + "NODETOOL", PREFIX + "STACK_")):
+        elif not name.startswith((PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")):
             raise BadSetting(f"{name} (in the {source}) is not a setting of mailslice; all are listed in docs/settings.md{_nearest(name, known)}")
     try:
         return Settings(**values, source=source)

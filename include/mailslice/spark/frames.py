@@ -11,7 +11,7 @@ from mailslice.spark.failures import translated
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,6 +28,11 @@ class InProcess:
 Session: TypeAlias = "SparkSession | InProcess"
 
 
+def slots_of(spark: Session) -> int:
+    """How many tasks run beside each other."""
+    return 1 if isinstance(spark, InProcess) else int(spark.sparkContext.defaultParallelism)
+
+
 def run_on_keys(spark: Session, keys: Sequence[K], work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]], schema: str) -> list[dict[str, Any]]:
     """Give the keys to Python workers and collect what `work` makes of them, in batches of a few hundred keys. Raises the mailslice error that a worker raised.
 
@@ -37,7 +42,13 @@ def run_on_keys(spark: Session, keys: Sequence[K], work: Callable[[Iterator[Sequ
         return []
     if isinstance(spark, InProcess):
         return [row for batch in work(iter([keys])) for row in batch.to_pylist()]
-    slots = max(2, int(spark.sparkContext.defaultParallelism))
+    with translated():
+        return [row.asDict() for row in frame_of_keys(spark, keys, work, schema).collect()]
+
+
+def frame_of_keys(spark: SparkSession, keys: Sequence[K], work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+    """As `run_on_keys`, for results that Spark goes on with: a frame, nothing is run yet. `keys` are not empty."""
+    slots = max(2, slots_of(spark))
     tasks = min(len(keys), max(slots, min(slots * _TASKS_A_SLOT, len(keys) // _FEW)))
     dealt = [keys[place] for task in range(tasks) for place in range(task, len(keys), tasks)]
     edges = [0]
@@ -47,8 +58,7 @@ def run_on_keys(spark: Session, keys: Sequence[K], work: Callable[[Iterator[Sequ
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return work(_dealt(batches, dealt, edges))
 
-    with translated():
-        return [row.asDict() for row in spark.range(0, tasks, 1, tasks).mapInArrow(read, schema).collect()]
+    return spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -26,13 +25,13 @@ _DROPPED = "dropped long, rows_left long, blocked array<string>"
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """Whose marks, and where their ids are. `rate` is marks a second and task; 0 = no limit."""
+    """Whose marks, and where their ids are. `turn(n)` blocks until n more may be dropped; each task has a copy of its own."""
 
     settings: Settings
     queue: QueueName
     place: Location
     folder: str
-    rate: int = 0
+    turn: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,10 @@ def drop_marks(spark: Session, what: Dropping, parts: Sequence[PlanPart], *, row
         def drop(batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.RecordBatch]:
             deleted = stores_of(what.settings).tables.deleted
             for table in _tables(what, batches):
-                began = time.monotonic()
                 free, stopped, kept = _sort(table, left(), blocked)
+                if what.turn is not None:
+                    what.turn(len(free))
                 deleted.drop_in_chunks(what.queue, free, READS_IN_FLIGHT)
-                if what.rate:
-                    time.sleep(max(0.0, len(free) / what.rate - (time.monotonic() - began)))
                 yield from to_batches([Dropped(len(free), kept, tuple(stopped))])
 
         found = run_on_keys(spark, parts, drop, _DROPPED)

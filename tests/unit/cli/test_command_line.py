@@ -84,7 +84,7 @@ WRONG = {
     "mail enqueue spool": "PATH",
     "mail enqueue spool x.eml --recipient nobody@": "--recipient: 'nobody@' is not a mail address",
     "mail enqueue spool x.eml --delay 5000000d": "--delay: '5000000d' is not allowed; at most 36500d is",
-    "duty plan queue_cleanup --queue spool --grace 5000000d": "--grace: '5000000d' is not allowed",
+    "duty plan queue_cleanup --queue spool --grace 5000000d": "grace='5000000d': at most 36500d is allowed",
     "bench hotpath --size 3G": "--size: '3G' is not allowed; a size from 1",
     "report list --limit 0": "--limit: '0' is not allowed",
     "worker drain spool --max 0": "--max: '0' is not allowed",

@@ -6,12 +6,12 @@ Every stage may be the last one: what a killed run left is found by the next pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.duties.queue_cleanup import decide
-from mailslice.duties.queue_cleanup.deleting import delete_places
+from mailslice.duties.queue_cleanup.deleting import OUT_OF_TIME, delete_places
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.pending import register
@@ -24,6 +24,7 @@ from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.throttle import Throttle
 from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import slice_start
 from mailslice.spark.compare import Comparison, PlaceKey, PlaceNow, compare
@@ -70,7 +71,7 @@ def _require_gate(context: StepContext, plan: Plan) -> None:
 
 
 def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
-    stores, queue, params = context.stores, context.queue, context.params(Params)
+    stores, queue = context.stores, context.queue
     _require_same_shape(context, plan)
     progress = _Progress(context, plan)
     low = _lowest_browse_start(context, plan)
@@ -90,7 +91,9 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     progress.keep(planned=plan.planned, skipped=plan.planned - sum(place.rows for place in places), browseStart=iso(browse))
     crash.point("apply:after-pending")
 
-    failures = delete_places(context, places, lock, rate=params.rate)
+    throttle = _throttle(context)
+    deletes = delete_places(context, places, lock, throttle)
+    places, left = places[: deletes.tried], places[deletes.tried :]
     crash.point("apply:after-deletes")
 
     remaining = read_remaining(context, plan)
@@ -99,7 +102,7 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     crash.point("apply:after-read-back")
 
     lock.check()
-    marks = drop_proved_marks(context, plan, remaining, rate=params.rate)
+    marks = drop_proved_marks(context, plan, remaining, throttle)
     progress.keep(marks=marks.as_json())
     crash.point("apply:after-marks")
 
@@ -107,7 +110,13 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     content = _content_start(context, plan, remaining)
     crash.point("apply:after-content-start")
     tried = sum(place.rows for place in places)
-    return _summary(plan, _Outcome(tried, applied, skipped, failures, marks, browse, content, remaining.rows))
+    return _summary(plan, _Outcome(tried, applied, skipped, sum(place.rows for place in left), deletes.failures, marks, browse, content, remaining.rows))
+
+
+def _throttle(context: StepContext) -> Throttle:
+    """What settings and param allow, the lower of both."""
+    general, asked = context.throttle("cassandra"), context.params(Params).rate
+    return replace(general, per_second=min(asked, general.per_second or asked)) if asked else general
 
 
 def _require_same_shape(context: StepContext, plan: Plan) -> None:
@@ -213,6 +222,7 @@ class _Outcome:
     tried: int
     applied: int
     skipped: dict[datetime, str]
+    rows_of_next_run: int
     failures: dict[str, str]
     marks: MarksOutcome
     browse: datetime | None
@@ -225,6 +235,8 @@ def _summary(plan: Plan, outcome: _Outcome) -> dict[str, Any]:
     for place in plan.places:
         if why := outcome.skipped.get(place.place.slice_start):
             reasons[why] = reasons.get(why, 0) + place.rows
+    if outcome.rows_of_next_run:
+        reasons[OUT_OF_TIME] = outcome.rows_of_next_run
     return {
         "planDigest": plan.digest,
         "planned": plan.planned,

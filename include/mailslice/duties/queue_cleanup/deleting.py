@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mailslice.duties.queue_cleanup.plan_file import PlannedPlace
@@ -12,17 +12,29 @@ from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
+from mailslice.duty.throttle import Throttle
 from mailslice.model.names import QueueTable
 
 _IN_FLIGHT = 16
 _CHECK_EACH = 64
 _SHOWN = 20
+OUT_OF_TIME = "time limit"
+"""Why a place was left to the next run."""
 
 
-def delete_places(context: StepContext, places: Sequence[PlannedPlace], lock: Lock, *, rate: int) -> dict[str, str]:
-    """Delete the places; those that failed, with the reason, the first few. One that fails stops no other. Raises LockLost before it acts without the lock."""
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """`failures`: the first places that failed, with the reason. `tried`: how many places, from the first; the others the time limit left to the next run."""
+
+    failures: dict[str, str]
+    tried: int
+
+
+def delete_places(context: StepContext, places: Sequence[PlannedPlace], lock: Lock, throttle: Throttle) -> Deletes:
+    """Delete the places, until the time limit of the run. One that fails stops no other. Raises LockLost before it acts without the lock."""
     tables = {QueueTable.V3: context.stores.tables.v3, QueueTable.V4: context.stores.tables.v4}
     failures: dict[str, str] = {}
+    tried = len(places)
     flying: deque[tuple[PlannedPlace, Any]] = deque()
 
     def land() -> None:
@@ -36,13 +48,15 @@ def delete_places(context: StepContext, places: Sequence[PlannedPlace], lock: Lo
     for number, place in enumerate(places):
         if number % _CHECK_EACH == 0:
             lock.check()
+        if context.out_of_time():
+            tried = number
+            break
+        throttle.take()
         flying.append((place, tables[place.table].delete_partition_future(context.queue, place.place, place.newest_us)))
         if len(flying) >= _IN_FLIGHT:
             land()
         if number == 0:
             crash.point("apply:inside-deletes")
-        if rate:
-            time.sleep(1 / rate)
     while flying:
         land()
-    return failures
+    return Deletes(failures, tried)

@@ -19,9 +19,11 @@ from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining, 
 from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.duty.throttle import Throttle
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
 from mailslice.spark.compare import low_half
+from mailslice.spark.frames import slots_of
 from mailslice.spark.marks import Dropped, Dropping, digest_of_parts, drop_marks
 from mailslice.stores.cassandra.own import PendingMark
 from mailslice.stores.rabbitmq.census import dead_letter_ids
@@ -59,7 +61,7 @@ class _Account:
         return MarksOutcome(self.dropped, self.waiting, tuple(f"{count}: {why}" for why, count in self.why.items()), proof)
 
 
-def drop_proved_marks(context: StepContext, plan: Plan, remaining: Remaining, *, rate: int) -> MarksOutcome:
+def drop_proved_marks(context: StepContext, plan: Plan, remaining: Remaining, throttle: Throttle) -> MarksOutcome:
     """Drop the marks of all plans that have their proof; what waits and why."""
     stores, queue = context.stores, context.queue
     pending = stores.own.pending_marks.list(queue)
@@ -83,7 +85,7 @@ def drop_proved_marks(context: StepContext, plan: Plan, remaining: Remaining, *,
     if work:
         elsewhere = [place for each in work for place in each.places]
         everything = read_remaining(context, plan, elsewhere) if elsewhere else remaining
-        dropper = _Dropper(context, everything.ids(), blocked, rate, account)
+        dropper = _Dropper(context, everything.ids(), blocked, throttle, account)
         for opened in work:
             dropper.drop(opened)
             crash.point("apply:inside-marks")
@@ -124,7 +126,7 @@ class _Dropper:
     context: StepContext
     rows_left: npt.NDArray[np.uint64]
     blocked: frozenset[str]
-    rate: int
+    throttle: Throttle
     account: _Account
 
     def drop(self, work: OpenedPending) -> None:
@@ -141,7 +143,8 @@ class _Dropper:
             self.account.wait(len(dropped.blocked), "the mail is among the dead letters")
 
     def _dropping(self, work: OpenedPending) -> Dropping:
-        return Dropping(self.context.settings, self.context.queue, self.context.folder.artifacts, work.folder.file(PARTS), self.rate)
+        turn = None if self.throttle.free else self.throttle.share(slots_of(self.context.spark())).take
+        return Dropping(self.context.settings, self.context.queue, self.context.folder.artifacts, work.folder.file(PARTS), turn)
 
     def _changed(self, work: OpenedPending) -> str | None:
         """Whether the files of an earlier plan are still what was planned; this run's own were compared in the second read."""
@@ -161,5 +164,6 @@ class _Dropper:
         gone = [each for each in left if low_half(each[0]) not in there]
         free = [EnqueueId(UUID(one)) for one, _, _ in gone if one not in self.blocked]
         stopped = tuple(f"{one}|{start}|{bucket}" for one, start, bucket in gone if one in self.blocked)
+        self.throttle.take(len(free))
         self.context.stores.tables.deleted.drop_in_chunks(self.context.queue, free)
         return Dropped(len(free), len(left) - len(gone), stopped)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.duties.queue_cleanup import decide
+from mailslice.duties.queue_cleanup.deleting import OUT_OF_TIME
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, PlannedPlace, read_plan
 from mailslice.duties.queue_cleanup.view import by_slice, oldest_row, slices_to_read, starts_of
@@ -87,8 +88,14 @@ def _row(context: StepContext, plan: Plan, applied: dict[str, Any], found: Seque
 
 
 def _expectations(applied: dict[str, Any]) -> list[Expectation]:
+    left = applied["failed"] + applied["skippedBy"].get(OUT_OF_TIME, 0)
     return [
-        Expectation.between("planned_rows_left", 0, applied["failed"], "No planned row is left but those that are reported as failed."),
+        Expectation.between(
+            "planned_rows_left",
+            0,
+            left,
+            "No planned row is left but those that failed, or that the time limit left to the next run.",
+        ),
         Expectation.equal("planned_rows_left_without_mark", 0, "No row that was planned dead has lost its deleted mark while it is there."),
         Expectation.equal("live_rows_passed", 0, "browseStart passed no mail that was live when the plan was made."),
         Expectation.equal("browse_start_lowered", 0, "browseStart did not move back."),

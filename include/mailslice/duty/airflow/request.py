@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from mailslice.duty.request import RunRequest, run_of_dag
@@ -10,6 +11,8 @@ from mailslice.model.names import queue_name
 
 QUEUES = "queues"
 """The one param that chooses which queues run, not what a run does."""
+_WORKING_SHARE = 0.8
+"""Of a step's time-out: what is left is for ending in order, so that Airflow need not kill it."""
 
 
 def who(context: Mapping[str, Any]) -> str:
@@ -34,4 +37,6 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
     """The request of one queue in this DAG run: the same run for every task of it and every retry."""
     dag_run = context["dag_run"].run_id
-    return RunRequest(duty, queue_name(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), duty_params(context))
+    timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
+    limit = {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s"} if timeout is not None else {}
+    return RunRequest(duty, queue_name(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), limit | duty_params(context))

@@ -18,7 +18,6 @@ from airflow.sdk import (
     Asset,
     CronDataIntervalTimetable,
     ExceptionRetryPolicy,
-    Param,
     RetryAction,
     RetryRule,
     TriggerRule,
@@ -30,9 +29,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from mailslice.duty.airflow.notifier import DutyNotifier
 from mailslice.duty.airflow.request import QUEUES, request_of
-from mailslice.duty.airflow.spark_step import DRY_RUN, SparkStep
+from mailslice.duty.airflow.spark_step import DRY_RUN, SparkStep, about
 from mailslice.duty.airflow.timetable import BackfillOnly
 from mailslice.duty.report import FAILED, REFUSED
+from mailslice.duty.request import NO_QUEUE
 from mailslice.model.errors import MailsliceError, TryAgain
 
 SCHEDULES = "MAILSLICE_STACK_SCHEDULES"
@@ -40,7 +40,6 @@ SCHEDULES = "MAILSLICE_STACK_SCHEDULES"
 GROUP = "queue"
 BAD = (FAILED, REFUSED)
 """Statuses of a report that fail the DAG run."""
-_DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|P[0-9DTHMSW.]+)?\s*$"
 
 
 class Tag(StrEnum):
@@ -82,26 +81,6 @@ def dag_arguments(*, tags: list[Tag], timeout: timedelta) -> dict[str, Any]:
     }
 
 
-def queues_param() -> Param:
-    """The form's list of queues."""
-    return Param([], type=["null", "array"], items={"type": "string"}, title="Queues", description="One name a line; none = every queue that RabbitMQ knows")
-
-
-def dry_run_param() -> Param:
-    """The form's switch that leaves out apply and verify."""
-    return Param(False, type="boolean", title="Dry run", description="Plan, check and report; change nothing")
-
-
-def reason_param() -> Param:
-    """The form's reason."""
-    return Param(None, type=["null", "string"], maxLength=500, title="Reason", description="Why, for the ledger")
-
-
-def duration_param(default: str | None, *, title: str, description: str) -> Param:
-    """A duration as people write it; empty = the setting's default."""
-    return Param(default, type=["null", "string"], pattern=_DURATION, title=title, description=f"{description} (90s, 15m, 1h, PT1H)")
-
-
 @task(task_id="list_queues")
 def list_queues() -> list[str]:
     """The queues of the form, each once, or all that RabbitMQ knows. A name that is unknown fails in its own chain."""
@@ -116,23 +95,34 @@ def list_queues() -> list[str]:
         return sorted(known(stores))
 
 
-def five_steps(duty: str, noun: str, asset: Asset, *, apply_in_spark: bool = True) -> Callable[..., Any]:
+def five_steps(duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True, apply_in_spark: bool = True) -> Callable[..., Any]:
     """The task group of one queue; `.expand(queue=list_queues())` maps it. Task ids: plan_NOUN, check_plan, apply_NOUN, verify, report.
 
-    `asset` gets one event a queue, with the report's numbers. A small duty applies in the task itself (`apply_in_spark=False`).
+    `asset` gets one event a queue, with the report's numbers. A small duty plans and applies in the task itself.
     """
 
     @task_group(group_id=GROUP, prefix_group_id=False)
     def chain(queue: str) -> None:
-        plan = SparkStep(task_id=f"plan_{noun}", duty=duty, step="plan", mail_queue=queue)
-        check = _step("check_plan", duty, "check")(queue)
-        name = f"apply_{noun}"
-        apply = SparkStep(task_id=name, duty=duty, step="apply", mail_queue=queue) if apply_in_spark else _step(name, duty, "apply")(queue)
-        verify = _step("verify", duty, "verify")(queue)
-        report = _report(duty, asset, before=[f"plan_{noun}", "check_plan", name, "verify"])(queue)
-        plan >> check >> apply >> verify >> report
+        _chain(duty, noun, asset, queue, plan_in_spark=plan_in_spark, apply_in_spark=apply_in_spark)
 
     return chain
+
+
+def one_chain(duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True, apply_in_spark: bool = True) -> None:
+    """The five tasks of a duty that is not about one queue: as `five_steps`, once."""
+    _chain(duty, noun, asset, NO_QUEUE, plan_in_spark=plan_in_spark, apply_in_spark=apply_in_spark)
+
+
+def _chain(duty: str, noun: str, asset: Asset, queue: str, *, plan_in_spark: bool, apply_in_spark: bool) -> None:
+    def step(task_id: str, name: str, in_spark: bool) -> Any:
+        return SparkStep(task_id=task_id, duty=duty, step=name, mail_queue=queue) if in_spark else _step(task_id, duty, name)(queue)
+
+    plan = step(f"plan_{noun}", "plan", plan_in_spark)
+    check = step("check_plan", "check", False)
+    apply = step(f"apply_{noun}", "apply", apply_in_spark)
+    verify = step("verify", "verify", False)
+    report = _report(duty, asset, before=[f"plan_{noun}", "check_plan", f"apply_{noun}", "verify"])(queue)
+    plan >> check >> apply >> verify >> report
 
 
 def _step(task_id: str, duty: str, step: str) -> Callable[[str], Any]:
@@ -155,7 +145,7 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
         context["outlet_events"][asset].extra = {"duty": duty, "queue": queue, **told}
         if failed or written["status"] in BAD:
             steps = f"{' and '.join(failed)} failed: " if failed else ""
-            raise AirflowFailException(f"{duty} of queue {queue!r}: {steps}{written.get('message')} (run {written.get('run')})")
+            raise AirflowFailException(f"{about(duty, '', queue)}: {steps}{written.get('message')} (run {written.get('run')})")
         return _told(written)
 
     return report

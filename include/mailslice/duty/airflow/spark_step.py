@@ -14,6 +14,7 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
 
 from mailslice.duty.airflow.request import request_of
+from mailslice.duty.request import NO_QUEUE
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.settings import clone_root
 
@@ -68,11 +69,16 @@ class SparkStep(SparkSubmitOperator):
         try:
             super().execute(context)
         except AirflowException:
-            raise _meaning(f"{self.duty} {self.step} of queue {self.mail_queue!r}", self._exit_code()) from None  # the command is in the log already
+            raise _meaning(about(self.duty, self.step, self.mail_queue), self._exit_code()) from None  # the command is in the log already
 
     def _exit_code(self) -> int | None:
         process = getattr(self._hook, "_submit_sp", None)
         return None if process is None else process.returncode
+
+
+def about(duty: str, step: str, queue: str) -> str:
+    """The step in words: `queue_cleanup plan of queue 'spool'`."""
+    return " ".join(word for word in (duty, step, f"of queue {queue!r}" if queue != NO_QUEUE else "") if word)
 
 
 def require_connection() -> str:

@@ -291,3 +291,14 @@ def test_many_rows_in_one_slice_are_compared_in_their_own_order(view, with_spark
     report = view.clean()
     assert (report["planned"], report["applied"], report["skipped"]) == (6000, 6000, 0)
     assert (view.rows(0), view.stores.tables.deleted.marked(view.queue, ids)) == (set(), set())
+
+
+def test_a_run_whose_time_is_over_takes_nothing_new_and_the_next_one_goes_on(view):
+    view.start_at(0)
+    ids = [view.insert(number, dead=True) for number in range(4) for _ in range(3)]
+    report = view.clean(time_limit="0s")
+    assert (report["status"], report["planned"], report["applied"], report["skippedBy"]) == ("done", 12, 0, {"time limit": 12})
+    assert all(view.rows(number) for number in range(4))
+    report = view.clean()
+    assert (report["planned"], report["applied"], report["failed"]) == (12, 12, 0)
+    assert not any(view.is_marked(each) for each in ids)

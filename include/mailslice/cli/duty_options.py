@@ -1,0 +1,129 @@
+"""Options of `mailslice duty STEP DUTY`: every param of the duty is one, by its own name (`--older-than` is the param older_than)."""
+
+import inspect
+import typing
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from mailslice.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+GIVEN = "mailslice.duty.params"
+"""Where in the command's context the given params are."""
+_COMMON = {"reason", "dry_run"}
+"""Options of every duty, which the commands declare themselves."""
+_WITH_VALUE = {"--queue", "--reason", "--param", "--run"}
+
+
+class DutyCommand(TyperCommand):
+    """A command whose options are those of the duty that its arguments name. `duty run NAME --help` shows them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does, once the options of the duty are known. A duty that is not known is said before its options."""
+        from mailslice.duty import registry
+
+        name = duty_in(args, registry.names())
+        own = [*self.params]
+        try:
+            if name is None:
+                if (word := _first_word(args)) is not None:
+                    registry.load(word)
+            else:
+                self.params = [*own, *options_of(registry.load(name).params.model_fields)]
+            return super().parse_args(ctx, args)
+        finally:
+            # The help is made while the arguments are parsed; the next command line has a duty of its own.
+            self.params = own
+
+
+def duty_in(args: Sequence[str], known: Sequence[str]) -> str | None:
+    """The duty that a command line names: the first word that is one and no option's value."""
+    before = [None, *args]
+    return next((word for word, previous in zip(args, before, strict=False) if word in known and previous not in _WITH_VALUE), None)
+
+
+def _first_word(args: Sequence[str]) -> str | None:
+    return next((word for word, previous in zip(args, [None, *args], strict=False) if not word.startswith("-") and previous not in _WITH_VALUE), None)
+
+
+def options_of(fields: "dict[str, FieldInfo]") -> list[Any]:
+    """One option a param, as typer makes them of a signature. Values stay text: the duty's own params judge them."""
+
+    def carrier(**_: Any) -> None:
+        """Only its signature is used."""
+
+    own = [_option(name, info) for name, info in fields.items() if name not in _COMMON]
+    carrier.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    carrier.__annotations__ = {option.name: option.annotation for option in own}
+    app = typer.Typer(add_completion=False)
+    app.command()(carrier)
+    return list(typer.main.get_command(app).params)
+
+
+def _option(name: str, info: "FieldInfo") -> inspect.Parameter:
+    word = name.replace("_", "-")
+    shared: dict[str, Any] = {"help": info.description, "expose_value": False, "callback": _keep}
+    kind: Any
+    if is_switch(info.annotation):
+        kind = Annotated[bool | None, typer.Option(f"--{word}/--no-{word}", **shared)]
+    else:
+        many = is_list(info.annotation)
+        default = None if info.default is None or many else str(_shown(info.default))
+        option = typer.Option(f"--{word}", metavar=_metavar(info), show_default=default or False, **shared)
+        kind = Annotated[list[str] | None, option] if many else Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _keep(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    if value is not None and value != [] and param.name is not None:
+        words = [word.strip() for text in value for word in text.split(",") if word.strip()] if isinstance(value, list | tuple) else value
+        ctx.meta.setdefault(GIVEN, {})[param.name] = words
+    return value
+
+
+def given(ctx: Any) -> dict[str, object]:
+    """The params that this command line gave as options, as text, switches and lists of text."""
+    return dict(ctx.meta.get(GIVEN, {}))
+
+
+def refuse_twice(options: dict[str, object], params: dict[str, object]) -> None:
+    """BadInput when the same param was given as option and by --param."""
+    for name in options.keys() & params.keys():
+        raise BadInput(f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is one of them")
+
+
+def is_switch(annotation: Any) -> bool:
+    """Whether a param of this type is on or off."""
+    from mailslice.duty.params import kinds
+
+    return bool in kinds(annotation)
+
+
+def is_list(annotation: Any) -> bool:
+    """Whether a param of this type holds several values."""
+    from mailslice.duty.params import kinds
+
+    return any(typing.get_origin(kind) in (list, tuple, set, frozenset) for kind in kinds(annotation))
+
+
+def _metavar(info: "FieldInfo") -> str:
+    from datetime import datetime, timedelta
+
+    from mailslice.duty.params import kinds
+
+    found = kinds(info.annotation)
+    names = {timedelta: "DURATION", datetime: "TIME", int: "N", float: "NUMBER"}
+    return next((text for kind, text in names.items() if kind in found), "TEXT")
+
+
+def _shown(value: Any) -> Any:
+    from datetime import timedelta
+
+    from mailslice.model.durations import format_duration
+
+    return format_duration(value) if isinstance(value, timedelta) else value
