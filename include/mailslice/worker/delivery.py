@@ -16,6 +16,7 @@ from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import row_of
 from mailslice.worker.delays import Delays, own_headers, place_in
+from mailslice.worker.noting import note_dead_letter
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,15 @@ class Delivery:
         self._settled = False
         self._item = item
         self._content = content
-        wiring.in_hand[item.enqueue_id] = self._let_go = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set when this worker has let go of the mail."""
+        self.handed: float | None = None
+        """When it was handed out, by the event loop's clock."""
+        self.stage = "received"
+        self.attempt = 1
+        self.waiters = 0
+        """Later deliveries of the same mail that wait here for this one."""
+        wiring.in_hand[item.enqueue_id] = self
 
     @property
     def item(self) -> QueuedMail:
@@ -54,15 +63,26 @@ class Delivery:
         return self._message.redelivered
 
     @property
+    def message(self) -> Message:
+        """What the broker delivered."""
+        return self._message
+
+    @property
     def arrived(self) -> float:
         """When the broker handed it out, by the event loop's clock."""
         return self._message.arrived
+
+    def hand_out(self) -> None:
+        """From now on it is a handler's."""
+        self.handed = asyncio.get_running_loop().time()
+        self.stage = "loaded"
 
     async def complete(self) -> None:
         """The mail is done: deleted mark, then ack, then its blobs if their ids are random. Returns when mark and ack are sent."""
         if self._settled:
             return
         await self._wiring.mark(self._item.enqueue_id)
+        self._wiring.doings.done(self._item.enqueue_id, self._seconds())
         await self._end(self._message.ack)
         await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
 
@@ -126,8 +146,13 @@ class Delivery:
                 await self._wiring.bridge.rows(table.insert_future(replace(row, item=item)))
         return row.place
 
+    def _seconds(self) -> float:
+        return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
+
     async def _end(self, settle: Callable[[], bool]) -> None:
         self._settled = True
+        if self.handed is not None:
+            self._wiring.doings.ended(self._seconds())
         if not settle():
             log.info(
                 "the broker hands a settled mail out again: its connection is gone", extra={"action": "stale_tag", "enqueue_id": str(self._item.enqueue_id)}
@@ -137,15 +162,15 @@ class Delivery:
 
     def _release(self) -> None:
         self._hold.release()
-        if self._wiring.in_hand.get(self._item.enqueue_id) is self._let_go:
+        if self._wiring.in_hand.get(self._item.enqueue_id) is self:
             del self._wiring.in_hand[self._item.enqueue_id]
-        self._let_go.set()
+        self.settled.set()
 
 
 async def dead_letter(wiring: Wiring, message: Message, reason: str, what: str = "a message that is no mail") -> None:
     """To the dead letter queue: by the broker where the work queue has a dead letter exchange, else by a confirmed copy before the ack.
 
-    A reject carries no header, so the reason is in the log. Raises StoreUnavailable: the message is still held, then.
+    A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
     """
     log.warning("dead letter: %s: %s", what, reason, extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue})
     if wiring.broker_dead_letters:
@@ -153,6 +178,7 @@ async def dead_letter(wiring: Wiring, message: Message, reason: str, what: str =
     else:
         await copy_to_dead_letters(wiring, message, reason)
     await message.link.flushed()
+    await note_dead_letter(wiring, message, reason)
 
 
 async def copy_to_dead_letters(wiring: Wiring, message: Message, reason: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
@@ -44,6 +45,7 @@ class _Slot:
     """One message of the prefetch window. They are handed out in the broker's order, as James does, but for those that are held."""
 
     message: Message
+    item: QueuedMail | None = None
     state: _State = _State.LOADING
     ready: Delivery | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -80,6 +82,7 @@ class Deliveries:
             self._start()
         while True:
             if (slot := self._next_ready()) is not None and slot.ready is not None:
+                slot.ready.hand_out()
                 return slot.ready
             if self._stopped:
                 raise StopAsyncIteration
@@ -98,6 +101,11 @@ class Deliveries:
     def connected(self) -> bool:
         """Whether the broker gives us mail now; False while it is being connected to, at first or again."""
         return self._connected
+
+    def received(self) -> Iterator[tuple[QueuedMail, Message]]:
+        """What the broker delivered and is still being loaded, or waits for a store or for room. Those that wait for an older delivery are left out."""
+        in_hand = self._wiring.in_hand
+        return ((slot.item, slot.message) for slot in self._slots if slot.item is not None and slot.item.enqueue_id not in in_hand)
 
     async def aclose(self) -> None:
         """No more deliveries. What was not handed out goes back to the broker; deliveries in hand can still be settled until the worker closes."""
@@ -218,6 +226,7 @@ class Deliveries:
             await dead_letter(self._wiring, message, f"not a mail: {error}")
             self._remove(slot)
             return
+        slot.item = item
         while not await self._decide(slot, item):
             pass
 
@@ -239,7 +248,11 @@ class Deliveries:
         """After a lost connection the broker hands out again what handlers here still work on: it waits for them, and is dropped if they complete."""
         while (older := self._wiring.in_hand.get(item.enqueue_id)) is not None:
             self._hold(slot)
-            await older.wait()
+            older.waiters += 1
+            try:
+                await older.settled.wait()
+            finally:
+                older.waiters -= 1
 
     async def _drop(self, slot: _Slot, item: QueuedMail) -> None:
         slot.message.ack()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 
 from mailslice.codec.blob_ids import BlobIds
@@ -27,6 +28,7 @@ from mailslice.worker.discarding import BlobDiscarder
 from mailslice.worker.enqueuer import Enqueuer
 from mailslice.worker.loading import Loader
 from mailslice.worker.memory import return_large_blocks
+from mailslice.worker.recording import Recorder
 from mailslice.worker.wiring import Wiring
 
 _MIB = 1024 * 1024
@@ -40,6 +42,7 @@ class QueueWorker:
         self._delays = Delays(wiring)
         self._enqueuer = Enqueuer(wiring, self._delays)
         self._given: list[Deliveries] = []
+        self._recorder = Recorder(wiring, lambda: chain.from_iterable(deliveries.received() for deliveries in self._given))
 
     @property
     def queue(self) -> QueueName:
@@ -60,6 +63,7 @@ class QueueWorker:
         """
         deliveries = Deliveries(self.wiring, self._delays, prefetch, give_up_after)
         self._given.append(deliveries)
+        self._recorder.start()
         return deliveries
 
     async def flush(self) -> int:
@@ -74,6 +78,7 @@ class QueueWorker:
         """Gives back what is not settled, deletes what is to be deleted, closes the connections."""
         for deliveries in self._given:
             await deliveries.disconnect()
+        await self._recorder.close()
         await self._enqueuer.close()
         await self.wiring.discarder.close()
         await self.wiring.publisher.close()

@@ -18,11 +18,13 @@ from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker.bridge import Bridge
 from mailslice.worker.budget import ContentBudget
 from mailslice.worker.discarding import BlobDiscarder
+from mailslice.worker.doings import Doings, worker_name
 from mailslice.worker.loading import Loader
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import DelayedMails
+    from mailslice.worker.delivery import Delivery
 
 
 @dataclass(slots=True)
@@ -43,8 +45,11 @@ class Wiring:
     enqueue_budget: ContentBudget
     loader: Loader
     broker_dead_letters: bool
-    in_hand: dict[EnqueueId, asyncio.Event] = field(default_factory=dict)
-    """Mails that were handed out here and are not settled; the event is set when they are."""
+    worker: str = field(default_factory=worker_name)
+    """The identity of this worker, in its record and wherever it owns something."""
+    in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
+    """Mails that are ready to be handed out here, or were, and are not settled."""
+    doings: Doings = field(default_factory=Doings)
 
     @property
     def names(self) -> RabbitNames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mailslice.model.errors import BadSetting
@@ -14,11 +15,13 @@ from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMar
 from mailslice.stores.cassandra.own.runs import RUNS_TABLE, RunRow, Runs
 from mailslice.stores.cassandra.own.samples import QUEUE_SAMPLES_TABLE, QueueSample, QueueSamples
 from mailslice.stores.cassandra.own.statistics import SLICE_STATISTICS_TABLE, SliceStatistic, SliceStatistics
+from mailslice.stores.cassandra.own.worker_records import WORKER_RECORDS_TABLE, InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.cassandra.session import CassandraSession
 
 __all__ = [
     "DelayedMail",
     "DelayedMails",
+    "InFlightMail",
     "Locks",
     "MailStages",
     "OwnTables",
@@ -30,7 +33,10 @@ __all__ = [
     "Runs",
     "SliceStatistic",
     "SliceStatistics",
+    "WorkerRecord",
+    "WorkerRecords",
     "own_tables",
+    "worker_records",
 ]
 
 TABLES = {
@@ -40,6 +46,7 @@ TABLES = {
     "queue_samples": QUEUE_SAMPLES_TABLE,
     "pending_marks": PENDING_MARKS_TABLE,
     "slice_statistics": SLICE_STATISTICS_TABLE,
+    "worker_records": WORKER_RECORDS_TABLE,
     "mail_stages": MAIL_STAGES_TABLE,
 }
 
@@ -55,6 +62,7 @@ class OwnTables:
     pending_marks: PendingMarks
     slice_statistics: SliceStatistics
     mail_stages: MailStages
+    worker_records: WorkerRecords
 
 
 def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
@@ -62,11 +70,7 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
 
     Replication: MAILSLICE_OWN_REPLICATION, else that of James' keyspace, else one copy on a one-node cluster. Raises BadSetting when none of these is there.
     """
-    keyspace = settings.own.keyspace
-    if keyspace.lower() == settings.cassandra.keyspace.lower():
-        raise BadSetting(f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; mailslice's own tables need another")
-    create_keyspace(session, keyspace, settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "")
-    create_tables(session, keyspace, TABLES)
+    keyspace = _created(session, settings, TABLES)
     return OwnTables(
         Runs(session, keyspace),
         Locks(session, keyspace),
@@ -75,4 +79,21 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
         PendingMarks(session, keyspace),
         SliceStatistics(session, keyspace),
         MailStages(session, keyspace),
+        WorkerRecords(session, keyspace),
     )
+
+
+def worker_records(session: CassandraSession, settings: Settings) -> WorkerRecords:
+    """That table alone, created when missing: a worker needs no other, and need not wait for the making of all."""
+    wanted = {WorkerRecords.TABLE: TABLES[WorkerRecords.TABLE]}
+    return WorkerRecords(session, _created(session, settings, wanted))
+
+
+def _created(session: CassandraSession, settings: Settings, wanted: Mapping[str, str]) -> str:
+    """The name of the own keyspace, once it and those tables are there."""
+    keyspace = settings.own.keyspace
+    if keyspace.lower() == settings.cassandra.keyspace.lower():
+        raise BadSetting(f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; mailslice's own tables need another")
+    create_keyspace(session, keyspace, settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "")
+    create_tables(session, keyspace, wanted)
+    return keyspace

@@ -1,0 +1,54 @@
+"""How long mails take to be handled, as counts in buckets that grow by a fifth: cheap to add to, to keep and to sum up. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+_STEPS = 4
+"""Buckets for each doubling."""
+_SHORTEST_MS = 1.0
+_MOST = 100_000
+"""Counts are halved above it, so that a queue whose mails become slower is noticed."""
+
+
+class ProcessingTimes:
+    """A histogram: bucket -> mails. Bucket n holds what took at most 2^(n/4) ms."""
+
+    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+        self._counts = Counter(counts or {})
+        self._total = sum(self._counts.values())
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """Bucket -> mails; only buckets that hold any."""
+        return self._counts
+
+    @property
+    def total(self) -> int:
+        """Mails counted."""
+        return self._total
+
+    def add(self, seconds: float) -> None:
+        """Count one mail."""
+        self._counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
+        self._total += 1
+        if self._total > _MOST:
+            self._counts = Counter({bucket: count // 2 for bucket, count in self._counts.items() if count > 1})
+            self._total = sum(self._counts.values())
+
+    def merge(self, other: ProcessingTimes) -> None:
+        """Add another's counts."""
+        self._counts.update(other.counts)
+        self._total += other.total
+
+    def quantile(self, share: float) -> float | None:
+        """Seconds within which that share of the mails was handled, at most a fifth too long; None when nothing was counted."""
+        wanted = math.ceil(share * self._total)
+        seen = 0
+        for bucket in sorted(self._counts):
+            seen += self._counts[bucket]
+            if seen >= wanted:
+                return 2 ** (bucket / _STEPS) / 1000
+        return None

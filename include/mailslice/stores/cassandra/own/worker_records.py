@@ -1,0 +1,226 @@
+"""worker_records: what each worker process holds of a queue, and since when, with a heartbeat: the broker shows neither (reference/rabbitmq.md).
+
+One row a worker and queue, rewritten whole every few seconds while it holds something: no write a mail. The heartbeat is Cassandra's own clock, and so
+is the age of a record when it is read; how long a mail was held is the worker's monotonic clock. No worker's wall clock decides anything.
+A record goes by its TTL a day after the worker's last word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from cassandra.cluster import ResponseFuture
+from cassandra.query import PreparedStatement
+
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.processing_times import ProcessingTimes
+from mailslice.stores.cassandra.session import CassandraSession, Row
+
+WORKER_RECORDS_TABLE = """(
+    queuename text,
+    worker text,
+    host text,
+    pid int,
+    started timestamp,
+    heartbeat timestamp,
+    beat bigint,
+    every_ms int,
+    in_flight blob,
+    messages frozen<map<uuid, blob>>,
+    done frozen<list<uuid>>,
+    times frozen<map<int, bigint>>,
+    PRIMARY KEY (queuename, worker)
+) WITH gc_grace_seconds = 3600"""
+
+_COLUMNS = ("queuename", "worker", "host", "pid", "started", "heartbeat", "beat", "every_ms", "in_flight", "messages", "done", "times")
+_TTL_SECONDS = 86400
+_MISSED_BEATS = 4
+_SLACK = timedelta(seconds=2)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightMail:
+    """A mail that the broker delivered to a worker and that is not settled.
+
+    `held`: since it was handed to a handler, or, before that (`begun` False), since the broker delivered it; as of the record's heartbeat.
+    `returned`: the connection it came by is gone, so the broker has given the mail back: this worker's handler may still run, but the mail is not its own.
+    `message`: James' JSON as the broker delivered it, of mails that are held for long; `place` is where the row is, None for a message of James.
+    """
+
+    enqueue_id: EnqueueId
+    name: str
+    held: timedelta
+    stage: str
+    attempt: int
+    begun: bool
+    returned: bool = False
+    place: Place | None = None
+    message: bytes | None = None
+
+    def as_json(self) -> list[object]:
+        """Short; the message travels beside it."""
+        place = None if self.place is None else [epoch_ms(self.place.slice_start), self.place.bucket]
+        return [str(self.enqueue_id), self.name, self.held // _MILLISECOND, self.stage, self.attempt, self.begun, self.returned, place]
+
+    @classmethod
+    def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> InFlightMail:
+        """What `as_json` gave."""
+        text, name, held, stage, attempt, begun, returned, place = value
+        enqueue_id = EnqueueId(UUID(text))
+        where = None if place is None else Place(instant(place[0]), place[1])
+        return cls(enqueue_id, name, held * _MILLISECOND, stage, attempt, begun, returned, where, messages.get(enqueue_id))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker as it described itself last. `done` are ids that it was handed and completed, the newest last; `times` how long its mails took.
+
+    `heartbeat` and `read_at` are Cassandra's clock, the other times the worker's. `beat` grows with every record; `written_us` is the write time.
+    """
+
+    worker: str
+    host: str
+    pid: int
+    started: datetime
+    every: timedelta
+    beat: int
+    in_flight: tuple[InFlightMail, ...] = ()
+    done: tuple[EnqueueId, ...] = ()
+    times: ProcessingTimes | None = None
+    heartbeat: datetime | None = None
+    read_at: datetime | None = None
+    written_us: int = 0
+
+    @property
+    def dead_after(self) -> timedelta:
+        """A heartbeat older than this says that the worker is dead, or that the broker takes it for dead."""
+        return dead_after(self.every)
+
+    @property
+    def silence(self) -> timedelta:
+        """Between the last heartbeat and the reading of this record."""
+        if self.heartbeat is None or self.read_at is None:
+            return timedelta.max
+        return max(timedelta(0), self.read_at - self.heartbeat)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its last heartbeat is recent. A worker that was killed a moment ago still seems alive: the proof is a later `beat`."""
+        return self.silence <= self.dead_after
+
+    def age(self, mail: InFlightMail) -> timedelta:
+        """How long the worker has held that mail by now."""
+        return mail.held if self.heartbeat is None else mail.held + self.silence
+
+    def since(self, mail: InFlightMail) -> datetime | None:
+        """Since when, by Cassandra's clock."""
+        return None if self.heartbeat is None else self.heartbeat - mail.held
+
+
+def dead_after(every: timedelta) -> timedelta:
+    """How long a worker that writes its record `every` so often may be silent."""
+    return every * _MISSED_BEATS + _SLACK
+
+
+class WorkerRecords:
+    """The records of all workers of a queue, in one partition: a few kilobytes a worker."""
+
+    TABLE = "worker_records"
+
+    def __init__(self, session: CassandraSession, keyspace: str) -> None:
+        self._session = session
+        self._name = f"{keyspace}.{self.TABLE}"
+
+    def prepare(self) -> None:
+        """Prepares what an event loop will ask, where waiting is allowed."""
+        _ = self._save
+
+    def save_future(self, queue: QueueName, record: WorkerRecord) -> ResponseFuture:
+        """Write the whole row, over the worker's last one, without waiting; the heartbeat is Cassandra's now."""
+        in_flight = json.dumps([mail.as_json() for mail in record.in_flight], separators=(",", ":")).encode()
+        messages = {mail.enqueue_id: mail.message for mail in record.in_flight if mail.message is not None}
+        times = dict(record.times.counts) if record.times is not None else {}
+        identity = [queue, record.worker, record.host, record.pid, epoch_ms(record.started)]
+        return self._session.submit(self._save, [*identity, record.beat, record.every // _MILLISECOND, in_flight, messages, list(record.done), times])
+
+    def save(self, queue: QueueName, record: WorkerRecord) -> None:
+        """As `save_future`, and waits. Raises StoreUnavailable."""
+        try:
+            self.save_future(queue, record).result()
+        except Exception as error:
+            raise self._session.error(error) from error
+
+    def list(self, queue: QueueName) -> list[WorkerRecord]:
+        """The records of the queue's workers, dead ones too."""
+        return [_record(row) for row in self._session.stream(self._list, [queue])]
+
+    def read(self, queue: QueueName, worker: str) -> WorkerRecord | None:
+        """One worker's record; None when it never wrote one, or not for a day."""
+        rows = self._session.execute(self._read, [queue, worker])
+        return _record(rows[0]) if rows else None
+
+    def alive(self, queue: QueueName, worker: str) -> bool:
+        """Whether the worker's last heartbeat is recent."""
+        found = self.read(queue, worker)
+        return found is not None and found.is_alive
+
+    def discard(self, queue: QueueName, record: WorkerRecord) -> None:
+        """Forget what this record says is in flight, unless the worker has written a later one; its done ids and times stay until the TTL."""
+        self._session.execute(self._discard, [record.written_us, queue, record.worker])
+
+    def queues(self) -> Iterator[QueueName]:
+        """The queues that any worker has recorded."""
+        for row in self._session.stream(self._queues):
+            yield QueueName(row[0])
+
+    @cached_property
+    def _save(self) -> PreparedStatement:
+        values = ", ".join("toTimestamp(now())" if column == "heartbeat" else "?" for column in _COLUMNS)
+        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({values}) USING TTL {_TTL_SECONDS}")
+
+    @cached_property
+    def _select(self) -> str:
+        return f"SELECT {', '.join(_COLUMNS[1:])}, WRITETIME(beat), toTimestamp(now()) FROM {self._name}"
+
+    @cached_property
+    def _list(self) -> PreparedStatement:
+        return self._session.prepare(f"{self._select} WHERE queuename = ?")
+
+    @cached_property
+    def _read(self) -> PreparedStatement:
+        return self._session.prepare(f"{self._select} WHERE queuename = ? AND worker = ?")
+
+    @cached_property
+    def _discard(self) -> PreparedStatement:
+        return self._session.prepare(f"DELETE in_flight, messages FROM {self._name} USING TIMESTAMP ? WHERE queuename = ? AND worker = ?")
+
+    @cached_property
+    def _queues(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT DISTINCT queuename FROM {self._name}")
+
+
+def _record(row: Row) -> WorkerRecord:
+    worker, host, pid, started, heartbeat, beat, every, in_flight, messages, done, times, written, now = row
+    known = {key: bytes(value) for key, value in (messages or {}).items()}
+    return WorkerRecord(
+        worker=worker,
+        host=host or "",
+        pid=pid or 0,
+        started=instant(started),
+        every=(every or 0) * _MILLISECOND,
+        beat=beat or 0,
+        in_flight=tuple(InFlightMail.of_json(value, known) for value in json.loads(in_flight or b"[]")),
+        done=tuple(EnqueueId(each) for each in done or ()),
+        times=ProcessingTimes(dict(times or {})),
+        heartbeat=None if heartbeat is None else instant(heartbeat),
+        read_at=instant(now),
+        written_us=written or 0,
+    )

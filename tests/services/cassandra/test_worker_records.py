@@ -1,0 +1,109 @@
+"""worker_records on a real Cassandra: written whole, aged by Cassandra's clock, discarded only where the worker has not spoken since."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from time import sleep
+from uuid import uuid4
+
+import pytest
+
+from mailslice.model.mail import Place
+from mailslice.model.processing_times import ProcessingTimes
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.ddl import tables_of
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, worker_records
+from tests.contracts.tables import some_queue
+
+NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module):
+    with open_stores(fresh_module.settings) as stores:
+        yield stores
+
+
+@pytest.fixture(scope="module")
+def table(stores, fresh_module):
+    return worker_records(stores.cassandra, fresh_module.settings)
+
+
+@pytest.fixture
+def queue():
+    return some_queue()
+
+
+def in_flight(**changes):
+    mail = InFlightMail(uuid4(), 'name "é" \u202e,[', 75 * SECOND, "loaded", 1, begun=True, place=Place(NOW.replace(microsecond=0), 3), message=b'\x00{"\xff')
+    return replace(mail, **changes)
+
+
+def record(worker="host:1:abc", **changes):
+    return replace(WorkerRecord(worker, "host", 1, NOW, SECOND, 1), **changes)
+
+
+def test_opening_makes_this_table_and_no_other(table, stores, fresh_module):
+    assert tables_of(stores.cassandra, fresh_module.settings.own.keyspace) == {"worker_records"}
+
+
+def test_a_record_is_read_as_it_was_saved(table, queue):
+    mails = (in_flight(), in_flight(place=None, message=None, begun=False, stage="received", attempt=7, returned=True, name=""))
+    times = ProcessingTimes({-1: 2, 40: 1})
+    table.save(queue, record(in_flight=mails, done=(uuid4(), uuid4()), times=times, beat=2**40, every=300 * SECOND))
+    (found,) = table.list(queue)
+    assert found.in_flight == mails
+    assert found.times.counts == times.counts
+    assert (found.worker, found.host, found.pid, found.started, found.beat, found.every) == ("host:1:abc", "host", 1, NOW, 2**40, 300 * SECOND)
+    assert len(found.done) == 2
+    assert found == replace(table.read(queue, "host:1:abc"), times=found.times, read_at=found.read_at)
+    assert table.read(queue, "another") is None
+    assert table.list(some_queue()) == []
+
+
+def test_a_record_is_the_last_one_whole(table, queue):
+    table.save(queue, record(in_flight=(in_flight(),), done=(uuid4(),), times=ProcessingTimes({1: 1})))
+    table.save(queue, record(beat=2))
+    (found,) = table.list(queue)
+    assert (found.in_flight, found.done, found.times.total, found.beat) == ((), (), 0, 2)
+
+
+def test_ages_are_by_cassandras_clock_and_life_by_the_missed_beats(table, queue):
+    mail = in_flight(held=10 * SECOND)
+    table.save(queue, record(in_flight=(mail,), every=0.1 * SECOND, started=NOW - timedelta(days=999)))
+    fresh = table.read(queue, "host:1:abc")
+    assert fresh.is_alive
+    assert table.alive(queue, "host:1:abc")
+    sleep(2.6)
+    later = table.read(queue, "host:1:abc")
+    assert later.age(mail) - fresh.age(mail) > 2.4 * SECOND
+    assert later.since(mail) == fresh.since(mail)
+    assert not later.is_alive
+    assert not table.alive(queue, "host:1:abc")
+    assert not table.alive(queue, "nobody")
+
+
+def test_a_discarded_record_holds_nothing_and_keeps_what_was_done(table, queue):
+    done = (uuid4(),)
+    table.save(queue, record(in_flight=(in_flight(),), done=done, times=ProcessingTimes({4: 4})))
+    (dead,) = table.list(queue)
+    table.discard(queue, dead)
+    (found,) = table.list(queue)
+    assert (found.in_flight, found.done, found.times.total, found.heartbeat) == ((), done, 4, dead.heartbeat)
+
+
+def test_a_worker_that_spoke_since_is_not_discarded(table, queue):
+    """Stopped and continued (SIGSTOP, SIGCONT): what it says now is true again."""
+    table.save(queue, record(in_flight=(in_flight(),)))
+    (stopped,) = table.list(queue)
+    again = in_flight()
+    table.save(queue, record(in_flight=(again,), beat=2))
+    table.discard(queue, stopped)
+    assert table.read(queue, "host:1:abc").in_flight == (again,)
+
+
+def test_workers_of_a_queue_have_a_row_each(table, queue):
+    for worker in ("a", "b", "a"):
+        table.save(queue, record(worker))
+    assert [each.worker for each in table.list(queue)] == ["a", "b"]
+    assert queue in set(table.queues())
