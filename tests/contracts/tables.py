@@ -1,5 +1,6 @@
 """What every kind of queue tables must do: run on the double in memory and on Cassandra. A subclass gives `tables` and `queue`."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -25,6 +26,18 @@ class TablesContract:
         written = bare_row(queue)
         rows.insert_future(written).result()
         assert rows.read(queue, written.place, written.enqueue_id) == written
+
+    def test_a_row_is_replaced_only_where_it_still_is(self, rows, queue):
+        written = full_row(queue)
+        rows.insert_future(written).result()
+        fewer = replace(written, item=replace(written.item, mail=replace(written.item.mail, recipients=("carol@example.net",))))
+        rows.replace_future(fewer).result()
+        assert rows.read(queue, written.place, written.enqueue_id) == fewer
+        (found,) = rows.ids(queue, written.place)
+        rows.delete_partition(queue, written.place, found.written_us)
+        rows.replace_future(written).result()
+        assert rows.read(queue, written.place, written.enqueue_id) is None
+        assert list(rows.ids(queue, written.place)) == []
 
     def test_last_updated_is_cut_to_milliseconds(self, rows, queue):
         written = row(queue, last_updated_ns=1795165687654321987)

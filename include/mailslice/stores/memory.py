@@ -60,6 +60,12 @@ class MemoryEnqueuedMails:
                 self._partitions[key][row.enqueue_id] = (written, kept)
         return Done(None)
 
+    def replace_future(self, row: ViewRow) -> Done[list[tuple[bool]]]:
+        there = self.read(row.queue, row.place, row.enqueue_id) is not None
+        if there:
+            self.insert_future(row)
+        return Done([(there,)])
+
     def insert_many(self, rows: Iterable[ViewRow], in_flight: int = 128) -> int:  # noqa: ARG002
         return len([self.insert_future(row) for row in rows])
 

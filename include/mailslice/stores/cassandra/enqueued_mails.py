@@ -17,6 +17,8 @@ from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.session import CassandraSession, Params, Row
 
 _PLACE = "queuename = ? AND timerangestart = ? AND bucketid = ?"
+_KEY_COLUMNS = 4
+"""The first of COLUMNS are the key."""
 _RING = 2**63
 _RANGES = 16
 
@@ -45,6 +47,13 @@ class EnqueuedMails:
     def insert_future(self, row: ViewRow) -> ResponseFuture:
         """Write the row. Nothing is bound for what is null (nor, in V3, for empty collections): binding null would write a tombstone."""
         return self._session.submit(self._insert, self._bound(row))
+
+    def replace_future(self, row: ViewRow) -> ResponseFuture:
+        """Write the row's values over the row of its key, if there is one still: a row that a cleanup deleted meanwhile must not come back.
+
+        All columns that are not null, so that the write time that a later cleanup reads is that of this write. An LWT: only for rare writes.
+        """
+        return self._session.submit(self._replace, [*self._bound(row)[_KEY_COLUMNS:], *_key(row.queue, row.place), row.enqueue_id])
 
     def insert_many(self, rows: Iterable[ViewRow], in_flight: int = 128) -> int:
         """Write the rows; how many."""
@@ -134,6 +143,11 @@ class EnqueuedMails:
     @cached_property
     def _insert(self) -> PreparedStatement:
         return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})")
+
+    @cached_property
+    def _replace(self) -> PreparedStatement:
+        values = ", ".join(f"{column} = ?" for column in COLUMNS[_KEY_COLUMNS:])
+        return self._session.prepare(f"UPDATE {self._name} SET {values} WHERE {_PLACE} AND enqueueid = ? IF EXISTS", idempotent=False)
 
     @cached_property
     def _read(self) -> PreparedStatement:

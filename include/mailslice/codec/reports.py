@@ -1,0 +1,93 @@
+"""The report that a sender gets of recipients who will not have the mail (RFC 3464, in a multipart/report of RFC 6522). Pure: it is enqueued by others.
+
+It carries the header of the mail and not its body: a report is not to be larger than its cause, nor to bring back what somebody refused.
+"""
+
+from __future__ import annotations
+
+import email.policy
+import email.utils
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from email.message import EmailMessage
+
+from mailslice.codec.content import split
+
+_MOST_HEADER_BYTES = 64 * 1024
+_POLICY = email.policy.SMTPUTF8.clone(max_line_length=None)
+"""An address beyond ASCII stays as it is (RFC 6532): who has one speaks SMTPUTF8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One recipient: its status (RFC 3463), the words of the server that refused (None: there are none), and the reason in plain words."""
+
+    recipient: str
+    status: str
+    reason: str
+    diagnostic: str | None = None
+
+
+def failure_report(content: bytes | None, failures: Iterable[Failure], *, to: str, reporter: str, report_id: str, now: datetime) -> bytes:
+    """The whole report, CRLF line ends. `reporter` is the name of this host, `report_id` makes its Message-ID; content None: it is lost."""
+    failures = tuple(failures)
+    report = EmailMessage(_POLICY)
+    report["MIME-Version"] = "1.0"
+    report["Content-Type"] = 'multipart/report; report-type="delivery-status"'
+    report["From"] = f"Mail Delivery System <MAILER-DAEMON@{_line(reporter)}>"
+    report["To"] = f"<{_line(to)}>"
+    report["Subject"] = "Undelivered mail returned to sender"
+    report["Date"] = email.utils.format_datetime(now)
+    report["Message-ID"] = f"<{_line(report_id)}@{_line(reporter)}>"
+    report["Auto-Submitted"] = "auto-replied"
+    for part in (_text(_explained(failures, reporter)), _status(failures, reporter), _header(content)):
+        report.attach(part)
+    return report.as_bytes()
+
+
+def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
+    lines = [f"This is the mail system at {_line(reporter)}.", "", "Your mail could not be delivered to these recipients:", ""]
+    for failure in failures:
+        lines += [f"<{_line(failure.recipient)}>: {_line(failure.reason)}"]
+        lines += [f"    {_line(failure.diagnostic)}"] if failure.diagnostic else []
+    return "\n".join([*lines, ""])
+
+
+def _status(failures: tuple[Failure, ...], reporter: str) -> EmailMessage:
+    status = EmailMessage(_POLICY)
+    status["Content-Type"] = "message/delivery-status"
+    blocks = [_block({"Reporting-MTA": f"dns; {_line(reporter)}"})]
+    for failure in failures:
+        kind = "rfc822" if failure.recipient.isascii() else "utf-8"
+        fields = {"Final-Recipient": f"{kind}; {_line(failure.recipient)}", "Action": "failed", "Status": failure.status}
+        blocks.append(_block(fields | ({"Diagnostic-Code": f"smtp; {_line(failure.diagnostic)}"} if failure.diagnostic else {})))
+    status.set_payload(blocks)
+    return status
+
+
+def _block(fields: dict[str, str]) -> EmailMessage:
+    block = EmailMessage(_POLICY)
+    for name, value in fields.items():
+        block[name] = value
+    return block
+
+
+def _header(content: bytes | None) -> EmailMessage:
+    if content is None:
+        return _text("The content of the mail is lost.\n")
+    part = EmailMessage(_POLICY)
+    header = b"\n".join(bytes(split(content)[0])[:_MOST_HEADER_BYTES].splitlines()) + b"\n"
+    part.set_content(header, maintype="text", subtype="rfc822-headers", cte="7bit" if header.isascii() else "8bit")
+    return part
+
+
+def _text(text: str) -> EmailMessage:
+    part = EmailMessage(_POLICY)
+    part.set_content(text, cte="7bit" if text.isascii() else "8bit")
+    return part
+
+
+def _line(text: str) -> str:
+    """One line, whatever a server or an address put into it."""
+    return " ".join("".join(character if character.isprintable() or character.isspace() else "?" for character in text).split())[:900]
