@@ -50,9 +50,11 @@ def clean(_: list[str]) -> int:
         return "removed"
 
     _each_stack("remove", removed)
-    test_stack = stack_settings(Profile.TEST)
-    if not at_work(test_stack):
-        shutil.rmtree(test_stack.root / ".state", ignore_errors=True)
+    stacks = [stack_settings(profile) for profile in Profile]
+    home = stacks[0].root / ".state"
+    # With a state folder elsewhere, what is in the usual one belongs to a stack that this command was not told of: it may be at work.
+    if all(stack.state.parent == home for stack in stacks) and not any(at_work(stack) for stack in stacks):
+        shutil.rmtree(home, ignore_errors=True)
     return 0
 
 

@@ -1,0 +1,44 @@
+"""What `make clean` removes, and what it must not."""
+
+import pytest
+
+from mailslice.local import settings
+from mailslice.local.__main__ import clean
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    monkeypatch.setattr(settings, "clone_root", lambda: tmp_path)
+    for name in ("STATE", "TEST_STATE"):
+        monkeypatch.delenv(f"MAILSLICE_STACK_{name}", raising=False)
+    for folder in (".state/run", ".state/test", ".state/artifacts"):
+        (tmp_path / folder).mkdir(parents=True)
+    return tmp_path
+
+
+def test_all_state_of_the_clone_goes(clone):
+    clean([])
+    assert not (clone / ".state").exists()
+
+
+def test_a_clean_of_stacks_elsewhere_leaves_the_usual_folder_to_whoever_works_there(clone, monkeypatch):
+    (clone / "elsewhere").mkdir()
+    monkeypatch.setenv("MAILSLICE_STACK_STATE", str(clone / "elsewhere"))
+    monkeypatch.setenv("MAILSLICE_STACK_TEST_STATE", str(clone / "elsewhere-test"))
+    clean([])
+    assert not (clone / "elsewhere").exists()
+    assert (clone / ".state" / "test").is_dir()
+
+
+def test_what_a_make_test_at_work_holds_stays(clone):
+    with settings_lock(clone):
+        clean([])
+    assert (clone / ".state" / "test").is_dir()
+    assert not (clone / ".state" / "run").exists()
+
+
+def settings_lock(clone):
+    from mailslice.local.settings import Profile, stack_settings
+    from mailslice.local.stack import one_at_a_time
+
+    return one_at_a_time(stack_settings(Profile.TEST, root=clone))
