@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from importlib import resources
 from pathlib import Path
 
@@ -74,8 +76,17 @@ def cassandra(stack: StackSettings) -> Program:
 
 def nodetool_command(stack: StackSettings) -> tuple[str, ...]:
     """`nodetool` of this stack's Cassandra, without its arguments; no script of Cassandra's distribution is needed."""
-    jars = part("cassandra", stack.sizes)
-    return (str(java()), "-cp", f"{jars}/*", "-Xmx128m", "org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(stack.ports.cassandra_jmx_port))
+    jvm = ("-Xmx128m", *_opened(), f"-Duser.home={stack.state / 'cassandra'}", "-cp", f"{part('cassandra', stack.sizes)}/*")
+    return (str(java()), *jvm, "org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(stack.ports.cassandra_jmx_port))
+
+
+def nodetool_setting(stack: StackSettings) -> dict[str, str]:
+    """MAILSLICE_NODETOOL of this stack: a script of one line in its folder, which people may call, too."""
+    script = stack.state / "nodetool"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(nodetool_command(stack))} "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return {"MAILSLICE_NODETOOL": re.sub(r"([^\w/.,+-])", r"\\\1", str(script))}
 
 
 def _arguments(stack: StackSettings, folder: Path) -> list[str]:
@@ -87,8 +98,7 @@ def _arguments(stack: StackSettings, folder: Path) -> list[str]:
         "-XX:MaxGCPauseMillis=200",
         "-XX:+ExitOnOutOfMemoryError",
         "-Xss384k",
-        *(word for name in _EXPORTS for word in ("--add-exports", f"{name}=ALL-UNNAMED")),
-        *(word for name in _OPENS for word in ("--add-opens", f"{name}=ALL-UNNAMED")),
+        *_opened(),
         "-Djdk.attach.allowAttachSelf=true",
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Djava.net.preferIPv4Stack=true",
@@ -105,6 +115,12 @@ def _arguments(stack: StackSettings, folder: Path) -> list[str]:
         f"{part('cassandra', stack.sizes)}/*",
         "org.apache.cassandra.service.CassandraDaemon",
     ]
+
+
+def _opened() -> list[str]:
+    """What Cassandra, and its tools, reach into."""
+    exports = [f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTS]
+    return exports + [f"--add-opens={name}=ALL-UNNAMED" for name in _OPENS]
 
 
 def _quoted(argument: str) -> str:

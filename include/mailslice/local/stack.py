@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mailslice.local.airflow import airflow
+from mailslice.local.cassandra import nodetool_setting
 from mailslice.local.problems import CannotStart
 from mailslice.local.program import Program
 from mailslice.local.services import check_disk, check_ports, store_settings, stores, wait_healthy, write_settings
@@ -21,7 +22,8 @@ DEMO_WINDOW = "2s"
 
 def run_settings(stack: StackSettings) -> dict[str, str]:
     """MAILSLICE_* of the run stack: its stores, a slice window of seconds, its artifacts."""
-    return {**store_settings(stack), "MAILSLICE_QUEUE_SLICE_WINDOW": DEMO_WINDOW, "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts")}
+    more = {"MAILSLICE_QUEUE_SLICE_WINDOW": DEMO_WINDOW, "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts")}
+    return {**store_settings(stack), **nodetool_setting(stack), **more}
 
 
 class Stack:

@@ -7,6 +7,7 @@ docs/settings.md is generated from the fields below (`make docs`), and a test ho
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -193,6 +194,15 @@ class DutySettings(_Group):
     notify: str = Field("log", description="notifiers of failed runs, comma-separated: log, email, webhook")
     notify_email: Words = Field((), description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default")
     notify_webhook: SecretStr | None = Field(None, description="URL of the webhook notifier: it gets one JSON object by POST; http or https")
+
+    @field_validator("nodetool")
+    @classmethod
+    def _words(cls, value: str) -> str:
+        try:
+            shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"{error}; allowed: a command as a shell reads it") from None
+        return value
 
     @field_validator("notify_webhook")
     @classmethod

@@ -80,6 +80,15 @@ class CassandraSession:
         with self._translating():
             return list(self._session.execute(statement, params or None))
 
+    def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
+        """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual tables speak of the node that answers."""
+        with self._translating():
+            return list(self._session.execute(cql, params or None, host=host))
+
+    def connected(self) -> frozenset[object]:
+        """The nodes that `ask` reaches: those of the local data centre that are up."""
+        return frozenset(self._session.get_pool_state())
+
     def stream(self, statement: Statement | str, params: Params = ()) -> Iterator[Row]:
         """All rows, a page at a time."""
         for _, rows in self.map(statement, [params], in_flight=1):

@@ -1,0 +1,75 @@
+"""The operator's way to a node's `nodetool`: MAILSLICE_NODETOOL, a command in which {host} stands for the node's address. No shell is involved."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+VARIABLE = "MAILSLICE_NODETOOL"
+HOST = "{host}"
+_LAST_WORDS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended: None when it went well, else what it said at last. `timed_out`: it was given up, and the node may still be at it."""
+
+    problem: str | None = None
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nodetool:
+    """The command, split into words. Build it by `parse`."""
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, template: str) -> Nodetool | None:
+        """The command of the setting, which has checked that it can be split into words; None when it is empty."""
+        words = tuple(shlex.split(template))
+        return cls(words) if words else None
+
+    @property
+    def names_host(self) -> bool:
+        """Whether it goes to the node that is meant: one without {host} always goes to the same."""
+        return any(HOST in word for word in self.words)
+
+    def command(self, host: str, arguments: Sequence[str]) -> list[str]:
+        """The words to run."""
+        return [*(word.replace(HOST, host) for word in self.words), *arguments]
+
+    def run(self, host: str, arguments: Sequence[str], timeout: timedelta) -> Outcome:
+        """Run it and wait."""
+        words = self.command(host, arguments)
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=timeout.total_seconds(), check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(f"{arguments[0]} did not end within {timeout.total_seconds():.0f} s", timed_out=True)
+        except OSError as error:
+            return Outcome(f"{VARIABLE}: {words[0]!r} cannot be started: {error.strerror or error}")
+        if done.returncode == 0:
+            return Outcome()
+        said = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-_LAST_WORDS:]
+        return Outcome(f"{arguments[0]} ended with {done.returncode}: {said or 'it said nothing'}")
+
+
+def flush(keyspace: str, tables: Sequence[str]) -> list[str]:
+    """Arguments: memtables to disk. garbagecollect does not flush, and drops nothing that a memtable still shadows."""
+    return ["flush", keyspace, *tables]
+
+
+def collect(keyspace: str, tables: Sequence[str]) -> list[str]:
+    """Arguments: rewrite each SSTable without what newer ones delete; windows and gc_grace stay (reference: one table file at a time)."""
+    return ["garbagecollect", "-g", "ROW", "-j", "1", keyspace, *tables]
+
+
+def by_hand(keyspace: str, tables: Sequence[str], template: str) -> str:
+    """What a person types on each node, one after the other."""
+    start = template.strip() or "nodetool"
+    return f"{start} {shlex.join(flush(keyspace, tables))} && {start} {shlex.join(collect(keyspace, tables))}"

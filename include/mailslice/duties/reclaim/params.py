@@ -1,0 +1,19 @@
+"""What a run of reclaim can be told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pydantic import Field
+
+from mailslice.duty.params import DutyParams
+from mailslice.model.settings import Duration
+
+
+class Params(DutyParams):
+    """Params of reclaim."""
+
+    force: bool = Field(False, description="also nodes of which nothing is known to wait")
+    least: int = Field(0, ge=0, le=10**9, description="MiB that must wait on a node before it is begun")
+    max_pending: int = Field(20, ge=0, description="compactions that run or wait on a node: with more of them no node is begun")
+    node_timeout: Duration = Field(timedelta(hours=4), description="of one command on one node; a command that takes longer ends the run")

@@ -1,0 +1,68 @@
+"""About how many bytes wait to come back, and which nodes are due. Pure: from the reports of earlier runs.
+
+CQL says how much a table holds on a node's disk, but not how much of it is deleted; what cleanups deleted since the last reclaim is known from the ledger.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+MARK_BYTES = 45
+"""Of a deleted mark on disk, about; its tombstone takes as much."""
+TOMBSTONES = timedelta(days=10)
+"""gc_grace of James' tables: older tombstones of marks may go, too."""
+_MIB = 1024 * 1024
+
+
+def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
+    """Bytes of rows and marks that cleanups deleted after `since` (ever, as far as the ledger goes, when None), one copy of each."""
+    return sum(_bytes_of(report) for report in cleanups if since is None or _ended_after(report, since))
+
+
+def _ended_after(report: Mapping[str, Any], since: datetime) -> bool:
+    """A run without an end was killed: what it deleted is counted each time, until a later run's report is all there is."""
+    finished = report.get("finished")
+    return finished is None or datetime.fromisoformat(finished) > since
+
+
+def _bytes_of(report: Mapping[str, Any]) -> int:
+    planned, applied = int(report.get("planned") or 0), int(report.get("applied") or 0)
+    rows = int(report.get("bytes") or 0) * applied // planned if planned else 0
+    return rows + int((report.get("marks") or {}).get("dropped") or 0) * MARK_BYTES
+
+
+def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
+    """When each node was last reclaimed, by the reports of this duty."""
+    found: dict[str, datetime] = {}
+    for report in runs:
+        for node in report.get("nodes") or ():
+            if node.get("reclaimedAt"):
+                at = datetime.fromisoformat(node["reclaimedAt"])
+                found[node["node"]] = max(at, found.get(node["node"], at))
+    return found
+
+
+def why_due(mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool) -> str | None:
+    """Why a node that holds `mib` and about `waiting` deleted bytes is to be reclaimed now; None when it is not."""
+    if force:
+        return "asked for"
+    if waiting:
+        return f"about {to_mib(waiting)} MiB were deleted since it was last reclaimed"
+    if last is None and mib:
+        return "never reclaimed"
+    if last is not None and mib and now - last >= TOMBSTONES:
+        return f"last reclaimed {last:%Y-%m-%d}: tombstones older than {TOMBSTONES.days} days may go"
+    return None
+
+
+def copies(replication: str | None) -> int:
+    """How many copies of a row there are, by the keyspace's replication as a CQL map, over all data centres; at least 1."""
+    return max(1, sum(int(number) for number in re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or "")))
+
+
+def to_mib(count: int) -> int:
+    """MiB, rounded up, as Cassandra rounds them."""
+    return -(-count // _MIB)

@@ -1,0 +1,71 @@
+"""The nodes of the cluster, one by one: what each keeps on disk, and what it compacts now. Virtual tables speak only of the node that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mailslice.stores.cassandra.session import CassandraSession
+
+COLLECTING = "remove deleted data"
+"""The kind of a running garbagecollect in system_views.sstable_tasks."""
+_POOL = "CompactionExecutor"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node, by the address that clients know. `asked` False: of another data centre, or away: nobody here can ask it."""
+
+    address: str
+    datacenter: str
+    up: bool
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compacting:
+    """What a node has to compact: tasks that run or wait, and whether a garbagecollect is among those that run."""
+
+    pending: int
+    collecting: bool
+
+
+class Nodes:
+    """Questions to single nodes. Raises StoreUnavailable when one does not answer."""
+
+    def __init__(self, session: CassandraSession) -> None:
+        self._session = session
+
+    def all(self) -> tuple[Node, ...]:
+        """Every node of the cluster, by address."""
+        connected = self._session.connected()
+        found = [
+            Node(str(host.address), str(host.datacenter), up=host.is_up is not False and (host in connected or not self._local(host)), asked=host in connected)
+            for host in self._hosts()
+        ]
+        return tuple(sorted(found, key=lambda node: node.address))
+
+    def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
+        """MiB of each table on the node's disk, rounded up by Cassandra; what is still in memory counts as nothing."""
+        rows = self._session.ask(self._host(address), "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage")
+        sizes = {row[1]: int(row[2]) for row in rows if row[0] == keyspace.lower()}
+        return {table: sizes.get(table, 0) for table in tables}
+
+    def compacting(self, address: str) -> Compacting:
+        """What the node compacts, of all its tables."""
+        host = self._host(address)
+        pools = self._session.ask(host, "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s", [_POOL])
+        kinds = self._session.ask(host, "SELECT kind FROM system_views.sstable_tasks")
+        return Compacting(sum(active + pending for active, pending in pools), any(row[0] == COLLECTING for row in kinds))
+
+    def _hosts(self) -> Iterable[Any]:
+        hosts: Iterable[Any] = self._session.cluster.metadata.all_hosts()
+        return hosts
+
+    def _local(self, host: Any) -> bool:
+        """Whether the node is in the data centre that is connected to."""
+        return any(getattr(other, "datacenter", None) == host.datacenter for other in self._session.connected())
+
+    def _host(self, address: str) -> Any:
+        return next(host for host in self._hosts() if str(host.address) == address)

@@ -1,0 +1,201 @@
+"""Disk that comes back on a real Cassandra, by the command of the local stack."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.duty import crash
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.context import StepContext
+from mailslice.duty.ledger import Ledger
+from mailslice.duty.request import NO_QUEUE, RunRequest
+from mailslice.duty.road import run_all, run_step
+from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.slices import slice_start
+from mailslice.quality import gate
+from mailslice.queue import directory
+from mailslice.spark import in_worker
+from mailslice.spark.frames import InProcess
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.nodes import Nodes
+
+WINDOW = timedelta(seconds=10)
+ROWS, SLICES = 6000, 12
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch):
+    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
+    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    yield
+    in_worker.close_all()
+
+
+@pytest.fixture(scope="module")
+def place(fresh_module):
+    """A queue of about 7 MiB of rows that are all dead but one, and its stores."""
+    if "MAILSLICE_NODETOOL" not in fresh_module.env:
+        pytest.skip("these services were started without MAILSLICE_NODETOOL")
+    fresh = fresh_module.but(MAILSLICE_QUEUE_SLICE_WINDOW="10s", MAILSLICE_QUEUE_SHARED="false")
+    with open_stores(fresh.settings) as stores:
+        queue = directory.create(stores, "spool")
+        base = slice_start(datetime.now(UTC), WINDOW) - 40 * WINDOW
+        stores.tables.browse_starts.insert_first(queue, base)
+        stores.tables.content_starts.insert_first(queue, base)
+        rows = [row(queue, base, number) for number in range(ROWS)]
+        stores.tables.v4.insert_many(rows)
+        stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in rows[1:]])
+        yield fresh, stores, queue
+
+
+def row(queue, base, number):
+    """About 1.2 kB that do not compress."""
+    start = base + number % SLICES * WINDOW
+    name = random.Random(number).randbytes(600).hex()
+    return ViewRow(queue, Place(start, 0), start, QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")))
+
+
+def request(**params):
+    return RunRequest("reclaim", NO_QUEUE, f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params)
+
+
+def reclaim(settings, **params):
+    return run_all(request(**params), settings)
+
+
+def files_mib(stores, keyspace):
+    """What really lies in the node's data folder, when that is on this machine."""
+    [[folders]] = stores.cassandra.execute("SELECT value FROM system_views.settings WHERE name = 'data_file_directories'")
+    folder = Path(folders.strip("[]")) / keyspace
+    return sum(file.stat().st_size for file in folder.glob("enqueuedmailsv4-*/*-Data.db")) / 2**20
+
+
+def without_tool(settings):
+    return settings.model_copy(update={"duty": settings.duty.model_copy(update={"nodetool": ""})})
+
+
+def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
+    fresh, stores, queue = place
+    settings = fresh.settings
+    keyspace = settings.cassandra.keyspace
+    assert reclaim(settings)["status"] in {"done", "nothing to do"}  # whatever is in memory is on disk now, or nothing was there
+    reclaim(settings, force=True)
+    full = files_mib(stores, keyspace)
+    assert full > 5
+    cleaned = run_all(RunRequest("queue_cleanup", queue, "cleaned", params={"grace": "1s"}), settings)
+    assert cleaned["applied"] == ROWS - ROWS // SLICES
+
+    told = reclaim(without_tool(settings))
+    assert (told["status"], told["planned"], told["queue"]) == ("nothing to do", 0, None)
+    assert 1 <= told["waitingMib"] <= 20
+    assert f"garbagecollect -g ROW -j 1 {keyspace} enqueuedmailsv4 deletedmailsv2" in told["command"]
+    assert told["command"] in told["message"]
+    assert files_mib(stores, keyspace) > full - 1
+
+    dry = reclaim(settings, dry_run=True)
+    assert (dry["status"], dry["planned"], dry["applied"]) == ("dry run", 1, 0)
+
+    report = reclaim(settings)
+    assert (report["status"], report["planned"], report["applied"], report["failed"], report["left"]) == ("done", 1, 1, 0, 0)
+    [node] = report["nodes"]
+    assert node["before"]["enqueuedmailsv4"] >= full - 1
+    assert node["after"]["enqueuedmailsv4"] < full / 2
+    assert report["freedMib"] == sum(node["before"].values()) - sum(node["after"].values()) > 0
+    assert report["after"]["mib"] < report["before"]["mib"]
+    assert files_mib(stores, keyspace) < full / 2
+    assert Ledger(stores, settings).last("reclaim", NO_QUEUE)["nodes"] == report["nodes"]
+    picture = artifacts(settings).read(RunFolder(artifacts(settings), "reclaim", NO_QUEUE, report["run"]).file("disk.svg"))
+    assert picture.startswith(b"<?xml")
+    assert b"enqueuedmailsv4" in picture
+
+    again = reclaim(settings)
+    assert (again["status"], again["planned"], again["waitingMib"], again["nodes"][0]["why"]) == ("nothing to do", 0, 0, None)
+    assert len(list(stores.tables.v4.places(queue))) >= 1
+
+
+def test_a_run_that_was_killed_is_taken_up_by_the_next(place):
+    fresh, stores, _ = place
+    asked = request(force=True)
+    for step in ("plan", "check"):
+        run_step(step, asked, fresh.settings)
+    environ = {**fresh.environ, crash.VARIABLE: "apply:before-collect"}
+    script = f"import sys; from mailslice.duty.job import main; sys.exit(main('reclaim', ['apply', '--run', {asked.run!r}]))"
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    holder = stores.own.locks.holder("reclaim")
+    assert holder.startswith(asked.run)
+    stores.own.locks.release("reclaim", holder)  # what 60 s would do
+    for step in ("apply", "verify"):
+        run_step(step, asked, fresh.settings)
+    assert run_step("report", asked, fresh.settings)["applied"] == 1
+
+
+def test_a_command_that_fails_fails_the_run_and_says_why(place):
+    fresh, _, _ = place
+    settings = fresh.but(MAILSLICE_NODETOOL="sh -c 'echo no such host {host} >&2; exit 255'").settings
+    report = reclaim(settings, force=True)
+    assert (report["status"], report["failed"], report["applied"]) == ("failed", 1, 0)
+    assert report["message"].endswith("127.0.0.1: flush ended with 255: no such host 127.0.0.1")
+    assert report["nodes"][0]["status"] == "failed"
+
+
+def test_a_plan_that_was_edited_is_refused(place):
+    fresh, _, _ = place
+    asked = request(force=True)
+    run_step("plan", asked, fresh.settings)
+    folder = RunFolder(artifacts(fresh.settings), asked.duty, asked.queue, asked.run)
+    plan = folder.read_json("plan.json")
+    plan["decided"]["keyspace"] = "system"
+    folder.write_json("plan.json", plan)
+    for step in ("check", "apply"):
+        with pytest.raises(PlanRefused):
+            run_step(step, asked, fresh.settings)
+
+
+def test_a_cluster_with_a_node_down_stops_at_the_gate(place, monkeypatch):
+    fresh, _, _ = place
+    from dataclasses import replace
+
+    here = Nodes.all
+    monkeypatch.setattr(Nodes, "all", lambda self: (*here(self), replace(here(self)[0], address="10.9.9.9", up=False, asked=False)))
+    with pytest.raises(GateFailed, match="Every node is up"):
+        reclaim(fresh.but(MAILSLICE_NODETOOL="true {host}").settings, force=True)
+    assert reclaim(without_tool(fresh.settings))["status"] == "nothing to do"
+
+
+def mailslice(fresh, *words, **more):
+    program = Path(sys.executable).with_name("mailslice")
+    done = subprocess.run([program, *words], env={**fresh.environ, **more}, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_from_outside(place):
+    fresh, _, _ = place
+    code, out, _ = mailslice(fresh, "duty", "run", "reclaim", "--force", "--reason", "by hand", "--json")
+    report = json.loads(out.splitlines()[-1])
+    assert (code, report["queue"], report["applied"], report["reason"]) == (0, None, 1, "by hand")
+    code, out, _ = mailslice(fresh, "report", "last", "--duty", "reclaim", "--json")
+    assert json.loads(out.splitlines()[-1])["run"] == report["run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "said"),
+    [
+        (("--queue", "spool"), {}, "reclaim is not about one queue"),
+        (("--max-pending", "-1"), {}, "max_pending"),
+        (("--node-timeout", "999999999999d"), {}, "longer than any clock"),
+        ((), {"MAILSLICE_NODETOOL": "ssh '"}, "MAILSLICE_NODETOOL"),
+    ],
+)
+def test_wrong_input_from_outside(place, words, more, said):
+    code, out, err = mailslice(place[0], "duty", "run", "reclaim", *words, "--json", **more)
+    assert (code, out) == (2, "")
+    assert said in err

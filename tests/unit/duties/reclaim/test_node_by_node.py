@@ -1,0 +1,218 @@
+"""Apply over nodes that are doubles: one after the other, and when it stops."""
+
+import shlex
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.duties.reclaim import apply
+from mailslice.duties.reclaim.params import Params
+from mailslice.duties.reclaim.plan_file import Plan
+from mailslice.model.errors import PlanRefused, StoreUnavailable
+from mailslice.stores.cassandra.nodes import Compacting, Node
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SCRIPT = """
+import pathlib, sys
+log, host, *words = sys.argv[1:]
+with open(log, "a") as file: file.write(f"{host} {words[0]}\\n")
+sys.exit("no room" if pathlib.Path(log + "." + host).exists() else 0)
+"""
+
+
+class Cluster:
+    """What `Nodes` gives; each question is answered by what the test has put here."""
+
+    def __init__(self):
+        self.names = ["n1", "n2", "n3"]
+        self.down = set()
+        self.pending = {}
+        self.collecting = []
+        self.mute = set()
+        self.asked = 0
+
+    def all(self):
+        return tuple(Node(name, "dc", up=name not in self.down, asked=name not in self.down) for name in self.names)
+
+    def disk_mib(self, address, _keyspace, tables):
+        if address in self.mute:
+            raise StoreUnavailable(f"Cassandra at {address} does not answer")
+        self.asked += 1
+        return dict.fromkeys(tables, 10 - self.asked)
+
+    def compacting(self, address):
+        collecting = bool(self.collecting) and self.collecting.pop(0) == address
+        return Compacting(self.pending.get(address, 0), collecting)
+
+
+class Folder:
+    uri = "folder"
+
+    def __init__(self):
+        self.files = {}
+
+    def write_json(self, name, value):
+        self.files[name] = value
+
+    def read_json(self, name):
+        return self.files.get(name)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    found = Cluster()
+    monkeypatch.setattr(apply, "Nodes", lambda _session: found)
+
+    @contextmanager
+    def locked(*_):
+        yield SimpleNamespace(check=lambda: None)
+
+    monkeypatch.setattr(apply, "locked", locked)
+    return found
+
+
+@pytest.fixture
+def work(cluster, tmp_path):
+    """A function that applies a plan of all nodes; `work.log` says what was run where."""
+    log = tmp_path / "log"
+    log.write_text("")
+    command = shlex.join([sys.executable, "-c", SCRIPT, str(log), "{host}"])
+
+    def run(template=command, limit=None, plan=None, checked=True, now=NOW, **params):
+        plan = plan or Plan("r", NOW, "james", ("a", "b"), tuple(cluster.names))
+        given = Params.parse(params)
+        context = SimpleNamespace(
+            need=lambda step: {"plan": {"decided": plan.decided(), "planDigest": plan.digest}, "check": {"success": checked, "planDigest": plan.digest}}[step],
+            request=SimpleNamespace(run="r", duty="reclaim"),
+            settings=SimpleNamespace(duty=SimpleNamespace(nodetool=template)),
+            stores=SimpleNamespace(cassandra=None, own=SimpleNamespace(locks=None)),
+            folder=run.folder,
+            clock=lambda: now,
+            params=lambda _kind: given,
+            out_of_time=lambda: limit is not None and len(run.lines()) >= limit,
+        )
+        return apply.run(context, sleep=lambda _seconds: run.slept.append(1))
+
+    run.folder, run.slept = Folder(), []
+    run.lines = lambda: log.read_text().splitlines()
+    run.fail = lambda host: log.with_name(f"log.{host}").touch()
+    return run
+
+
+def statuses(summary):
+    return [(each["node"], each["status"]) for each in summary["nodes"]]
+
+
+def test_each_node_is_flushed_and_then_collected_before_the_next_is_begun(work):
+    summary = work()
+    assert work.lines() == ["n1 flush", "n1 garbagecollect", "n2 flush", "n2 garbagecollect", "n3 flush", "n3 garbagecollect"]
+    assert (summary["planned"], summary["applied"], summary["failed"], summary["left"]) == (3, 3, 0, 0)
+    assert [each["reclaimedAt"] for each in summary["nodes"]] == ["2026-11-21T12:00:00Z"] * 3
+
+
+def test_sizes_are_taken_between_flush_and_collection_and_after(work):
+    first = work()["nodes"][0]
+    assert (first["before"], first["after"]) == ({"a": 9, "b": 9}, {"a": 8, "b": 8})
+
+
+def test_a_node_that_fails_is_told_and_the_next_has_its_turn(work):
+    work.fail("n2")
+    summary = work()
+    assert statuses(summary) == [("n1", "reclaimed"), ("n2", "failed"), ("n3", "reclaimed")]
+    assert summary["nodes"][1]["problem"] == "flush ended with 1: no room"
+    assert (summary["applied"], summary["failed"]) == (2, 1)
+    assert "n2 garbagecollect" not in work.lines()
+
+
+def test_pending_compactions_stop_the_run_before_that_node(work, cluster):
+    cluster.pending["n2"] = 21
+    summary = work()
+    assert statuses(summary) == [("n1", "reclaimed"), ("n2", "left"), ("n3", "left")]
+    assert (summary["left"], summary["failed"]) == (2, 0)
+    assert summary["skippedBy"] == {"n2 has 21 pending compactions, allowed are 20 (max_pending)": 2}
+    assert work.lines() == ["n1 flush", "n1 garbagecollect"]
+
+
+def test_as_many_as_are_allowed_do_not(work, cluster):
+    cluster.pending["n2"] = 5
+    assert work(max_pending=5)["applied"] == 3
+
+
+def test_a_node_that_goes_down_stops_the_run(work, cluster):
+    cluster.down.add("n3")
+    summary = work()
+    assert work.lines() == []
+    assert "n3 is down" in summary["stopped"]
+    assert summary["left"] == 3
+
+
+def test_a_collection_that_somebody_else_started_is_waited_for(work, cluster):
+    cluster.collecting = ["n1", "n1"]
+    assert work()["applied"] == 3
+    assert len(work.slept) == 2
+
+
+def test_one_that_does_not_end_stops_the_run(work, cluster, monkeypatch):
+    monkeypatch.setattr(apply, "PATIENCE", timedelta(0))
+    cluster.collecting = ["n1"]
+    summary = work()
+    assert work.lines() == []
+    assert summary["stopped"] == "a garbagecollect is at work on n1: never two nodes at once"
+
+
+def test_a_command_that_was_given_up_may_still_be_at_work_there_so_no_other_node_is_begun(work):
+    sleeper = shlex.join([sys.executable, "-c", "import time; time.sleep(60)", "{host}"])
+    summary = work(template=sleeper, node_timeout="200ms")
+    assert statuses(summary) == [("n1", "left"), ("n2", "left"), ("n3", "left")]
+    assert "flush did not end within" in summary["stopped"]
+
+
+def test_cassandra_that_goes_away_in_between_ends_the_run(work, cluster):
+    cluster.mute.add("n2")
+    summary = work()
+    assert statuses(summary) == [("n1", "reclaimed"), ("n2", "left"), ("n3", "left")]
+    assert "does not answer" in summary["stopped"]
+
+
+def test_time_that_is_over_leaves_the_rest_to_the_next_run(work):
+    summary = work(limit=2)
+    assert statuses(summary) == [("n1", "reclaimed"), ("n2", "left"), ("n3", "left")]
+    assert summary["skippedBy"] == {"the time limit is over": 2}
+
+
+def test_a_try_of_the_same_run_begins_where_the_killed_one_was(work):
+    work(limit=2)
+    kept = work.folder.files["progress.json"]
+    summary = work()
+    assert work.lines() == ["n1 flush", "n1 garbagecollect", "n2 flush", "n2 garbagecollect", "n3 flush", "n3 garbagecollect"]
+    assert summary["nodes"][0] == kept["nodes"][0]
+    assert summary["applied"] == 3
+
+
+def test_progress_of_another_plan_is_nothing_to_go_by(work):
+    work()
+    work(plan=Plan("r", NOW, "james", ("a",), ("n1", "n2", "n3")))
+    assert len(work.lines()) == 12
+
+
+def test_a_plan_without_nodes_runs_nothing_and_needs_no_command(work):
+    summary = work(template="", plan=Plan("r", NOW, "james", ("a",), ()))
+    assert (summary["planned"], summary["applied"], summary["nodes"]) == (0, 0, [])
+
+
+def test_a_setting_that_is_gone_is_refused(work):
+    with pytest.raises(PlanRefused, match="MAILSLICE_NODETOOL, which is not set any more"):
+        work(template="")
+
+
+def test_what_the_gate_did_not_pass_is_refused(work):
+    with pytest.raises(PlanRefused, match="check comes first"):
+        work(checked=False)
+
+
+def test_an_old_plan_is_refused(work):
+    with pytest.raises(PlanRefused, match=r"25\.0 h old"):
+        work(now=NOW + timedelta(hours=25))

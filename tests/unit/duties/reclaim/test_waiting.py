@@ -1,0 +1,83 @@
+"""What waits to come back, by the reports of earlier runs."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.duties.reclaim.waiting import MARK_BYTES, copies, deleted_bytes, reclaimed_at, to_mib, why_due
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def cleanup(hours_ago=1, planned=10, applied=10, size=1000, dropped=0, **more):
+    finished = (NOW - timedelta(hours=hours_ago)).isoformat()
+    return {"planned": planned, "applied": applied, "bytes": size, "marks": {"dropped": dropped}, "finished": finished, **more}
+
+
+def test_what_was_deleted_since_counts_and_what_was_before_does_not():
+    reports = [cleanup(1, size=500), cleanup(3, size=70), cleanup(48, size=9)]
+    assert deleted_bytes(reports, NOW - timedelta(hours=2)) == 500
+    assert deleted_bytes(reports, None) == 579
+
+
+def test_only_what_was_applied_counts():
+    assert deleted_bytes([cleanup(planned=10, applied=4)], None) == 400
+    assert deleted_bytes([cleanup(planned=0, applied=0, size=0)], None) == 0
+
+
+def test_dropped_marks_count_too():
+    assert deleted_bytes([cleanup(planned=0, applied=0, size=0, dropped=3)], None) == 3 * MARK_BYTES
+
+
+def test_a_run_that_was_killed_has_no_end_and_counts():
+    assert deleted_bytes([cleanup(finished=None, size=7)], NOW) == 7
+
+
+def test_reports_of_other_versions_lack_fields():
+    assert deleted_bytes([{"finished": None}, {"finished": None, "marks": None, "planned": None, "bytes": None}], None) == 0
+
+
+def test_each_node_has_its_own_last_time():
+    runs = [
+        {"nodes": [{"node": "a", "reclaimedAt": "2026-11-20T00:00:00Z"}, {"node": "b", "reclaimedAt": None}]},
+        {"nodes": [{"node": "a", "reclaimedAt": "2026-11-13T00:00:00Z"}, {"node": "b", "reclaimedAt": "2026-11-12T00:00:00Z"}]},
+        {"nodes": None},
+        {},
+    ]
+    assert reclaimed_at(runs) == {"a": datetime(2026, 11, 20, tzinfo=UTC), "b": datetime(2026, 11, 12, tzinfo=UTC)}
+
+
+@pytest.mark.parametrize(
+    ("mib", "waits", "last", "force", "begins"),
+    [
+        (5, 0, None, False, "never reclaimed"),
+        (0, 0, None, False, None),
+        (0, 1, None, False, "about 1 MiB were deleted"),
+        (5, 0, NOW - timedelta(days=7), False, None),
+        (5, 0, NOW - timedelta(days=11), False, "last reclaimed 2026-11-10"),
+        (0, 0, NOW - timedelta(days=11), False, None),
+        (5, 3_000_000, NOW, False, "about 3 MiB were deleted"),
+        (0, 0, NOW, True, "asked for"),
+    ],
+)
+def test_when_a_node_is_due(mib, waits, last, force, begins):
+    why = why_due(mib, waits, last, NOW, force=force)
+    assert (why is None) if begins is None else why.startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("replication", "count"),
+    [
+        ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3'}", 3),
+        ("{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}", 5),
+        ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3/1'}", 3),
+        (None, 1),
+        ("{'class': 'org.apache.cassandra.locator.LocalStrategy'}", 1),
+    ],
+)
+def test_copies_by_replication(replication, count):
+    assert copies(replication) == count
+
+
+def test_mib_are_rounded_up():
+    assert [to_mib(count) for count in (0, 1, 2**20, 2**20 + 1)] == [0, 1, 1, 2]
