@@ -159,6 +159,9 @@ class QueueSettings(_Group):
     delivery_limit: int | None = Field(None, ge=1, description="x-delivery-limit of new quorum queues")
     shared: bool = Field(True, description="James works on these queues, too: marks go only when the broker was seen drained")
     max_mail_bytes: int = Field(150 * 1024 * 1024, ge=1, description="largest mail that is accepted")
+    stage_marks: Words = Field(
+        (), description="queues whose workers write stage marks, comma-separated: a mail whose worker died while it was sending is failed, never sent twice"
+    )
 
     @field_validator("table", mode="before")
     @classmethod
@@ -239,6 +242,13 @@ class SmtpInSettings(_Group):
     timeout: Duration = Field(timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail")
 
 
+class GiveUp(StrEnum):
+    """What becomes of a mail that the next hop will never take."""
+
+    DEAD_LETTER = "dead-letter"
+    BOUNCE = "bounce"
+
+
 class RelaySettings(_Group):
     """The relay handler's next hop."""
 
@@ -246,6 +256,10 @@ class RelaySettings(_Group):
     port: int = Field(25, ge=1, le=65535)
     timeout: Duration = timedelta(seconds=60)
     starttls: bool = Field(False, description="require STARTTLS")
+    max_age: Duration = Field(timedelta(days=5), description="of a mail that is still tried again; an older one is given up")
+    give_up: GiveUp = Field(
+        GiveUp.DEAD_LETTER, description="of what is refused for good or too old: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)"
+    )
 
 
 class WorkerSettings(_Group):
@@ -258,6 +272,9 @@ class WorkerSettings(_Group):
         timedelta(seconds=3), le=timedelta(minutes=5), description="between two records of what a process holds, which stuck_mails needs; 0s = no record"
     )
     maildir: Path | None = Field(None, description="folder of the Maildir handler")
+    bounce_queue: str | None = Field(
+        None, description="queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset"
+    )
 
 
 _GROUPS: dict[str, type[_Group]] = {
