@@ -50,6 +50,18 @@ def test_only_a_backfill_is_held_to_the_slices_of_its_interval():
         assert duty_params(context(run_type)) == {}
 
 
+def test_the_scheduled_cleanup_of_a_sunday_sweeps_too():
+    for day, sweeps in ((1, {"sweep": True}), (2, {}), (7, {}), (8, {"sweep": True})):  # 1 November 2026 is a Sunday
+        told = context("scheduled")
+        told["dag_run"].data_interval_end = datetime(2026, 11, day, 2, 15, tzinfo=UTC)
+        assert request_of(told, "queue_cleanup", "spool").params == sweeps
+        assert request_of(told, "queue_size", "spool").params == {}
+    for run_type in ("manual", "backfill"):
+        told = context(run_type)
+        told["dag_run"].data_interval_end = datetime(2026, 11, 1, 2, 15, tzinfo=UTC)
+        assert "sweep" not in request_of(told, "queue_cleanup", "spool").params
+
+
 def test_who_asked_is_the_user_or_the_kind_of_run():
     assert who(context(user="alice")) == "alice"
     assert who(context("scheduled", user=None)) == "scheduled"

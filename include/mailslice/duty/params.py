@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from types import UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -21,6 +21,9 @@ class DutyParams(BaseModel):
     """What every duty takes. A duty's `params.py` has a subclass `Params` with its own fields, each with a default and a description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    WEEKLY: ClassVar[Mapping[str, object]] = {}
+    """Params that the scheduled run of each Sunday has besides."""
 
     reason: str | None = Field(None, description="why, for the ledger; optional")
     dry_run: bool = Field(False, description="plan and check only: nothing is changed")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +14,8 @@ from mailslice.model.settings import Duration
 
 class Params(DutyParams):
     """Params of queue_cleanup."""
+
+    WEEKLY: ClassVar[Mapping[str, object]] = {"sweep": True}
 
     grace: Duration | None = Field(None, description="time after its end before a slice counts as closed (90s, 15m, 1h); MAILSLICE_DUTY_GRACE when not given")
     max_share: float = Field(0.0, ge=0.0, le=1.0, description="share of live rows that a run may touch: 0 for a cleanup; dead rows have no cap")

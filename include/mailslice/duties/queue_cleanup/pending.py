@@ -5,13 +5,16 @@ By run and digest: a run whose tasks are cleared and tried again makes another p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mailslice.duties.queue_cleanup.plan_file import Plan, read_plan
+from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
 from mailslice.duty.artifacts import RunFolder
 from mailslice.duty.context import StepContext
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import Place
+from mailslice.spark.compare import low_half
+from mailslice.spark.plan_files import PlanReader
 from mailslice.spark.slices import instant
 from mailslice.stores.cassandra.own import PendingMark
 
@@ -49,7 +52,7 @@ class OpenedPending:
     problem: str | None = None
 
     @classmethod
-    def open(cls, context: StepContext, current: Plan, pending: PendingMark) -> OpenedPending:
+    def open(cls, context: StepContext, current: Plan | None, pending: PendingMark) -> OpenedPending:
         run = pending.run.partition("#")[0]
         folder = replace(context.folder, run=run)
         file = pending.plan.rpartition("/")[2]
@@ -58,13 +61,23 @@ class OpenedPending:
                 left = tuple((str(one), int(start), int(bucket)) for one, start, bucket in (folder.read_json(file) or {})["left"])
                 return cls(pending, folder, None, left, tuple({Place(instant(start), bucket) for _, start, bucket in left}))
             plan = read_plan(folder.read_json(file) or {}, run, context.queue)
-            if plan.digest == current.digest:
+            if current is not None and plan.digest == current.digest:
                 return cls(pending, folder, current)
         except (KeyError, TypeError, ValueError, PlanRefused) as error:
             return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: {error}")
         if str(plan.rows) != pending.digest:
             return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: its digest is another")
         return cls(pending, folder, plan, (), tuple({place.place for place in plan.places}))
+
+    def low_halves(self, context: StepContext) -> Iterator[int]:
+        """The low halves of the ids whose marks wait; none when the files cannot be used."""
+        yield from (low_half(one) for one, _, _ in self.left)
+        if self.plan is not None:
+            place = context.folder.artifacts
+            with PlanReader(place.filesystem, place.path(self.folder.file(PARTS))) as reader:
+                for planned in self.plan.places:
+                    for table in reader.groups(planned.part):
+                        yield from map(low_half, table.column("enqueue_id").to_pylist())
 
     def keep_only(self, context: StepContext, left: list[list[object]]) -> None:
         """Remember these marks alone, (id, slice in ms, bucket) each; forget the plan when there are none."""

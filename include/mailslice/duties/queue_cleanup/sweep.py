@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
+from uuid import UUID
 
-from mailslice.duties.queue_cleanup.pending import LEFT
+from mailslice.duties.queue_cleanup.pending import LEFT, OpenedPending
 from mailslice.duties.queue_cleanup.plan_file import Plan
 from mailslice.duties.queue_cleanup.view import existing_places
 from mailslice.duty.context import StepContext
 from mailslice.model.errors import PlanRefused
 from mailslice.model.names import QueueTable
-from mailslice.spark.compare import Comparison, PlaceKey, compare, low_half
+from mailslice.spark.compare import Comparison, PlaceKey, compare
 from mailslice.spark.slices import millis
 from mailslice.stores.cassandra.own import PendingMark
 
 FILE = "marks-without-row.json"
 MOST = 200_000
-"""Marks a run; the next sweep takes more."""
+"""Marks without a row that one run takes; the next sweep takes more."""
+_MOST_READ = 20_000_000
+"""Marks that are looked at, 16 bytes each."""
 
 
 def slices_before(context: StepContext, first: datetime) -> tuple[list[datetime], int]:
@@ -36,19 +39,27 @@ def slices_before(context: StepContext, first: datetime) -> tuple[list[datetime]
 def find_marks_without_row(context: StepContext, tables: Iterable[QueueTable]) -> str:
     """Write the ids of marks that have no row to FILE; their digest, empty when there are none.
 
-    Marks are read first: the row of a mark that is read is there already, unless it is gone for good. While a registered plan waits nothing is looked
-    for: its marks have no rows either, and have their own proof to wait for.
+    Marks are read first: the row of a mark that is read is there already, unless it is gone for good. Marks of registered plans have no rows either;
+    they wait for a proof of their own, and are left out.
     """
-    if context.stores.own.pending_marks.list(context.queue):
-        return ""
-    marks = [str(each) for each in islice(context.stores.tables.deleted.ids(context.queue), MOST)]
+    import numpy as np
+
+    marks = np.frombuffer(b"".join(each.bytes for each in islice(context.stores.tables.deleted.ids(context.queue), _MOST_READ)), dtype=">u8").reshape(-1, 2)
     places = existing_places(context.stores, context.queue)
     keys = [PlaceKey(table.value, millis(place.slice_start), place.bucket) for place in sorted(places, key=str) for table in tables]
     what = Comparison(context.settings, context.queue, context.folder.artifacts, context.folder.name, marks=False)
-    rows = {half for now in compare(context.spark(), what, keys) for half in _halves(now.ids)}
-    found = sorted(each for each in marks if low_half(each) not in rows)
+    rows = np.frombuffer(b"".join(now.ids for now in compare(context.spark(), what, keys)), dtype=">u8")
+    waiting = np.fromiter(_waiting(context), dtype=np.uint64)
+    without = marks[~np.isin(marks[:, 1].astype(np.uint64), np.concatenate([rows.astype(np.uint64), waiting]))]
+    found = sorted(str(UUID(bytes=each.tobytes())) for each in without[:MOST])
     context.folder.write_json(FILE, {"left": [[each, 0, 0] for each in found]})
     return _digest(found) if found else ""
+
+
+def _waiting(context: StepContext) -> Iterator[int]:
+    """Low halves of the ids whose marks wait already."""
+    for pending in context.stores.own.pending_marks.list(context.queue):
+        yield from OpenedPending.open(context, None, pending).low_halves(context)
 
 
 def register_marks_without_row(context: StepContext, plan: Plan) -> int:
@@ -64,10 +75,6 @@ def register_marks_without_row(context: StepContext, plan: Plan) -> int:
     pending = PendingMark(f"{plan.run}#{name}", context.folder.file(f"{name}-{LEFT}"), plan.marks_without_row, len(left), closed_at)
     context.stores.own.pending_marks.save(context.queue, pending)
     return len(left)
-
-
-def _halves(ids: bytes) -> Iterable[int]:
-    return (int.from_bytes(ids[at : at + 8], "big") for at in range(0, len(ids), 8))
 
 
 def _digest(ids: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ def partial(folder: RunFolder) -> dict[str, Any]:
     applied = folder.read_json(FILES["apply"]) or folder.read_json(PROGRESS) or {}
     verified = folder.read_json(FILES["verify"]) or {}
     done = {each["node"]: each for each in applied.get("nodes", ())}
-    found = {name: applied[name] for name in ("applied", "failed", "left", "skipped", "skippedBy") if name in applied}
+    found: dict[str, Any] = {name: applied[name] for name in ("applied", "failed", "left", "skipped", "skippedBy") if name in applied}
     return {
         "planDigest": plan.get("planDigest"),
         "planned": int(plan.get("planned", 0)),

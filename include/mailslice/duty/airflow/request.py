@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from mailslice.duty.registry import load
 from mailslice.duty.request import RunRequest, run_of_dag
 from mailslice.model.names import queue_name
 
 QUEUES = "queues"
 """The one param that chooses which queues run, not what a run does."""
+_SUNDAY = 6
 _WORKING_SHARE = 0.8
 """Of a step's time-out: what is left is for ending in order, so that Airflow need not kill it."""
 
@@ -39,4 +41,12 @@ def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
     dag_run = context["dag_run"].run_id
     timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
     limit = {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s"} if timeout is not None else {}
-    return RunRequest(duty, queue_name(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), limit | duty_params(context))
+    params = limit | duty_params(context) | weekly_params(context, duty)
+    return RunRequest(duty, queue_name(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params)
+
+
+def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
+    """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`. Nothing for every other run."""
+    dag_run = context["dag_run"]
+    scheduled = getattr(dag_run.run_type, "value", dag_run.run_type) == "scheduled"
+    return dict(load(duty).params.WEEKLY) if scheduled and dag_run.data_interval_end.weekday() == _SUNDAY else {}

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_cleanup import marks
+from mailslice.duties.queue_cleanup import marks, sweep
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.own import QueueSample
@@ -86,3 +86,39 @@ def test_a_list_of_marks_that_was_edited_is_refused(view):
     folder.write_json("marks-without-row.json", {"left": [[str(live), 0, 0]]})
     with pytest.raises(PlanRefused, match="was changed since the plan"):
         view.steps(request, "apply")
+
+
+def test_marks_without_a_row_are_found_while_other_marks_wait_for_their_proof(shared_view):
+    """On a queue that is never empty at night some plan always waits."""
+    view = shared_view
+    view.start_at(0)
+    waits = view.insert(3, dead=True)
+    assert view.clean()["marks"]["waiting"] == 1
+    orphan = uuid.uuid4()
+    view.mark(orphan)
+    report = view.clean(sweep=True)
+    assert report["marks"]["waiting"] == 2
+    assert view.clean(sweep=True)["marks"]["waiting"] == 2  # each mark once, however many sweeps
+    seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
+    assert view.clean()["marks"]["dropped"] == 2
+    assert (view.is_marked(orphan), view.is_marked(waits)) == (False, False)
+
+
+def test_marks_that_have_rows_do_not_hide_those_that_have_none(shared_view, monkeypatch):
+    monkeypatch.setattr(sweep, "MOST", 1)
+    view = shared_view
+    view.start_at(0)
+    for _ in range(30):
+        view.insert(3, dead=True)
+    view.insert(3, dead=False)
+    orphans = [uuid.uuid4() for _ in range(2)]
+    for each in orphans:
+        view.mark(each)
+    assert view.clean(sweep=True, dry_run=True)["status"] == "dry run"
+    seen = [view.clean(sweep=True)["marks"]["waiting"] for _ in range(3)]
+    assert seen == [1, 2, 2]
+
+
+def test_a_sweep_of_an_empty_queue_is_no_error(view):
+    report = view.clean(sweep=True)
+    assert (report["status"], report["strays"]) == ("nothing to do", [])
