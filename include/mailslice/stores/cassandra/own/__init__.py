@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of
+from mailslice.stores.cassandra.own.decisions import DECISIONS_TABLE, DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
 from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
 from mailslice.stores.cassandra.own.mail_stages import MAIL_STAGES_TABLE, MailStages
 from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMark, PendingMarks
+from mailslice.stores.cassandra.own.quarantine import QUARANTINE_TABLE, QuarantinedMail, QuarantineTable
 from mailslice.stores.cassandra.own.runs import RUNS_TABLE, RunRow, Runs
 from mailslice.stores.cassandra.own.samples import QUEUE_SAMPLES_TABLE, QueueSample, QueueSamples
 from mailslice.stores.cassandra.own.statistics import SLICE_STATISTICS_TABLE, SliceStatistic, SliceStatistics
@@ -19,6 +21,8 @@ from mailslice.stores.cassandra.own.worker_records import WORKER_RECORDS_TABLE, 
 from mailslice.stores.cassandra.session import CassandraSession
 
 __all__ = [
+    "DecisionRow",
+    "Decisions",
     "DelayedMail",
     "DelayedMails",
     "InFlightMail",
@@ -27,6 +31,8 @@ __all__ = [
     "OwnTables",
     "PendingMark",
     "PendingMarks",
+    "QuarantineTable",
+    "QuarantinedMail",
     "QueueSample",
     "QueueSamples",
     "RunRow",
@@ -47,6 +53,8 @@ TABLES = {
     "pending_marks": PENDING_MARKS_TABLE,
     "slice_statistics": SLICE_STATISTICS_TABLE,
     "worker_records": WORKER_RECORDS_TABLE,
+    "quarantine": QUARANTINE_TABLE,
+    "decisions": DECISIONS_TABLE,
     "mail_stages": MAIL_STAGES_TABLE,
 }
 
@@ -63,6 +71,8 @@ class OwnTables:
     slice_statistics: SliceStatistics
     mail_stages: MailStages
     worker_records: WorkerRecords
+    quarantine: QuarantineTable
+    decisions: Decisions
 
 
 def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
@@ -80,6 +90,8 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
         SliceStatistics(session, keyspace),
         MailStages(session, keyspace),
         WorkerRecords(session, keyspace),
+        QuarantineTable(session, keyspace),
+        Decisions(session, keyspace),
     )
 
 

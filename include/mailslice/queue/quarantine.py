@@ -1,0 +1,304 @@
+"""Mails that are set aside: their content in mailslice's own bucket, a row with all that is known, and their way back or out.
+
+Content first, then the row, then whatever makes the mail unavailable elsewhere (a deleted mark): at every moment the mail is in the queue or here.
+James deletes the blobs of a marked mail when it drops its message, so nothing here refers to James' bucket.
+
+A release enqueues the mail anew: new enqueue id, fresh blobs. The new id is in the row before anything is published. A release that was cut off cannot know
+whether its message is out: the next one looks whether that mail was handled or is in a worker's hands; else it marks it as deleted, so that
+its message, if there is one, is dropped, and begins again under another id. So a mail is released once, wherever a kill falls.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from uuid import uuid4
+
+from mailslice.codec import message as codec
+from mailslice.codec.blob_ids import BlobIds
+from mailslice.codec.content import split
+from mailslice.codec.row import epoch_ms
+from mailslice.model.clock import Clock
+from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
+from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE, RabbitNames
+from mailslice.model.slices import bucket_of, slice_start
+from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+log = logging.getLogger(__name__)
+
+OVER = timedelta(minutes=10)
+"""A setting aside that is this old and not finished was cut off."""
+_LEASE = timedelta(seconds=30)
+_PART = 0.7
+"""Of the lease, after which nothing new is begun under it."""
+_TICK = 1.0
+Crash = Callable[[str], None]
+
+
+def _no_crash(_point: str) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who had the mail, since when and how far: `age` is how long by now."""
+
+    worker: str
+    stage: str
+    since: datetime
+    age: timedelta
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is done with the mail (`closed`, `failed`...), why, by whom, in which run."""
+
+    action: str
+    why: str
+    who: str
+    run: str = ""
+
+
+class Quarantine:
+    """The quarantine of one queue. `crash` names the points at which tests kill."""
+
+    def __init__(self, stores: Stores, queue: QueueName, clock: Clock, *, crash: Crash = _no_crash, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._stores = stores
+        self._queue = queue
+        self._clock = clock
+        self._crash = crash
+        self._sleep = sleep
+        self._table = stores.own.quarantine
+        self._me = str(uuid4())
+
+    def keep(self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING) -> QuarantinedMail:
+        """Copy the content, then write the row: the row as it is now, which may be an earlier one of this enqueue id and attempt.
+
+        A content that is gone is said in the row (`lost`); what is known of the mail is kept. Raises StoreUnavailable: then nothing was set aside.
+        """
+        there = self._table.read(self._queue, item.enqueue_id, holder.attempt)
+        if there is not None and there.state is not State.NOTED:
+            return there
+        content, size = (Content.NOT_COPIED, 0) if state is State.NOTED else self._copy(item, holder.attempt)
+        self._crash("quarantine:copied")
+        if there is not None:
+            if state is State.NOTED:
+                return there
+            self._table.remove(self._queue, there)
+        return self._table.add(self._queue, self._row(item, holder, decided, state, content, size))
+
+    def note(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        """Write down what would be done; nothing is copied."""
+        return self.keep(item, holder, decided, State.NOTED)
+
+    def settle(self, mail: QuarantinedMail) -> QuarantinedMail:
+        """The mail is out of the queue: from now on it waits here for a person."""
+        return self._moved(mail, state=State.KEPT)
+
+    def withdraw(self, mail: QuarantinedMail) -> None:
+        """The mail is its holder's, or the queue's, after all: the copy and the row go."""
+        self._forget(mail)
+
+    def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:
+        """Remember that the worker completed the mail after all."""
+        return mail if mail.finished is not None else self._moved(mail, finished=at)
+
+    def mails(self) -> Iterator[QuarantinedMail]:
+        """Every row of the queue, in any state."""
+        return self._table.list(self._queue)
+
+    def waiting(self) -> Iterator[QuarantinedMail]:
+        """What is in quarantine, or on its way out or back; what shadow mode noted is not."""
+        return (mail for mail in self.mails() if mail.state not in {State.NOTED, State.RELEASED})
+
+    def content(self, mail: QuarantinedMail) -> bytes:
+        """The bytes. Raises ContentMissing when there is no copy."""
+        if mail.content is not Content.KEPT:
+            raise ContentMissing(f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: {mail.content}")
+        header, body = self._keys(mail.enqueue_id, mail.attempt)
+        return self._stores.own_blobs.get(header) + self._stores.own_blobs.get(body)
+
+    def release(self, mail: QuarantinedMail) -> EnqueueId:
+        """Enqueue the mail anew; its new enqueue id. Asked again after a kill, or by two at once, there is one new entry.
+
+        Raises ContentMissing, Refused (it is no longer here, or is being closed), StoreUnavailable (ask again).
+        """
+        until = self._lease(mail)
+        try:
+            now = self._table.read(self._queue, mail.enqueue_id, mail.attempt)
+            if now is None or now.state not in {State.KEPT, State.RELEASING, State.RELEASED}:
+                raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {'it is gone' if now is None else f'it is {now.state}'}")
+            return self._release(now, until)
+        finally:
+            self._stores.own.locks.release(self._lock(mail), self._me)
+
+    def discard(self, mail: QuarantinedMail) -> bool:
+        """Remove the copy and the row for good; False when another was faster. Raises Refused for a mail that is being closed or released."""
+        if mail.state not in {State.KEPT, State.DISCARDING}:
+            raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}")
+        going = mail if mail.state is State.DISCARDING else self._table.move(self._queue, mail, state=State.DISCARDING)
+        self._crash("discard:claimed")
+        if going is not None:
+            self._forget(going)
+        return going is not None
+
+    def tidy(self, mail: QuarantinedMail) -> bool:
+        """Finish what a kill cut off, where it needs no decision of a person; whether there was something. For one caller at a time."""
+        match mail.state:
+            case State.RELEASED | State.DISCARDING:
+                self._forget(mail)
+            case State.CLOSING if self._clock() - mail.decided > OVER:
+                if mail.action == "failed" or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
+                    self.settle(mail)
+                else:
+                    self.withdraw(mail)
+            case _:
+                return False
+        return True
+
+    def _release(self, mail: QuarantinedMail, until: float) -> EnqueueId:
+        if mail.state is State.RELEASED and mail.released_as is not None:
+            self._forget(mail)
+            return mail.released_as
+        content = self.content(mail)
+        if mail.state is State.RELEASING and mail.released_as is not None and self._is_out(mail.released_as):
+            new_id = mail.released_as
+        else:
+            mail = self._claimed(mail)
+            new_id = mail.released_as or EnqueueId(uuid4())
+            self._crash("release:claimed")
+            self._stores.tables.deleted.mark_many(self._queue, mail.voided)
+            if time.monotonic() > until:
+                raise StoreUnavailable(f"the release of {mail.enqueue_id} took too long: nothing was published; ask again")
+            self._enqueue(replace(codec.decode(mail.message), enqueue_id=new_id), content)
+            self._crash("release:published")
+        done = self._table.move(self._queue, mail, state=State.RELEASED)
+        if done is None:
+            raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else released it at the same time")
+        self._crash("release:recorded")
+        self._forget(done)
+        return new_id
+
+    def _claimed(self, mail: QuarantinedMail) -> QuarantinedMail:
+        """The row with a new id to release it as; the id of a release that was cut off is voided."""
+        voided = (*mail.voided, mail.released_as) if mail.released_as is not None else mail.voided
+        claimed = self._table.move(self._queue, mail, state=State.RELEASING, released_as=EnqueueId(uuid4()), voided=voided)
+        if claimed is None:
+            raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the same time")
+        return claimed
+
+    def _is_out(self, new_id: EnqueueId) -> bool:
+        """Whether the mail of a release that was cut off was handled, or is in a worker's hands: then it needs no other."""
+        if self._stores.tables.deleted.is_marked(self._queue, new_id):
+            return True
+        records = [record for record in self._stores.own.worker_records.list(self._queue) if record.is_alive]
+        if any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in records):
+            return True
+        if not records:
+            return False
+        # A worker that was handed it a moment ago says so in its next record.
+        self._sleep(max(record.every for record in records).total_seconds() + _TICK)
+        again = self._stores.own.worker_records.list(self._queue)
+        held = any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in again)
+        return held or self._stores.tables.deleted.is_marked(self._queue, new_id)
+
+    def _enqueue(self, item: QueuedMail, content: bytes) -> None:
+        """Blobs, then the row, then the confirmed publish. An error leaves an entry that the next release voids."""
+        stores, settings = self._stores, self._stores.settings
+        ids = BlobIds(settings.blob, self._clock)
+        header, body = split(content)
+        item = replace(item, header_blob_id=ids.new(header), body_blob_id=ids.new(body))
+        stores.blobs.put(item.header_blob_id, bytes(header))
+        stores.blobs.put(item.body_blob_id, bytes(body))
+        view = shape(ConfigurationGuard(stores.tables, settings), settings)
+        now = self._clock()
+        place = Place(slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1]))
+        stores.tables.content_starts.insert_first(self._queue, place.slice_start)
+        stores.tables.browse_starts.insert_first(self._queue, place.slice_start)
+        stores.tables.written.insert_many([ViewRow(self._queue, place, now, item)])
+        self._crash("release:row")
+        publish(stores, self._queue, item, place, now)
+
+    def _copy(self, item: QueuedMail, attempt: int) -> tuple[Content, int]:
+        self._stores.own_blobs.ensure_bucket()
+        size = 0
+        for source, key in zip((item.header_blob_id, item.body_blob_id), self._keys(item.enqueue_id, attempt), strict=True):
+            try:
+                content = self._stores.blobs.get(source)
+            except ContentMissing as error:
+                log.warning("quarantine: content lost: %s", error, extra={"action": "content_lost", "enqueue_id": str(item.enqueue_id)})
+                return Content.LOST, 0
+            self._stores.own_blobs.put(key, content)
+            size += len(content)
+        return Content.KEPT, size
+
+    def _row(self, item: QueuedMail, holder: Holder, decided: Decided, state: State, content: Content, size: int) -> QuarantinedMail:  # noqa: PLR0917
+        return QuarantinedMail(
+            enqueue_id=item.enqueue_id,
+            name=item.mail.name,
+            state=state,
+            action=decided.action,
+            stage=holder.stage,
+            worker=holder.worker,
+            since=holder.since,
+            age=holder.age,
+            why=decided.why,
+            decided=self._clock(),
+            message=codec.encode(item),
+            header_blob_id=item.header_blob_id,
+            body_blob_id=item.body_blob_id,
+            content=content,
+            size=size,
+            attempt=holder.attempt,
+            run=decided.run,
+            who=decided.who,
+        )
+
+    def _moved(self, mail: QuarantinedMail, **changes: object) -> QuarantinedMail:
+        moved = self._table.move(self._queue, mail, **changes)
+        return moved or self._table.read(self._queue, mail.enqueue_id, mail.attempt) or mail
+
+    def _forget(self, mail: QuarantinedMail) -> None:
+        """The copy, then the row: a kill in between leaves a row without content, which the next one forgets."""
+        failed = self._stores.own_blobs.delete_many(self._keys(mail.enqueue_id, mail.attempt)) if mail.content is Content.KEPT else ()
+        if failed:
+            raise StoreUnavailable(f"S3 could not delete {len(failed)} objects of the quarantine of {self._queue}")
+        self._crash("quarantine:emptied")
+        self._table.remove(self._queue, mail)
+
+    def _keys(self, enqueue_id: EnqueueId, attempt: int) -> tuple[BlobId, BlobId]:
+        folder = f"quarantine/{quote(self._queue, safe='')}/{enqueue_id}/{attempt}"
+        return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
+
+    def _lease(self, mail: QuarantinedMail) -> float:
+        """The right to release this mail, for half a minute: until when (monotonic) something may be begun. Waits for another who has it."""
+        deadline = time.monotonic() + 2 * _LEASE.total_seconds()
+        while True:
+            asked = time.monotonic()
+            if self._stores.own.locks.acquire(self._lock(mail), self._me, _LEASE) == self._me:
+                return asked + _LEASE.total_seconds() * _PART
+            if asked > deadline:
+                raise Refused(f"{mail.enqueue_id} of {self._queue} is being released by somebody else")
+            self._sleep(_TICK)
+
+    def _lock(self, mail: QuarantinedMail) -> str:
+        return f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
+
+
+def publish(stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime) -> None:
+    """The mail's message to the mail exchange, confirmed, with the headers that tell where its row is."""
+    from mailslice.stores.rabbitmq.publishing import publish_confirmed
+
+    headers = {} if place is None else {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
+    publish_confirmed(stores.settings.rabbitmq, RabbitNames(queue).exchange, codec.encode(item), headers, now)

@@ -1,0 +1,243 @@
+"""Quarantine on real stores: content first, one row a mail and attempt, and a release that happens once wherever it is cut off."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import ContentMissing, Refused
+from mailslice.model.mail import BlobId, EnqueueId
+from mailslice.model.names import RabbitNames
+from mailslice.queue.directory import create
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.queue.quarantine import OVER, Decided, Holder, Quarantine, publish
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.own.quarantine import Content, State
+from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.contracts.making import NOW, row
+from tests.contracts.tables import some_queue
+
+HEADER, BODY = b"Subject: x\r\n\r\n", b"body \xff"
+HOLDER = Holder("host:1:abc", "loaded", NOW, timedelta(minutes=11))
+CLOSED = Decided("closed", "held for 11m, allowed are 10m", "tester", "run-1")
+MINUTE = timedelta(minutes=1)
+
+
+class Killed(BaseException):
+    """The process ends here: nothing after it happens, but what a dead process cannot take back stays."""
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module):
+    with open_stores(fresh_module.settings) as stores:
+        yield stores
+
+
+class Place:
+    """A queue with one mail, and its quarantine."""
+
+    def __init__(self, stores):
+        self.stores = stores
+        self.queue = create(stores, some_queue())
+        self.item = row(self.queue, system_clock()).item
+        self.item = replace(self.item, header_blob_id=BlobId(f"h-{self.item.enqueue_id}"), body_blob_id=BlobId(f"b-{self.item.enqueue_id}"))
+        stores.blobs.put(self.item.header_blob_id, HEADER)
+        stores.blobs.put(self.item.body_blob_id, BODY)
+
+    def quarantine(self, kill_at=None, clock=system_clock):
+        def crash(point):
+            if point == kill_at:
+                raise Killed(point)
+
+        return Quarantine(self.stores, self.queue, clock, crash=crash, sleep=lambda _: None)
+
+    def kept(self):
+        quarantine = self.quarantine()
+        return quarantine.settle(quarantine.keep(self.item, HOLDER, CLOSED))
+
+    def own_keys(self):
+        return {blob.key for blob in self.stores.own_blobs.list(f"quarantine/{self.queue}/")}
+
+    def live(self):
+        return list(MailQueue(self.stores, self.queue, system_clock).browse())
+
+    def messages(self):
+        """Those that a worker would hand out: what is marked is dropped."""
+        found = []
+        with blocking_connection(self.stores.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            while (body := channel.basic_get(RabbitNames(self.queue).work_queue, auto_ack=True)[2]) is not None:
+                found.append(message.decode(body))
+        return [item for item in found if not self.stores.tables.deleted.is_marked(self.queue, item.enqueue_id)]
+
+    def delivered_once(self):
+        """The new entry, which is the only live one and the only one that comes."""
+        (live,) = self.live()
+        (came,) = self.messages()
+        assert came.enqueue_id == live.enqueue_id != self.item.enqueue_id
+        assert came.mail == replace(self.item.mail, last_updated_ns=came.mail.last_updated_ns)
+        assert {came.header_blob_id, came.body_blob_id}.isdisjoint({self.item.header_blob_id, self.item.body_blob_id})
+        assert MailQueue(self.stores, self.queue, system_clock).content(live) == HEADER + BODY
+        assert self.own_keys() == set()
+        assert list(self.quarantine().mails()) == []
+        return live.enqueue_id
+
+
+@pytest.fixture
+def place(stores):
+    return Place(stores)
+
+
+def test_a_kept_mail_has_its_content_and_all_that_is_known(place):
+    kept = place.kept()
+    (found,) = place.quarantine().waiting()
+    assert found == kept
+    assert (found.state, found.action, found.content, found.size) == (State.KEPT, "closed", Content.KEPT, len(HEADER + BODY))
+    assert (found.worker, found.stage, found.since, found.age, found.run) == ("host:1:abc", "loaded", NOW, 11 * MINUTE, "run-1")
+    assert message.decode(found.message) == place.item
+    place.stores.blobs.delete_many([place.item.header_blob_id, place.item.body_blob_id])
+    assert place.quarantine().content(found) == HEADER + BODY
+
+
+def test_setting_aside_twice_is_one_row_and_another_attempt_another(place):
+    first = place.kept()
+    again = place.quarantine().keep(place.item, replace(HOLDER, age=20 * MINUTE), Decided("failed", "other", "x"))
+    assert again == first
+    place.quarantine().keep(place.item, replace(HOLDER, attempt=2), Decided("failed", "second attempt", "x"), State.KEPT)
+    assert [(mail.attempt, mail.action) for mail in place.quarantine().mails()] == [(1, "closed"), (2, "failed")]
+
+
+def test_a_mail_without_content_is_kept_as_lost_and_not_released(place):
+    place.stores.blobs.delete_many([place.item.body_blob_id])
+    kept = place.kept()
+    assert (kept.content, kept.name) == (Content.LOST, place.item.mail.name)
+    with pytest.raises(ContentMissing, match="lost"):
+        place.quarantine().release(kept)
+    assert place.live() == []
+    assert place.quarantine().discard(kept)
+    assert list(place.quarantine().mails()) == []
+
+
+def test_a_note_of_shadow_mode_has_no_content_and_gives_way_to_a_decision(place):
+    noted = place.quarantine().note(place.item, HOLDER, Decided("would close", "shadow", "tester"))
+    assert (noted.state, place.own_keys()) == (State.NOTED, set())
+    assert list(place.quarantine().waiting()) == []
+    assert place.kept().action == "closed"
+    assert len(list(place.quarantine().mails())) == 1
+
+
+def test_a_release_is_a_new_entry(place):
+    new_id = place.quarantine().release(place.kept())
+    assert place.delivered_once() == new_id
+
+
+POINTS = ["release:claimed", "release:row", "release:published", "release:recorded", "quarantine:emptied"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_release_that_was_cut_off_and_asked_again_is_one_new_entry(place, point):
+    kept = place.kept()
+    with pytest.raises(Killed):
+        place.quarantine(kill_at=point).release(kept)
+    (again,) = place.quarantine().mails()
+    place.quarantine().release(again)
+    place.delivered_once()
+
+
+def test_a_release_that_was_cut_off_again_and_again_is_one_new_entry(place):
+    place.kept()
+    for point in ("release:published", "release:claimed", "release:row", "release:published", "release:published"):
+        (mail,) = place.quarantine().mails()
+        with pytest.raises(Killed):
+            place.quarantine(kill_at=point).release(mail)
+    (mail,) = place.quarantine().mails()
+    place.quarantine().release(mail)
+    place.delivered_once()
+
+
+def test_a_release_whose_mail_was_handled_meanwhile_is_not_repeated(place):
+    kept = place.kept()
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="release:published").release(kept)
+    (handled,) = place.messages()
+    place.stores.tables.deleted.mark_many(place.queue, [handled.enqueue_id])
+    (again,) = place.quarantine().mails()
+    assert place.quarantine().release(again) == handled.enqueue_id
+    assert (place.messages(), place.live(), list(place.quarantine().mails())) == ([], [], [])
+
+
+def test_a_release_whose_mail_is_in_a_workers_hands_is_not_repeated(place):
+    kept = place.kept()
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="release:published").release(kept)
+    (held,) = place.messages()
+    record = WorkerRecord("w", "h", 1, NOW, timedelta(seconds=3), 1, (InFlightMail(held.enqueue_id, "m", MINUTE, "loaded", 1, begun=True),))
+    place.stores.own.worker_records.save(place.queue, record)
+    (again,) = place.quarantine().mails()
+    assert place.quarantine().release(again) == held.enqueue_id
+    assert place.messages() == []
+    assert [row.enqueue_id for row in place.live()] == [held.enqueue_id]
+
+
+def test_two_releases_at_once_are_one(place):
+    kept = place.kept()
+    inner = []
+
+    def crash(point):
+        if point == "release:published":
+            monkey = Quarantine(place.stores, place.queue, system_clock, sleep=lambda _: None)
+            with pytest.raises(Refused):
+                monkey.discard(replace(kept, state=State.RELEASING))
+            inner.append(point)
+
+    Quarantine(place.stores, place.queue, system_clock, crash=crash).release(kept)
+    with pytest.raises(Refused, match="gone"):
+        place.quarantine().release(kept)
+    assert inner
+    place.delivered_once()
+
+
+def test_a_discarded_mail_is_gone_and_a_discard_that_was_cut_off_is_finished(place):
+    kept = place.kept()
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="quarantine:emptied").discard(kept)
+    (half,) = place.quarantine().mails()
+    assert half.state is State.DISCARDING
+    with pytest.raises(Refused):
+        place.quarantine().release(half)
+    assert place.quarantine().discard(half)
+    assert (place.own_keys(), list(place.quarantine().mails()), place.live()) == (set(), [], [])
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_closing_that_was_cut_off_is_finished_by_what_the_mark_says(place, marked):
+    quarantine = place.quarantine()
+    closing = quarantine.keep(place.item, HOLDER, CLOSED)
+    assert not quarantine.tidy(closing)
+    if marked:
+        place.stores.tables.deleted.mark_many(place.queue, [place.item.enqueue_id])
+    later = place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
+    assert later.tidy(closing)
+    assert [mail.state for mail in quarantine.mails()] == ([State.KEPT] if marked else [])
+    assert len(place.own_keys()) == (2 if marked else 0)
+
+
+def test_a_queue_name_of_odd_characters_is_no_path(stores):
+    queue = create(stores, "a b%2F..\\é?")
+    item = replace(row(queue).item, enqueue_id=EnqueueId(row(queue).enqueue_id))
+    stores.blobs.put(item.header_blob_id, HEADER)
+    stores.blobs.put(item.body_blob_id, BODY)
+    quarantine = Quarantine(stores, queue, system_clock)
+    kept = quarantine.settle(quarantine.keep(item, HOLDER, CLOSED))
+    assert quarantine.content(kept) == HEADER + BODY
+    quarantine.release(kept)
+    assert [each.item.mail.name for each in MailQueue(stores, queue, system_clock).browse()] == [item.mail.name]
+
+
+def test_a_message_is_published_with_where_its_row_is(place):
+    at = row(place.queue, system_clock())
+    publish(place.stores, place.queue, at.item, at.place, at.enqueued_time)
+    assert [item.enqueue_id for item in place.messages()] == [at.enqueue_id]
