@@ -31,6 +31,8 @@ it by itself. `rate`: partitions and marks a second, at most, 0 = no limit.
 airflow backfill create --dag-id queue_cleanup --from-date 2026-11-01 --to-date 2026-11-07
 ```
 
+**Late.** A run that has not ended four hours after it was queued is told of (MAILSLICE_DUTY_NOTIFY), and goes on; after six hours Airflow ends it.
+
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
 
 **Example**
@@ -56,7 +58,7 @@ CLEANED = Asset("queue_cleanup", uri="mailslice://queue/cleanup")
     doc_md=__doc__,
     params=form_of("queue_cleanup"),
     schedule=schedule_of("15 2 * * *"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=6)),
+    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=6), deadline=timedelta(hours=4)),
 )
 def queue_cleanup() -> None:
     """Plan, check, apply, verify, report: for each queue."""

@@ -37,6 +37,7 @@ def about(dag):
         "max_active_runs": dag.max_active_runs,
         "timeout": dag.dagrun_timeout.total_seconds(),
         "callback": type(dag.on_failure_callback).__name__,
+        "deadlines": [each.interval.total_seconds() for each in _deadlines(dag)],
         "params": {name: dag.params.get_param(name).resolve(suppress_exception=True) for name in dag.params},
         "schemas": {name: dag.params.get_param(name).schema for name in dag.params},
         "fires_by_itself": by_itself is not None,
@@ -47,6 +48,11 @@ def about(dag):
         "in_group": group and sorted(group.children),
         "tasks": {task.task_id: of_task(task) for task in dag.tasks},
     }
+
+
+def _deadlines(dag):
+    found = dag.deadline or []
+    return found if isinstance(found, list) else [found]
 
 
 def of_task(task):

@@ -151,6 +151,18 @@ def test_what_puts_mail_back_or_copies_it_is_asked_for_by_a_person(parsed, dag):
     assert parsed["dags"][dag]["fires_by_itself"] is (dag not in ON_DEMAND)
 
 
+def test_a_cleanup_that_takes_too_long_is_told_of_before_it_is_ended(parsed):
+    about = parsed["dags"]["queue_cleanup"]
+    assert about["deadlines"] == [4 * 3600]
+    assert about["deadlines"][0] < about["timeout"]
+
+
+def test_the_disk_is_reclaimed_each_week(parsed):
+    about = parsed["dags"]["reclaim"]
+    assert about["fires_by_itself"]
+    assert about["backfilled"] == ["2026-11-01T04:30:00+00:00", "2026-11-08T04:30:00+00:00"]
+
+
 def test_the_size_is_measured_every_quarter_of_an_hour(parsed):
     assert parsed["dags"]["queue_size"]["backfilled"] == ["2026-11-01T00:00:00+00:00", "2026-11-01T00:15:00+00:00"]
     assert parsed["dags"]["queue_size"]["fires_by_itself"]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
 
 from mailslice.duty.airflow import notifier, road, spark_step
@@ -13,6 +14,9 @@ from mailslice.duty.airflow.request import duty_params, request_of, who
 from mailslice.duty.airflow.spark_step import SparkStep
 from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
+
+
+ASSET = Asset("told", uri="mailslice://told")
 
 
 def context(run_type="manual", user="alice", **params):
@@ -231,3 +235,53 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
         "notifier email could not speak",
         "queue_cleanup run scheduled__1, task check_plan: <b>no</b>",
     ]
+
+
+def report_with_alerts(**more):
+    alert = {"name": "dead_letters", "value": 50, "limit": 10, "text": "50 messages are in the dead letter queue, more than 10"}
+    new = {**alert, "since": "2026-11-21T12:00:00Z", "told": "2026-11-21T12:00:00Z"}
+    old = {**alert, "name": "consumers", "since": "2026-11-20T12:00:00Z", "told": "2026-11-21T02:00:00Z"}
+    report = {"run": "r1", "dagRun": "scheduled__1", "duty": "queue_size", "queue": "spool", "finished": "2026-11-21T12:00:00Z"}
+    return {**report, "status": "done", "alerts": [new, old], **more}
+
+
+def test_new_alerts_of_a_report_are_told_and_those_that_go_on_are_not(monkeypatch, caplog):
+    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=DutySettings()))
+    notifier.tell_alerts(report_with_alerts())
+    notifier.tell_alerts(report_with_alerts(finished="2026-11-21T12:15:00Z"))
+    notifier.tell_alerts({"run": "r", "duty": "queue_size", "status": "done"})
+    said = [record.message for record in caplog.records if record.name == notifier.__name__]
+    assert said == ["queue_size, queue spool: 50 messages are in the dead letter queue, more than 10 (run r1)"]
+
+
+def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(monkeypatch):
+    report = report_with_alerts(queue=None)
+    message = notifier.message_of_alerts(report, report["alerts"])
+    assert (message["dag"], message["run"], message["queue"]) == ("queue_size", "scheduled__1", None)
+    assert [each["name"] for each in message["alerts"]] == ["dead_letters", "consumers"]
+    assert message["text"].startswith("queue_size: 50 messages")
+    sent = []
+
+    class Hook:
+        def __enter__(self):
+            return SimpleNamespace(send_email_smtp=lambda **mail: sent.append(mail))
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr("airflow.providers.smtp.hooks.smtp.SmtpHook", Hook)
+    settings = DutySettings(notify="email", notify_email="ops@example.org")
+    for told in (message, message_of(failure())):
+        notifier._by_email(told, settings)
+    assert [mail["subject"] for mail in sent] == ["mailslice: queue_size: dead_letters, consumers", "mailslice: queue_cleanup failed"]
+
+
+def test_the_report_task_tells_the_alerts(monkeypatch):
+    told = []
+    monkeypatch.setattr(road, "tell_alerts", told.append)
+    monkeypatch.setattr(road, "get_current_context", lambda: {"outlet_events": {ASSET: SimpleNamespace(extra=None)}})
+    monkeypatch.setattr(road, "failed_steps", lambda *_: [])
+    monkeypatch.setattr(road, "_run", lambda *_: report_with_alerts())
+    task = road._report("queue_size", ASSET, before=[])
+    task.function("spool")
+    assert told == [report_with_alerts()]

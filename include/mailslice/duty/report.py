@@ -42,6 +42,7 @@ def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> R
         "seconds": {},
         "artifacts": folder.uri,
         "dataDocs": None,
+        "alerts": [],
     }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from mailslice.duty import alerts, metrics
 from mailslice.duty import report as reports
 from mailslice.duty.artifacts import RunFolder, artifacts, iso
 from mailslice.duty.context import FILES, StepContext
@@ -108,12 +109,22 @@ def _finish(run: _Run, found: dict[str, Any], times: dict[str, Any]) -> dict[str
     if failure := run.folder.read_json(FAILURE):
         # Airflow runs the report whatever happened: a step that raised stays the last word, until a retry of it got through.
         report |= {"status": failure["status"], "message": failure["message"]}
-    report["finished"] = iso(run.clock())
+    before = next((each for each in run.ledger.list(run.request.duty, run.request.queue, 5) if each["run"] != run.request.run and each["finished"]), {})
+    _end(run, report, before.get("alerts") or ())
     run.folder.write_json(FILES["report"], report)
     run.ledger.write(report)
     kept = run.ledger.kept_runs(run.request.queue)
     prune_sometimes(run.folder.artifacts, run.request.duty, run.request.queue, run.clock(), run.settings.duty.retention, keep=kept)
     return report
+
+
+def _end(run: _Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Put the end into the report, and what a person must hear of (`earlier`: the alerts of the report before); publish both for Prometheus."""
+    now = run.clock()
+    found = alerts.readings(report, run.settings.alert, now)
+    report |= {"finished": iso(now), "alerts": alerts.alerts(found, earlier, now, run.settings.alert.repeat)}
+    with suppress(MailsliceError, OSError):
+        run.folder.artifacts.write(metrics.file_of(run.request.duty, report["queue"]), metrics.prometheus_text(report, found))
 
 
 def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any]) -> None:
@@ -124,7 +135,8 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
     with suppress(Exception):
         run.folder.write_json(FAILURE, {"step": step, "status": status, "message": f"{step}: {text}"})
     with suppress(Exception):
-        report = _so_far(run, times, {"status": status, "message": f"{step}: {text}", "finished": iso(run.clock())})
+        report = _so_far(run, times, {"status": status, "message": f"{step}: {text}"})
+        _end(run, report)
         report["seconds"] = {**report["seconds"], step: times["seconds"]}
         with suppress(Exception):
             run.folder.write_json(FILES["report"], report)

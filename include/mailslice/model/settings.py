@@ -180,6 +180,17 @@ class QueueSettings(_Group):
         return ViewConfiguration(self.slice_window, self.bucket_count, self.browse_start_pace)
 
 
+class StuckMode(StrEnum):
+    """What stuck_mails does with a mail whose holder hangs."""
+
+    SHADOW = "shadow"
+    """Write down what would be done."""
+    CLOSE = "close"
+    """Quarantine and deleted mark: it is never sent twice, and a person decides."""
+    RECOVER = "recover"
+    """By its stage marks: give it to another, fail it, or complete it."""
+
+
 class DutySettings(_Group):
     """Where duties keep what they write, and for how long."""
 
@@ -194,6 +205,10 @@ class DutySettings(_Group):
     nodetool: str = Field(
         "", description="nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`"
     )
+    stuck_mode: StuckMode = Field(StuckMode.CLOSE, description="of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS")
+    stuck_factor: float = Field(10.0, ge=1, le=1000, description="a mail is stuck when it is held for longer than so many times the p99 of its queue")
+    stuck_at_least: Duration = Field(timedelta(minutes=10), gt=timedelta(0), description="and for at least this long")
+    stuck_alert_from: int = Field(10, ge=1, description="so many decisions in one run are unusual, and the report says so")
     notify: str = Field("log", description="notifiers of failed runs, comma-separated: log, email, webhook")
     notify_email: Words = Field((), description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default")
     notify_webhook: SecretStr | None = Field(None, description="URL of the webhook notifier: it gets one JSON object by POST; http or https")
@@ -224,6 +239,23 @@ class GcSettings(_Group):
     sources: str = Field(
         "", description="more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace when none is named); text, or collections"
     )
+    volatile_sources: Words = Field(
+        (), description="sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4 where James cleans it; no gate for them"
+    )
+
+
+class AlertSettings(_Group):
+    """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says it, too."""
+
+    browse_lag: Duration = Field(timedelta(days=3), description="now less browseStart; 0s = never")
+    content_lag: Duration = Field(timedelta(days=7), description="now less contentStart; 0s = never")
+    oldest_mail: Duration = Field(timedelta(days=1), description="age of the oldest live mail; 0s = never")
+    dead_letters: int = Field(10, ge=0, description="more messages than that in a dead letter queue")
+    consumers: int = Field(1, ge=0, description="fewer consumers than that on a work queue; 0 = never")
+    lost: int = Field(0, ge=0, description="more lost mails than that in an audit")
+    bare: int = Field(0, ge=0, description="more mails without content than that in an audit")
+    zombies: int = Field(0, ge=0, description="more mails than that which one run of stuck_mails had to decide about")
+    repeat: Duration = Field(timedelta(days=1), description="an alert that goes on is told again after this long")
 
 
 class SmtpInSettings(_Group):
@@ -269,7 +301,7 @@ class WorkerSettings(_Group):
     health_port: int = Field(0, ge=0, le=65535, description="port of /livez and /metrics; 0 = off")
     memory_budget_mib: int = Field(96, ge=8, description="content in flight, MiB, a process")
     record_every: Duration = Field(
-        timedelta(seconds=3), le=timedelta(minutes=5), description="between two records of what a process holds, which stuck_mails needs; 0s = no record"
+        timedelta(seconds=3), le=timedelta(minutes=1), description="between two records of what a process holds, which stuck_mails needs; 0s = no record"
     )
     maildir: Path | None = Field(None, description="folder of the Maildir handler")
     bounce_queue: str | None = Field(
@@ -285,6 +317,7 @@ _GROUPS: dict[str, type[_Group]] = {
     "blob": BlobSettings,
     "queue": QueueSettings,
     "duty": DutySettings,
+    "alert": AlertSettings,
     "gc": GcSettings,
     "smtp_in": SmtpInSettings,
     "relay": RelaySettings,
@@ -304,6 +337,7 @@ class Settings(_Group):
     blob: BlobSettings = BlobSettings()
     queue: QueueSettings = QueueSettings()
     duty: DutySettings = DutySettings()
+    alert: AlertSettings = AlertSettings()
     gc: GcSettings = GcSettings()
     smtp_in: SmtpInSettings = SmtpInSettings()
     relay: RelaySettings = RelaySettings()

@@ -23,7 +23,7 @@ from mailslice.spark.plan_files import Digest, digest_of
 from mailslice.spark.session import slots
 from mailslice.spark.slices import instant, millis
 from mailslice.stores import Stores
-from mailslice.stores.rabbitmq.management import seen_empty
+from mailslice.stores.rabbitmq.management import Depth, seen_empty
 
 APART = timedelta(seconds=15)
 """Between two looks at the broker: its figures are up to 10 s late (reference/rabbitmq.md)."""
@@ -43,7 +43,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     slices, buckets = slices_to_measure(stores, context, view, now)
     measure = Measure(context.settings, context.queue, buckets, start.value if start else None, now)
     found = sorted(measure.in_spark(context.spark(), slices, slots(context.spark()) * 4) if slices else [], key=lambda each: each.slice_ms)
-    nodes, letters = _nodes(stores), _dead_letters(context)
+    nodes, letters, work = _nodes(stores), _dead_letters(context), _depth(context, RabbitNames(context.queue).work_queue)
     facts = _facts(found, view, now=now, browse=start.value if start else None, nodes=nodes, letters=letters)
     oldest = min((each.oldest_ms for each in found if each.oldest_ms >= 0), default=None)
     seen = _second_pass(context, first, sleep)
@@ -62,6 +62,9 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         "fullest": {"slice": iso(facts.fullest_slice), "mails": facts.fullest},
         "shape": total_shape(found).top(params.domains),
         "deadLetters": letters,
+        "ready": work.ready if work else None,
+        "unacknowledged": work.unacknowledged if work else None,
+        "consumers": work.consumers if work else None,
         "lastSeenEmpty": iso(seen[0] if seen else last.first_pass if last else None),
         "passes": [iso(each) for each in seen] if seen else None,
         "window": whole_seconds(view.window),
@@ -137,11 +140,16 @@ def _second_pass(context: StepContext, first: datetime | None, sleep: Callable[[
 
 def _dead_letters(context: StepContext) -> int | None:
     """Messages in the dead letter queue; None when nobody could say."""
+    depth = _depth(context, RabbitNames(context.queue).dead_letter_queue)
+    return depth.total if depth is not None else None
+
+
+def _depth(context: StepContext, name: str) -> Depth | None:
+    """What the broker says of one of its queues; None when it cannot be asked: a size does not need it."""
     try:
-        depth = context.stores.management.depth(RabbitNames(context.queue).dead_letter_queue)
+        return context.stores.management.depth(name)
     except MailsliceError:
         return None
-    return depth.total if depth is not None else None
 
 
 def _nodes(stores: Stores) -> int:

@@ -11,7 +11,7 @@ from mailslice.duty.report import DONE, DRY_RUN
 _SLICES = 500
 _MEASURED = (
     *("measuredAt", "size", "live", "dead", "unproven", "oldest", "oldestAgeSeconds", "browseStart", "contentStart", "fullest", "shape"),
-    *("deadLetters", "lastSeenEmpty", "window", "buckets", "nodes", "advice", "planDigest"),
+    *("deadLetters", "ready", "unacknowledged", "consumers", "lastSeenEmpty", "window", "buckets", "nodes", "advice", "planDigest"),
 )
 
 

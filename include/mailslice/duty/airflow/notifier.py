@@ -1,4 +1,4 @@
-"""Tells people when a duty's run failed or is late: in the log, by email, by webhook.
+"""Tells people when a duty's run failed or is late, or found what goes over a limit (MAILSLICE_ALERT_...): in the log, by email, by webhook.
 
 `MAILSLICE_DUTY_NOTIFY` chooses; email goes through Airflow's connection `smtp_default` to MAILSLICE_DUTY_NOTIFY_EMAIL, the webhook gets one JSON
 object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. A channel that fails is logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseNotifier
 
+from mailslice.duty.alerts import news
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
 
@@ -29,13 +30,7 @@ class DutyNotifier(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         """Speak on every channel of the settings."""
-        settings = load_settings().duty
-        message = message_of(context)
-        for channel in channels(settings):
-            try:
-                _SPEAK[channel](message, settings)
-            except Exception:
-                log.exception("notifier %s could not speak", channel)
+        speak(message_of(context))
 
     async def async_notify(self, context: Any) -> None:
         """The same, from the triggerer, whose loop must not wait for a mail server."""
@@ -44,20 +39,37 @@ class DutyNotifier(BaseNotifier):
         await asyncio.to_thread(self.notify, context)
 
 
-def _to_log(message: dict[str, Any], _settings: DutySettings) -> None:
+def speak(message: Mapping[str, Any]) -> None:
+    """Tell the message (its `text` is for people) on every channel of the settings. One that fails is logged and stops no other."""
+    settings = load_settings().duty
+    for channel in channels(settings):
+        try:
+            _SPEAK[channel](message, settings)
+        except Exception:
+            log.exception("notifier %s could not speak", channel)
+
+
+def tell_alerts(report: Mapping[str, Any]) -> None:
+    """Tell the alerts that this report is the one to tell; nothing when there are none."""
+    if found := news(report):
+        speak(message_of_alerts(report, found))
+
+
+def _to_log(message: Mapping[str, Any], _settings: DutySettings) -> None:
     log.error("%s", message["text"])
 
 
-def _by_email(message: dict[str, Any], settings: DutySettings) -> None:
+def _by_email(message: Mapping[str, Any], settings: DutySettings) -> None:
     from airflow.providers.smtp.hooks.smtp import SmtpHook
 
+    subject = f"{message['dag']}: {', '.join(each['name'] for each in message['alerts'])}" if "alerts" in message else f"{message['dag']} failed"
     with SmtpHook() as hook:
-        hook.send_email_smtp(to=list(settings.notify_email), subject=f"mailslice: {message['dag']} failed", html_content=f"<p>{escape(message['text'])}</p>")
+        hook.send_email_smtp(to=list(settings.notify_email), subject=f"mailslice: {subject}", html_content=f"<p>{escape(message['text'])}</p>")
 
 
-def _by_webhook(message: dict[str, Any], settings: DutySettings) -> None:
+def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
     url = settings.notify_webhook.get_secret_value() if settings.notify_webhook else ""
-    request = Request(url, data=json.dumps(message).encode(), headers={"Content-Type": "application/json"}, method="POST")  # noqa: S310 - http(s): the setting
+    request = Request(url, data=json.dumps(dict(message)).encode(), headers={"Content-Type": "application/json"}, method="POST")  # noqa: S310 - http(s): the setting
     with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
         pass
 
@@ -88,6 +100,14 @@ def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
     reason = "deadline missed" if context.get("deadline") else str(context.get("exception") or context.get("reason") or "failed")
     text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
     return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
+
+
+def message_of_alerts(report: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
+    subject = f"{report['duty']}, queue {report['queue']}" if report.get("queue") else str(report["duty"])
+    text = f"{subject}: {'; '.join(str(each['text']) for each in found)} (run {report['run']})"
+    about = {"dag": report["duty"], "run": report.get("dagRun") or report["run"], "task": "report", "reason": "alerts", "text": text}
+    return {**about, "queue": report.get("queue"), "alerts": [dict(each) for each in found]}
 
 
 def _of(thing: Any, name: str) -> str | None:

@@ -25,9 +25,11 @@ from airflow.sdk import (
     task,
     task_group,
 )
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from mailslice.duty.airflow.notifier import DutyNotifier
+from mailslice.duty.airflow.notifier import DutyNotifier, tell_alerts
 from mailslice.duty.airflow.request import QUEUES, request_of
 from mailslice.duty.airflow.spark_step import DRY_RUN, SparkStep, about
 from mailslice.duty.airflow.timetable import BackfillOnly
@@ -56,11 +58,12 @@ def schedule_of(cron: str) -> Any:
     return (BackfillOnly if quiet else CronDataIntervalTimetable)(cron, timezone="UTC")
 
 
-def dag_arguments(*, tags: list[Tag], timeout: timedelta) -> dict[str, Any]:
+def dag_arguments(*, tags: list[Tag], timeout: timedelta, deadline: timedelta | None = None) -> dict[str, Any]:
     """What every duty's DAG has in common: one run at a time, no catch-up, time-outs, retries for stores that are away, the notifier.
 
-    `timeout` is of the whole run; a step has half of it.
+    `timeout` is of the whole run; a step has half of it. A run that has not ended `deadline` after it was queued is told of, and goes on.
     """
+    late = DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=deadline, callback=AsyncCallback(DutyNotifier)) if deadline else None
     return {
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,
@@ -69,6 +72,7 @@ def dag_arguments(*, tags: list[Tag], timeout: timedelta) -> dict[str, Any]:
         "tags": [tag.value for tag in tags],
         "render_template_as_native_obj": False,
         "on_failure_callback": DutyNotifier(),
+        "deadline": late,
         "default_args": {
             "owner": "mailslice",
             "retries": 3,
@@ -141,6 +145,7 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
         context = get_current_context()
         failed = failed_steps(context, before)
         written = (_recorded(context, duty, queue) if failed else None) or _run(duty, "report", queue)
+        tell_alerts(written)
         told = {name: written.get(name) for name in ("run", "status", "planned", "applied", "failed")}
         context["outlet_events"][asset].extra = {"duty": duty, "queue": queue, **told}
         if failed or written["status"] in BAD:

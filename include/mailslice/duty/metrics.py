@@ -1,0 +1,41 @@
+"""The last run of each duty as Prometheus text, for the text file collector: one file a duty and queue, replaced whole, also when there was nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from mailslice.duty.alerts import Reading
+
+FOLDER = "metrics"
+
+
+def file_of(duty: str, queue: str | None) -> str:
+    """The file of a duty below the artifacts location; `queue` None for a duty that is not about one."""
+    subject = f"-{quote(queue, safe='').replace('.', '%2E')}" if queue else ""
+    return f"{FOLDER}/mailslice-duty-{duty}{subject}.prom"
+
+
+def prometheus_text(report: Mapping[str, Any], found: Iterable[Reading]) -> bytes:
+    """When it ended, what it did, and every figure that has a limit, with 1 for those that fire."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    registry = CollectorRegistry()
+    labels = {"duty": report["duty"], "queue": report["queue"] or ""}
+
+    def gauge(name: str, text: str, value: float, **more: str) -> None:
+        known = gauges.get(name) or Gauge(f"mailslice_{name}", text, [*labels, *more], registry=registry)
+        gauges[name] = known
+        known.labels(**labels, **more).set(value)
+
+    gauges: dict[str, Gauge] = {}
+    gauge("duty_finished_timestamp_seconds", "When the last run ended", datetime.fromisoformat(report["finished"]).timestamp())
+    for name in ("planned", "applied", "skipped", "failed"):
+        gauge("duty_items", "Items of the last run", report.get(name) or 0, outcome=name)
+    for reading in found:
+        gauge("alert", "1 when a figure is over its limit (MAILSLICE_ALERT_...)", int(reading.firing), alert=reading.name)
+        gauge("alert_value", "The figure; seconds where it is a time", reading.value, alert=reading.name)
+        gauge("alert_limit", "Its limit", reading.limit, alert=reading.name)
+    return generate_latest(registry)
