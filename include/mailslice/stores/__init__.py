@@ -10,7 +10,7 @@ from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
     from mailslice.stores.blobs.admin import AdminBlobs
-    from mailslice.stores.cassandra.own import OwnTables, SliceStatistic
+    from mailslice.stores.cassandra.own import DeadLetterNotes, OwnTables, SliceStatistic
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables
     from mailslice.stores.rabbitmq.management import Management
@@ -35,7 +35,7 @@ class Stores:
     def close(self) -> None:
         """Close what was opened. May be called twice."""
         session = self.__dict__.pop("cassandra", None)
-        for name in ("tables", "own"):
+        for name in ("tables", "own", "dead_letter_notes"):
             self.__dict__.pop(name, None)
         if session is not None:
             session.close()
@@ -60,6 +60,13 @@ class Stores:
         from mailslice.stores.cassandra.own import own_tables
 
         return own_tables(self.cassandra, self.settings)
+
+    @cached_property
+    def dead_letter_notes(self) -> DeadLetterNotes:
+        """Why workers dead-lettered mails: that table alone, created when missing."""
+        from mailslice.stores.cassandra.own import dead_letter_notes
+
+        return dead_letter_notes(self.cassandra, self.settings)
 
     def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:
         """What cleanups remember of the queue's closed slices; nothing where no own table was made yet (reading makes none)."""

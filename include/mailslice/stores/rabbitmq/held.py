@@ -15,17 +15,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
 from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.names import ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
+from mailslice.stores.rabbitmq.publisher import james_properties
 
 MOST = 65_535
 """The greatest prefetch AMQP can say. 0 is unlimited on classic queues, but 2,000 on quorum queues."""
-_QUIET_SECONDS = 1.0
+QUIET_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0
+_DEAF_SECONDS = 1.0
 _NOT_FOUND, _IN_USE = 404, 403
 
 
@@ -47,19 +50,33 @@ class Held:
         self._channel = channel
         self._name = name
         self._arrived: deque[HeldMessage] = deque()
+        self._publishing: BlockingChannel | None = None
+        self._listened = time.monotonic()
 
-    def messages(self, most: int = MOST) -> Iterator[HeldMessage]:
-        """The messages from the head on, at most `most`, until nothing comes for a second. What arrives meanwhile may be among them."""
+    def messages(self, most: int = MOST, quiet: float = QUIET_SECONDS) -> Iterator[HeldMessage]:
+        """The messages from the head on, at most `most`, until nothing is ready and nothing came for `quiet` seconds.
+
+        What arrives meanwhile may be among them. Ends too when something is ready and does not come for QUIET_SECONDS: `left` tells.
+        """
         given = 0
-        quiet_since = time.monotonic()
         while given < most:
-            while not self._arrived:
-                if time.monotonic() - quiet_since > _QUIET_SECONDS:
-                    return
-                self._connection.process_data_events(time_limit=0.2)
+            if not self._arrived and not self._more(quiet):
+                return
+            if time.monotonic() - self._listened > _DEAF_SECONDS:
+                self._listen(0)
             given += 1
             yield self._arrived.popleft()
-            quiet_since = time.monotonic()
+
+    def _more(self, quiet: float) -> bool:
+        """Wait for the next message; whether one came."""
+        since = time.monotonic()
+        while not self._arrived:
+            self._listen(min(0.2, quiet))
+            waited = time.monotonic() - since
+            if not self._arrived and waited >= quiet and (waited >= QUIET_SECONDS or not self.left()):
+                self._listen(min(0.1, quiet))
+                break
+        return bool(self._arrived)
 
     def left(self) -> int:
         """How many more messages are ready in the queue: they were not given."""
@@ -69,9 +86,30 @@ class Held:
         """The queue forgets the message."""
         self._channel.basic_ack(message.tag)
 
+    def publish(self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+        """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
+
+        Raises StoreUnavailable when it was refused or routed to no queue: an error is not "not sent". On this connection, not on one of its own:
+        a broker with an alarm then delays the acks, too, which come after publishes anyway.
+        """
+        if self._publishing is None:
+            self._publishing = self._connection.channel()
+            self._publishing.confirm_delivery()
+        try:
+            self._publishing.basic_publish(exchange, ROUTING_KEY, body, james_properties(headers, timestamp), mandatory=True)
+        except UnroutableError as error:
+            raise StoreUnavailable(f"RabbitMQ: exchange {exchange!r} has no queue bound") from error
+        except NackError as error:
+            raise StoreUnavailable(f"RabbitMQ refused a message for exchange {exchange!r}") from error
+
     def sleep(self, seconds: float) -> None:
         """Wait, and let the connection live."""
         self._connection.sleep(max(0.0, seconds))
+
+    def _listen(self, seconds: float) -> None:
+        """Take what the broker has sent, heartbeats too."""
+        self._connection.process_data_events(time_limit=seconds)
+        self._listened = time.monotonic()
 
     def _consume(self, most: int) -> None:
         self._channel.basic_qos(prefetch_count=min(most, MOST))

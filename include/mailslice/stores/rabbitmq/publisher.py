@@ -22,6 +22,17 @@ from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, me
 from mailslice.stores.rabbitmq.link import Link
 
 
+def james_properties(headers: Mapping[str, Any], timestamp: datetime | None) -> BasicProperties:
+    """The properties with which James publishes; `headers` come on top of its own."""
+    return BasicProperties(
+        content_type="text/plain",
+        delivery_mode=2,
+        priority=0,
+        timestamp=int(timestamp.timestamp()) if timestamp else None,
+        headers={HEADER_DEAD_LETTER_ROUTING_KEY: "", **headers},
+    )
+
+
 @dataclass(slots=True)
 class _Pending:
     """One publish without its confirm."""
@@ -48,13 +59,7 @@ class Publisher:
 
         Raises StoreUnavailable: not confirmed in time, refused, or routed to no queue.
         """
-        properties = BasicProperties(
-            content_type="text/plain",
-            delivery_mode=2,
-            priority=0,
-            timestamp=int(timestamp.timestamp()) if timestamp else None,
-            headers={HEADER_DEAD_LETTER_ROUTING_KEY: "", **headers},
-        )
+        properties = james_properties(headers, timestamp)
         try:
             async with asyncio.timeout(self._seconds):
                 link = self._link if self._link is not None and self._link.is_open else await self._connected()

@@ -10,6 +10,7 @@ from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of
 from mailslice.stores.cassandra.own.decisions import DECISIONS_TABLE, DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
+from mailslice.stores.cassandra.own.letters import DEAD_LETTER_NOTES_TABLE, DeadLetterNote, DeadLetterNotes
 from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
 from mailslice.stores.cassandra.own.mail_stages import MAIL_STAGES_TABLE, MailStages
 from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMark, PendingMarks
@@ -21,6 +22,8 @@ from mailslice.stores.cassandra.own.worker_records import WORKER_RECORDS_TABLE, 
 from mailslice.stores.cassandra.session import CassandraSession
 
 __all__ = [
+    "DeadLetterNote",
+    "DeadLetterNotes",
     "DecisionRow",
     "Decisions",
     "DelayedMail",
@@ -41,6 +44,7 @@ __all__ = [
     "SliceStatistics",
     "WorkerRecord",
     "WorkerRecords",
+    "dead_letter_notes",
     "own_tables",
     "worker_records",
 ]
@@ -52,6 +56,7 @@ TABLES = {
     "queue_samples": QUEUE_SAMPLES_TABLE,
     "pending_marks": PENDING_MARKS_TABLE,
     "slice_statistics": SLICE_STATISTICS_TABLE,
+    "dead_letter_notes": DEAD_LETTER_NOTES_TABLE,
     "worker_records": WORKER_RECORDS_TABLE,
     "quarantine": QUARANTINE_TABLE,
     "decisions": DECISIONS_TABLE,
@@ -69,6 +74,7 @@ class OwnTables:
     queue_samples: QueueSamples
     pending_marks: PendingMarks
     slice_statistics: SliceStatistics
+    dead_letter_notes: DeadLetterNotes
     mail_stages: MailStages
     worker_records: WorkerRecords
     quarantine: QuarantineTable
@@ -88,6 +94,7 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
         QueueSamples(session, keyspace),
         PendingMarks(session, keyspace),
         SliceStatistics(session, keyspace),
+        DeadLetterNotes(session, keyspace),
         MailStages(session, keyspace),
         WorkerRecords(session, keyspace),
         QuarantineTable(session, keyspace),
@@ -99,6 +106,12 @@ def worker_records(session: CassandraSession, settings: Settings) -> WorkerRecor
     """That table alone, created when missing: a worker needs no other, and need not wait for the making of all."""
     wanted = {WorkerRecords.TABLE: TABLES[WorkerRecords.TABLE]}
     return WorkerRecords(session, _created(session, settings, wanted))
+
+
+def dead_letter_notes(session: CassandraSession, settings: Settings) -> DeadLetterNotes:
+    """That table alone, created when missing: a worker that dead-letters makes no other."""
+    wanted = {DeadLetterNotes.TABLE: TABLES[DeadLetterNotes.TABLE]}
+    return DeadLetterNotes(session, _created(session, settings, wanted))
 
 
 def _created(session: CassandraSession, settings: Settings, wanted: Mapping[str, str]) -> str:

@@ -1,0 +1,56 @@
+"""### Looks after the dead letters of every mail queue, hourly
+
+Says why each letter died (bad JSON, missing blob, rejected by a handler, delivery limit, expired), how old they are, and shows a sample. Drops the letters of
+mails that are deleted already, exports what is no mail to a file before it goes, and, when asked, puts letters back into their queue.
+
+**Steps, for each queue by itself**
+
+| task | what it does | changes |
+|---|---|---|
+| `plan_letters` | looks at up to 65,535 letters by holding them for a moment, reads marks, notes and rows, and writes down what becomes of each | nothing |
+| `check_plan` | Great Expectations: every letter once, none redriven twice or too often, none unasked; a failing one ends the run | nothing |
+| `apply_letters` | holds the queue again, proves each planned letter once more, and only then acts; all others go back | dead letter queue, work queue, artifacts |
+| `verify` | looks again: what was dealt with has left, every export is there byte for byte | nothing |
+| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+
+**Dangers.** A look gives everything back, also when it is killed; a classic queue keeps its order, a quorum queue puts what was looked at to its back, and one
+with a delivery limit is refused, because each look would use it up. A redriven mail is delivered again: no redrive happens without `redrive`, of a mail at
+most `most_redrives` times, never of a mail that is deleted, delayed, without content, or without a row (`force_cleaned` overrides the last). A kill between
+publish and acknowledgement leaves the letter beside its copy: whichever comes second is dropped once the mail is done.
+
+**Params.** `queues`: names, none = all. `redrive`, `limit`, `rate`. `cause`, `name`, `sender`, `older_than`: which letters. `most_redrives`, `force_cleaned`,
+`look_at`. `intensity`: share of the rate that is set. `dry_run`: plan, check and report, change nothing. `reason`: kept in the ledger.
+
+**Needs** RabbitMQ's management API, and no other consumer on the dead letter queue. Exports are below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.
+
+**Example**
+
+```
+airflow dags trigger dead_letters --conf '{"queues": ["spool"], "redrive": true, "cause": "missing blob", "reason": "S3 was restored"}'
+mailslice duty run dead_letters --queue spool --redrive --cause expired --limit 100 --dry-run
+```
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Asset, dag
+
+from mailslice.duty.airflow.forms import form_of
+from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues, schedule_of
+
+LOOKED_AFTER = Asset("dead_letters", uri="mailslice://queue/dead-letters")
+
+
+@dag(
+    dag_id="dead_letters",
+    doc_md=__doc__,
+    params=form_of("dead_letters"),
+    schedule=schedule_of("25 * * * *"),
+    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(minutes=50)),
+)
+def dead_letters() -> None:
+    """Plan, check, apply, verify, report: for each queue."""
+    five_steps("dead_letters", "letters", LOOKED_AFTER, plan_in_spark=False, apply_in_spark=False).expand(queue=list_queues())
+
+
+dead_letters()

@@ -1,0 +1,178 @@
+"""Step 3: do what the plan lists, and nothing else: hold the queue again, prove each planned letter again, act, acknowledge. All others go back.
+
+No crash loses a letter. What is redriven is counted, published, confirmed, and only then acknowledged: a kill in between leaves the letter beside its
+copy, and the next run redrives it once more unless the copy was done by then (its mark drops the letter, or the worker's deleted check the copy).
+What is exported is read back before it is acknowledged. What is dropped has its deleted mark in two quorum reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.duties.dead_letters.candidates import Candidates
+from mailslice.duties.dead_letters.check import OLDEST_PLAN
+from mailslice.duties.dead_letters.decide import DEALT_WITH, NO_CONTENT, TOO_OFTEN, WAITING, Action
+from mailslice.duties.dead_letters.export import export_letter
+from mailslice.duties.dead_letters.params import Params
+from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan
+from mailslice.duties.dead_letters.progress import Progress
+from mailslice.duty import crash
+from mailslice.duty.context import StepContext
+from mailslice.duty.lock import Lock, locked
+from mailslice.duty.throttle import Throttle
+from mailslice.model.errors import PlanRefused
+from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
+from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
+from mailslice.stores.rabbitmq.held import Held, HeldMessage, hold
+
+BULKY = ("exports",)
+LONGEST_HOLD = timedelta(minutes=10)
+"""Then everything is given back and held anew: a broker closes a channel on which a message waits for half an hour."""
+_UNSEEN = timedelta(seconds=30)
+_FORGET_EACH = timedelta(seconds=10)
+"""A sample that saw the queue empty says nothing of what is published after it, and figures are 10 s late (reference/rabbitmq.md)."""
+_OF_THE_BROKER = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", HEADER_REASON, HEADER_DELAY_TOKEN})
+UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Apply the plan of this run. Raises PlanRefused when plan or file were changed, or the gate was not passed; StoreUnavailable: run it again."""
+    plan = read_plan(context)
+    _require_gate(context, plan)
+    with locked(context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run) as lock:
+        crash.point("apply:locked")
+        if not plan.acted:
+            return Progress(context, plan, again=False).as_json(left=0)
+        return _Apply(context, plan, lock).run()
+
+
+def _require_gate(context: StepContext, plan: Plan) -> None:
+    check = context.need("check")
+    if not check.get("success") or check.get("planDigest") != plan.digest:
+        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
+    if context.clock() - plan.made_at > OLDEST_PLAN:
+        raise PlanRefused(f"the plan of run {context.request.run} was made at {plan.made_at:%Y-%m-%d %H:%M}: it is over a day old, plan again")
+
+
+@dataclass
+class _Apply:
+    """One apply: the letters that are still to be found, by key."""
+
+    context: StepContext
+    plan: Plan
+    lock: Lock
+    pending: dict[str, list[PlannedLetter]] = field(default_factory=dict)
+    forgotten: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for letter in self.plan.acted:
+            self.pending.setdefault(letter.key, []).append(letter)
+        self.names = RabbitNames(self.context.queue)
+        self.params = self.context.params(Params)
+        self.progress = Progress.begin(self.context, self.plan)
+        self.redriving, self.taking = self._throttles()
+
+    def run(self) -> dict[str, Any]:
+        while not self._hold_once():
+            pass
+        crash.point("apply:after-all")
+        left = sum(map(len, self.pending.values()))
+        if left and not self.context.out_of_time():
+            self.progress.gone(letter for letters in self.pending.values() for letter in letters)
+            left = 0
+        return self.progress.as_json(left)
+
+    def _throttles(self) -> tuple[Throttle, Throttle]:
+        """For publishes, and for messages that are only taken off."""
+        shared = self.context.throttle("rabbitmq")
+        own = [rate for rate in (shared.per_second, self.params.rate) if rate]
+        return replace(shared, per_second=min(own) if own else None), shared
+
+    def _hold_once(self) -> bool:
+        """Go through the queue; whether that was the last time."""
+        began = time.monotonic()
+        with hold(self.context.settings.rabbitmq, self.names.dead_letter_queue) as held:
+            if held is None:
+                return True
+            self.redriving.sleep = self.taking.sleep = held.sleep
+            for position, message in enumerate(held.messages()):
+                letter = letter_of(message, position, self.names.work_queue)
+                if letter.key in self.pending:
+                    if self.context.out_of_time():
+                        return True
+                    self._act(held, message, letter)
+                if not self.pending:
+                    return True
+                if time.monotonic() - began > LONGEST_HOLD.total_seconds():
+                    return False
+        return True
+
+    def _act(self, held: Held, message: HeldMessage, letter: Letter) -> None:
+        waiting = self.pending[letter.key]
+        planned = waiting.pop()
+        if not waiting:
+            del self.pending[letter.key]
+        act = {Action.DROP: self._drop, Action.EXPORT: self._export, Action.REDRIVE: self._redrive}[Action(planned.action)]
+        (self.redriving if planned.action == Action.REDRIVE else self.taking).take()
+        self.lock.check()
+        why = act(held, message, letter)
+        if why is None:
+            held.ack(message)
+            crash.point("apply:after-ack")
+            self.progress.acted(planned)
+        else:
+            self.progress.skip(planned, why)
+
+    def _drop(self, _held: Held, _message: HeldMessage, letter: Letter) -> str | None:
+        marked = letter.enqueue_id is not None and self.context.stores.tables.deleted.is_marked(self.context.queue, letter.enqueue_id)
+        return None if marked else UNMARKED
+
+    def _export(self, _held: Held, message: HeldMessage, letter: Letter) -> str | None:
+        self.progress.exports.append(export_letter(self.context, message, letter.key))
+        crash.point("apply:after-export")
+        return None
+
+    def _redrive(self, held: Held, message: HeldMessage, letter: Letter) -> str | None:
+        (judged,) = judge(self.context.stores, self.context.queue, [letter])
+        why = self._kept(judged)
+        if why is not None or letter.enqueue_id is None:
+            return why or DEALT_WITH
+        self._forget_samples()
+        round_ = judged.redrives + 1
+        self.context.stores.own.dead_letter_notes.count_redrive(self.context.queue, letter.enqueue_id, round_, self.context.clock())
+        crash.point("apply:after-count")
+        if self.context.stores.tables.deleted.is_marked(self.context.queue, letter.enqueue_id):
+            return MARKED
+        held.publish(self.names.exchange, message.body, redrive_headers(message.headers, round_), message.timestamp)
+        crash.point("apply:after-publish")
+        return None
+
+    def _kept(self, judged: Judged) -> str | None:
+        """Why a letter that was to be redriven is kept, by what is true now; None: it goes."""
+        if judged.marked:
+            return MARKED
+        if judged.redrives >= self.params.most_redrives:
+            return TOO_OFTEN
+        now = Candidates(self.context.stores, self.context.queue).standing([judged], self.context.clock())
+        if now.delayed:
+            return WAITING
+        if not now.rows and not self.params.force_cleaned:
+            return DEALT_WITH
+        return None if now.content else NO_CONTENT
+
+    def _forget_samples(self) -> None:
+        """What was seen empty is not any more: no cleanup may take an older sample as proof that this mail's message is gone."""
+        now = self.context.clock()
+        if self.forgotten is None or now - self.forgotten >= _FORGET_EACH:
+            self.context.stores.own.queue_samples.forget(self.context.queue, now + _UNSEEN)
+            self.forgotten = now
+
+
+def redrive_headers(headers: Mapping[str, Any], redrives: int) -> dict[str, Any]:
+    """The letter's headers for its way back: without those that the broker or a dead-lettering wrote, with the round that begins."""
+    kept = {name: value for name, value in headers.items() if name not in _OF_THE_BROKER and not name.startswith(("x-first-death-", "x-last-death-"))}
+    return {**kept, HEADER_REDRIVE_COUNT: redrives}

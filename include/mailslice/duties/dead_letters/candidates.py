@@ -1,0 +1,69 @@
+"""What must be known of a mail before it is redriven: its row, its delayed copy, its content, read at quorum, for candidates alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from mailslice.duties.dead_letters.decide import Standing
+from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.slices import bucket_of, slice_start
+from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.dead_letters import Judged, Letter, content_there
+from mailslice.queue.live import LiveRows
+from mailslice.stores import Stores
+
+
+class Candidates:
+    """Looks mails up in one queue's view, as it is now."""
+
+    def __init__(self, stores: Stores, queue: QueueName) -> None:
+        self._stores = stores
+        self._queue = queue
+
+    def standing(self, found: Sequence[Judged], now: datetime) -> Standing:
+        """How these letters stand. A store that does not answer raises: nothing is concluded from silence."""
+        ids = [each.letter.enqueue_id for each in found if each.letter.enqueue_id is not None]
+        there = content_there(self._stores, (each.letter for each in found if each.content is None))
+        content = {each.letter.key for each in found if each.content} | {key for key, is_there in there.items() if is_there}
+        return Standing(frozenset(self.with_row([each.letter for each in found], now)), frozenset(self.delayed(ids)), frozenset(content))
+
+    def with_row(self, letters: Iterable[Letter], now: datetime) -> set[EnqueueId]:
+        """Those whose row is in the view, not before browseStart: behind it a row without mark proves nothing (James' clear moves the start first).
+
+        First where the letter says that the row is, then everywhere that it can be.
+        """
+        view = shape(ConfigurationGuard(self._stores.tables, self._stores.settings), self._stores.settings)
+        start = self._stores.tables.browse_starts.read(self._queue)
+        first = None if start is None else slice_start(start.value, view.window)
+        wanted = [letter for letter in letters if letter.enqueue_id is not None]
+        named = ((letter.place, letter) for letter in wanted if letter.place is not None and (first is None or letter.place.slice_start >= first))
+        found = self._in(_by_place(named))
+        rest = [letter for letter in wanted if letter.enqueue_id not in found]
+        return found | (self._anywhere(rest, view, now) if rest else set())
+
+    def delayed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:
+        """Those of which a copy waits in a delay level."""
+        rows = ((each, self._stores.own.delayed_mails.read(self._queue, each)) for each in dict.fromkeys(ids))
+        return {each for each, row in rows if row is not None and not row.published}
+
+    def _anywhere(self, letters: Sequence[Letter], view: Shape, now: datetime) -> set[EnqueueId]:
+        by_bucket: dict[int, list[EnqueueId]] = {}
+        for letter in letters:
+            for bucket in {bucket_of(letter.name or "", count) for count in view.bucket_counts}:
+                if letter.enqueue_id is not None:
+                    by_bucket.setdefault(bucket, []).append(letter.enqueue_id)
+        places = LiveRows(self._stores.tables, self._queue, view).places(now, by_bucket)
+        return self._in((place, by_bucket[place.bucket]) for place in places)
+
+    def _in(self, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]]) -> set[EnqueueId]:
+        looked = list(wanted)
+        return {row.enqueue_id for table in self._stores.tables.existing for _, page in table.some_ids(self._queue, looked) for row in page}
+
+
+def _by_place(named: Iterable[tuple[Place, Letter]]) -> list[tuple[Place, list[EnqueueId]]]:
+    found: dict[Place, list[EnqueueId]] = {}
+    for place, letter in named:
+        if letter.enqueue_id is not None:
+            found.setdefault(place, []).append(letter.enqueue_id)
+    return list(found.items())

@@ -1,0 +1,40 @@
+"""Undecodable letters, kept as files before they leave the queue: body and headers below `dead-letters/QUEUE/`, named by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from urllib.parse import quote
+
+from mailslice.duty.artifacts import Artifacts, iso, plain
+from mailslice.duty.context import StepContext
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores.rabbitmq.held import HeldMessage
+
+
+def folder_of(queue: str) -> str:
+    """Where exports of a queue are, relative to the artifacts location: not in a run's folder, which is pruned."""
+    return f"dead-letters/{quote(queue, safe='').replace('.', '%2E')}"
+
+
+def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
+    """Write body and headers, and read the body back; the file's name. Written again it is the same file: a crash before the ack leaves no second one."""
+    place, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
+    name = f"{folder_of(context.queue)}/{digest[:32]}.body"
+    told = {"key": key, "sha256": digest, "run": context.request.run, "queue": context.queue, "timestamp": iso(message.timestamp), "headers": message.headers}
+    place.write(name, message.body)
+    place.write(f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json", json.dumps(told, default=_text, indent=1).encode() + b"\n")
+    if not is_exported(place, name):
+        raise StoreUnavailable(f"the export {place.uri(name)} does not read back as it was written: its letter stays")
+    return name
+
+
+def is_exported(place: Artifacts, name: str) -> bool:
+    """Whether the file is there and holds what its name says."""
+    data = place.read(name)
+    return data is not None and hashlib.sha256(data).hexdigest().startswith(name.rpartition("/")[2].partition(".")[0])
+
+
+def _text(value: object) -> object:
+    """Headers hold times, bytes and whatever else AMQP has."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else plain(value)

@@ -1,0 +1,57 @@
+"""What a run of dead_letters can be told."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from mailslice.codec.addresses import NULL_SENDER, checked_sender
+from mailslice.duty.params import DutyParams
+from mailslice.model.errors import BadInput
+from mailslice.model.settings import Duration
+from mailslice.queue.dead_letters import Cause
+from mailslice.stores.rabbitmq.held import MOST
+
+
+class Params(DutyParams):
+    """Params of dead_letters."""
+
+    redrive: bool = Field(False, description="put letters back into the queue; without it none is")
+    limit: int = Field(1000, ge=1, le=MOST, description="letters redriven in one run, at most; the oldest first")
+    cause: Cause | None = Field(None, description="redrive only those that died of this")
+    name: str | None = Field(None, description="redrive only mails of this name")
+    sender: str | None = Field(None, description="redrive only mails of this sender; <> is the null sender")
+    older_than: Duration | None = Field(None, description="redrive only letters that are dead for so long (15m, 1d); never those of unknown age")
+    most_redrives: int = Field(3, ge=1, le=1000, description="a mail that was redriven so often stays a dead letter")
+    force_cleaned: bool = Field(False, description="redrive also mails that have neither a row nor a deleted mark: they were dealt with, and are handled again")
+    rate: int = Field(0, ge=0, description="letters redriven a second, at most; 0 = no limit but the setting's")
+    look_at: int = Field(MOST, ge=1, le=MOST, description="letters that one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile")
+
+    @field_validator("cause", mode="before")
+    @classmethod
+    def _as_people_write_it(cls, value: object) -> object:
+        """`missing-blob` and `Rejected` are as good as the causes' own names."""
+        if not isinstance(value, str) or isinstance(value, Cause):
+            return value
+        wanted = " ".join(value.replace("-", " ").replace("_", " ").casefold().split())
+        return next((cause for cause in Cause if wanted == cause.casefold() or (wanted and cause.startswith(wanted + " by "))), value)
+
+    @field_validator("sender")
+    @classmethod
+    def _an_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            return checked_sender(value, "sender") or NULL_SENDER
+        except BadInput as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _filters_are_of_a_redrive(self) -> Self:
+        given = [field for field in ("cause", "name", "sender", "older_than", "force_cleaned") if getattr(self, field)]
+        if given and not self.redrive:
+            raise ValueError(f"{', '.join(given)} narrow or widen a redrive: give redrive, too (a dry run shows what it would do)")
+        if self.cause is Cause.BAD_JSON:
+            raise ValueError("what is no mail cannot be redriven: it is exported")
+        return self

@@ -1,0 +1,194 @@
+"""The dead letters of a queue: each as the broker holds it, why it died, and whether it may go back.
+
+Why a mail died is in `x-death` (the broker's own), in a header of copies (queues of James 3.5), in the worker's note, or to be seen: a blob is missing.
+James leaves no reason at all: of its rejects only missing content can be told from the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from mailslice.codec import message as codec
+from mailslice.codec.row import instant
+from mailslice.model.errors import Undecodable
+from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
+from mailslice.model.names import HEADER_BUCKET, HEADER_REASON, HEADER_REDRIVE_COUNT, HEADER_SLICE, RabbitNames
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import DeadLetterNote
+from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
+
+_CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
+"""How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt with."""
+_CLOCKS_DIFFER = timedelta(minutes=10)
+_PROBES = 16
+_QUIET_SECONDS = 0.2
+"""A look is no proof: what comes a moment later is seen by the next one."""
+
+
+class Cause(StrEnum):
+    """Why a message became a dead letter."""
+
+    BAD_JSON = "bad JSON"
+    MISSING_BLOB = "missing blob"
+    REJECTED = "rejected by a handler"
+    DELIVERY_LIMIT = "delivery limit"
+    EXPIRED = "expired"
+    CLEANED = "cleaned"
+    OTHER = "other"
+
+
+_OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter, without its body. `position` counts from the head of the queue, `size` is bytes of the body.
+
+    `key` names the letter from one look to the next: its content, its death and its round. Two letters that are alike in all have one key.
+    `enqueue_id` and what follows are None when the body is no mail; `problem` says why then. `redrives` is by its header.
+    """
+
+    position: int
+    key: str
+    died_at: datetime | None
+    death: str | None
+    reason: str | None
+    redrives: int
+    size: int
+    problem: str | None = None
+    enqueue_id: EnqueueId | None = None
+    name: str | None = None
+    sender: str | None = None
+    blobs: tuple[BlobId, BlobId] | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A letter with its cause. `redrives` by header and note, the greater; `content` None where nobody looked. `died_at` may be the note's."""
+
+    letter: Letter
+    cause: Cause
+    reason: str | None
+    died_at: datetime | None
+    redrives: int
+    marked: bool
+    content: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look saw, head first. `unseen` letters lie behind them; `exists` is False where the queue has no dead letter queue (James 3.5)."""
+
+    letters: tuple[Letter, ...]
+    unseen: int
+    exists: bool
+
+
+def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
+    """Hold the dead letter queue for a moment and give everything back (`stores.rabbitmq.held`): a kill at any moment loses nothing.
+
+    Raises StoreUnavailable when somebody else consumes it, Refused for a queue that a look would harm.
+    """
+    names = RabbitNames(queue)
+    with hold(stores.settings.rabbitmq, names.dead_letter_queue, most) as held:
+        if held is None:
+            return Look((), 0, exists=False)
+        letters = tuple(letter_of(message, position, names.work_queue) for position, message in enumerate(held.messages(most, _QUIET_SECONDS)))
+        return Look(letters, held.left(), exists=True)
+
+
+def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
+    """What a message says of itself. Headers are whatever a client has sent: nothing of them is believed to have its right form."""
+    death = _death(message.headers, work_queue)
+    when, why, reason = death.get("time"), death.get("reason"), message.headers.get(HEADER_REASON)
+    redrives = message.headers.get(HEADER_REDRIVE_COUNT)
+    common: dict[str, Any] = {
+        "position": position,
+        "key": _key(message, death),
+        "died_at": instant(when) if isinstance(when, datetime) else None,
+        "death": str(why) if why is not None else None,
+        "reason": reason if isinstance(reason, str) else None,
+        "redrives": redrives if isinstance(redrives, int) and redrives > 0 else 0,
+        "size": len(message.body),
+    }
+    try:
+        item = codec.decode(message.body)
+    except Undecodable as error:
+        return Letter(**common, problem=str(error))
+    mail = item.mail
+    blobs = (item.header_blob_id, item.body_blob_id)
+    return Letter(**common, enqueue_id=item.enqueue_id, name=mail.name, sender=mail.sender, blobs=blobs, place=_place(message.headers))
+
+
+def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[Judged]:
+    """The cause of each letter, in their order. Reads marks and notes, and looks for the content of those that say nothing themselves.
+
+    A store that does not answer raises: an unread mark is not a missing one.
+    """
+    ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
+    notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
+    marked = stores.tables.deleted.marked(queue, ids) if ids else set()
+    asked = [letter for letter in letters if letter.enqueue_id not in marked and letter.death not in _OF_THE_BROKER]
+    there = content_there(stores, asked)
+    return [_judged(each, notes.get(each.enqueue_id) if each.enqueue_id else None, each.enqueue_id in marked, there.get(each.key)) for each in letters]
+
+
+def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
+    """Key -> whether both blobs are there."""
+    mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
+    if not mails:
+        return {}
+    with ThreadPoolExecutor(_PROBES) as threads:
+        found = threads.map(lambda blobs: all(stores.blobs.exists(blob) for blob in blobs), mails.values())
+        return dict(zip(mails, found, strict=True))
+
+
+def cause_of(letter: Letter, reason: str | None, content: bool | None) -> Cause:
+    """Why it died, by the letter itself, the reason that was told, and whether its content is there (None: nobody looked)."""
+    if letter.problem is not None:
+        return Cause.BAD_JSON
+    if letter.death in _OF_THE_BROKER:
+        return _OF_THE_BROKER[letter.death]
+    if reason is not None and reason.startswith(_CLEANED):
+        return Cause.CLEANED
+    if content is False or (reason is not None and reason.startswith(_CONTENT_MISSING)):
+        return Cause.MISSING_BLOB
+    return Cause.REJECTED if reason is not None or letter.death == "rejected" else Cause.OTHER
+
+
+def _judged(letter: Letter, note: DeadLetterNote | None, marked: bool, content: bool | None) -> Judged:
+    told = note is not None and note.noted_at is not None and (letter.died_at is None or note.noted_at >= letter.died_at - _CLOCKS_DIFFER)
+    reason = letter.reason or (note.reason if told and note is not None else None)
+    died_at = letter.died_at or (note.noted_at if note is not None else None)
+    redrives = max(letter.redrives, note.redrives if note is not None else 0)
+    return Judged(letter, cause_of(letter, reason, content), reason, died_at, redrives, marked, content)
+
+
+def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:
+    """The newest death in the work queue, or else anywhere: the broker puts the newest first."""
+    deaths = headers.get("x-death")
+    found = [death for death in deaths if isinstance(death, dict)] if isinstance(deaths, list) else []
+    return next((death for death in found if death.get("queue") == work_queue), found[0] if found else {})
+
+
+def _key(message: HeldMessage, death: Mapping[str, Any]) -> str:
+    """Not of all headers: the broker counts its own deliveries in some of them."""
+    told = [str(death.get(name)) for name in ("queue", "reason", "time", "count")]
+    facts = [*told, str(message.headers.get(HEADER_REASON)), str(message.headers.get(HEADER_REDRIVE_COUNT)), str(message.timestamp)]
+    return hashlib.blake2b(json.dumps(facts).encode() + b"\0" + message.body, digest_size=16).hexdigest()
+
+
+def _place(headers: Mapping[str, Any]) -> Place | None:
+    start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
+    try:
+        return Place(instant(start), bucket) if isinstance(start, int) and isinstance(bucket, int) else None
+    except OverflowError:
+        return None

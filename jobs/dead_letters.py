@@ -1,0 +1,8 @@
+"""spark-submit jobs/dead_letters.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of dead_letters."""
+
+import sys
+
+from mailslice.duty.job import main
+
+if __name__ == "__main__":
+    sys.exit(main("dead_letters", sys.argv[1:]))

@@ -1,0 +1,293 @@
+"""dead_letters on real stores, through the whole road: what is listed, dropped, exported, redriven, kept."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.duty.ledger import Ledger
+from mailslice.model.errors import PlanRefused, UnknownQueue
+from mailslice.model.mail import QueueName
+from mailslice.stores.cassandra.own import QueueSample
+from mailslice.stores.rabbitmq.connection import blocking_connection
+
+HOUR = timedelta(hours=1)
+
+
+def planted(letters):
+    """One letter of each kind, in this order; the mails by name."""
+    mails = {
+        "rejected": letters.mail("rejected"),
+        "bare": letters.mail("bare", content=False),
+        "limit": letters.mail("limit"),
+        "late": letters.mail("late", sender=None),
+        "gone": letters.mail("gone", marked=True),
+        "cleaned": letters.mail("cleaned", row=False),
+        "odd": letters.mail("odd"),
+    }
+    letters.letter(mails["rejected"], age=2 * HOUR)
+    letters.letter(mails["bare"])
+    letters.letter(b"{no mail", age=HOUR)
+    letters.letter(mails["limit"], "delivery_limit")
+    letters.letter(mails["late"], "expired")
+    letters.letter(mails["gone"])
+    letters.letter(mails["cleaned"])
+    letters.letter(mails["odd"], "maxlen")
+    return mails
+
+
+def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps_the_rest_in_its_order(letters, with_data_docs):
+    planted(letters)
+    before = letters.dead()
+    report = letters.run()
+    assert report["status"] == "done"
+    expected = {"rejected by a handler": 3, "missing blob": 1, "bad JSON": 1, "delivery limit": 1, "expired": 1, "other": 1}
+    assert report["causes"] == expected
+    assert {cause: each["count"] for cause, each in report["ages"].items()} == expected
+    assert 2 * 3600 - 5 <= report["ages"]["rejected by a handler"]["oldestAgeSeconds"] <= 2 * 3600 + 120
+    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (0, 1, 1, 6)
+    assert (report["planned"], report["applied"], report["skipped"], report["failed"], report["left"], report["unseen"]) == (2, 2, 0, 0, 0, 0)
+    assert letters.dead() == [body for body in before if body != b"{no mail" and message.decode(body).mail.name != "gone"]
+    assert letters.work() == []
+    assert {each["cause"] for each in report["sample"]} == set(expected)
+    assert "@" not in json.dumps(report)
+    assert Ledger(letters.stores, letters.settings).last("dead_letters", letters.queue)["dropped"] == 1
+    exported = sorted(Path(report["exports"]).iterdir())
+    assert [file.suffix for file in exported] == [".json", ".body"] or [file.suffix for file in exported] == [".body", ".json"]
+    assert {file.suffix: file for file in exported}[".body"].read_bytes() == b"{no mail"
+    assert json.loads({file.suffix: file for file in exported}[".json"].read_text())["headers"]["x-death"][0]["reason"] == "rejected"
+    again = letters.run()
+    assert (again["status"], again["redriven"], again["dropped"], again["exported"], again["kept"]) == ("nothing to do", 0, 0, 0, 6)
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_be(letters):
+    planted(letters)
+    before = letters.dead()
+    report = letters.run(dry_run=True, redrive=True)
+    assert (report["status"], report["planned"], report["applied"], report["kept"]) == ("dry run", 6, 0, 8)
+    assert report["actions"] == {"keep": 2, "drop": 1, "export": 1, "redrive": 4}
+    assert report["keptBy"] == {"its content is missing": 1, "neither row nor deleted mark: it was dealt with": 1}
+    assert letters.dead() == before
+
+
+def test_a_redrive_puts_back_what_is_live_and_whole_with_james_properties_and_counts_its_rounds(letters):
+    mails = planted(letters)
+    report = letters.run(redrive=True)
+    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (4, 1, 1, 2)
+    assert letters.dead_names() == ["bare", "cleaned"]
+    put_back = letters.taken(letters.names.work_queue)
+    assert [body for _, body in put_back] == [message.encode(mails[name]) for name in ("rejected", "limit", "late", "odd")]
+    for properties, _ in put_back:
+        assert (properties.content_type, properties.delivery_mode, properties.priority) == ("text/plain", 2, 0)
+        assert properties.headers == {"x-dead-letter-routing-key": "", "x-redrive-count": 1}
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"cause": "expired"}, ["late"]),
+        ({"cause": "Delivery-Limit"}, ["limit"]),
+        ({"cause": "rejected"}, ["rejected"]),
+        ({"name": "odd"}, ["odd"]),
+        ({"sender": "<>"}, ["late"]),
+        ({"sender": "A@B.example", "limit": 2}, ["rejected", "limit"]),
+        ({"older_than": "1h"}, ["rejected"]),
+        ({"force_cleaned": True, "name": "cleaned"}, ["cleaned"]),
+        ({"name": "no such mail"}, []),
+    ],
+)
+def test_the_filter_and_the_limit_choose(letters, params, expected):
+    planted(letters)
+    report = letters.run(redrive=True, **params)
+    assert report["redriven"] == len(expected)
+    assert letters.work() == expected
+    assert report["kept"] == 6 - len(expected)
+
+
+def test_a_redriven_mail_that_dies_again_is_redriven_so_often_and_no_more(letters):
+    letters.letter(letters.mail("again"))
+    rounds = []
+    for _ in range(4):
+        rounds.append(letters.run(redrive=True, most_redrives=2)["redriven"])
+        letters.reject_all()
+    assert rounds == [1, 1, 0, 0]
+    report = letters.run(redrive=True, most_redrives=2)
+    assert report["keptBy"] == {"redriven often enough": 1}
+    assert report["sample"][0]["redrives"] == 2
+    assert letters.run(redrive=True, most_redrives=3)["redriven"] == 1
+
+
+def test_rounds_are_remembered_when_somebody_publishes_the_mail_without_our_headers(letters):
+    """As James' republish does."""
+    item = letters.mail("republished")
+    letters.letter(item)
+    assert letters.run(redrive=True, most_redrives=1)["redriven"] == 1
+    letters.taken(letters.names.work_queue)
+    letters.letter(item)
+    assert letters.run(redrive=True, most_redrives=1)["keptBy"] == {"redriven often enough": 1}
+
+
+def test_of_two_letters_of_one_mail_one_is_redriven_and_the_other_goes_when_the_mail_is_done(letters):
+    item = letters.mail("twice")
+    letters.letter(item)
+    letters.letter(item, age=HOUR)
+    report = letters.run(redrive=True)
+    assert (report["redriven"], report["kept"]) == (1, 1)
+    assert report["keptBy"] == {"another letter of this mail is redriven": 1}
+    letters.mark(item)
+    assert letters.run(redrive=True)["dropped"] == 1
+    assert letters.dead() == []
+
+
+def test_letters_that_are_alike_in_all_are_two_letters(letters):
+    item = letters.mail("alike", marked=True)
+    for _ in range(2):
+        letters.letter(item, **{"x-death": None})
+    letters.letter(b"junk", **{"x-death": None})
+    letters.letter(b"junk", **{"x-death": None})
+    report = letters.run()
+    assert (report["dropped"], report["exported"], report["kept"]) == (2, 2, 0)
+    assert letters.dead() == []
+
+
+def test_a_mail_of_which_a_delayed_copy_waits_is_not_redriven(letters):
+    from uuid import uuid4
+
+    from mailslice.stores.cassandra.own import DelayedMail
+
+    item = letters.mail("waits")
+    letters.letter(item)
+    row = DelayedMail(item.enqueue_id, datetime.now(UTC) + HOUR, uuid4(), published=False, place=None, message=b"")
+    letters.stores.own.delayed_mails.write_future(letters.queue, row).result()
+    assert letters.run(redrive=True)["keptBy"] == {"it is delayed: a copy waits": 1}
+
+
+def test_headers_that_no_broker_wrote_break_nothing(letters):
+    for headers in (
+        {"x-death": "no list"},
+        {"x-death": [1, "a"]},
+        {"x-death": [{"reason": 7, "time": "now", "queue": None}]},
+        {"x-death": None, "x-redrive-count": "many", "x-mailslice-slice": "soon", "x-mailslice-bucket": -5},
+        {"x-death": None, "x-mailslice-slice": 2**62, "x-mailslice-bucket": 0, "x-mailslice-reason": 12},
+        {"x-death": None, "x-mailslice-reason": "content missing: header"},
+    ):
+        letters.letter(letters.mail("odd headers"), **headers)
+    report = letters.run(redrive=True)
+    assert (report["redriven"], report["kept"]) == (6, 0)
+    assert report["causes"] == {"other": 5, "missing blob": 1}
+
+
+def test_bodies_of_every_kind_that_are_no_mail_are_exported(letters):
+    bodies = [b"", b"[]", b'"text"', b"\xff\xfe", b'{"enqueueId":"x"}', b"x" * 300_000]
+    for body in bodies:
+        letters.letter(body)
+    report = letters.run()
+    assert (report["exported"], report["kept"], report["causes"]) == (6, 0, {"bad JSON": 6})
+    assert sorted(file.read_bytes() for file in Path(report["exports"]).glob("*.body")) == sorted(bodies)
+
+
+def test_a_queue_without_a_dead_letter_queue_and_one_without_letters_have_nothing_to_do(letters):
+    assert letters.run()["message"] == "nothing to do: there is no dead letter"
+    with blocking_connection(letters.settings.rabbitmq) as connection:
+        connection.channel().queue_delete(letters.names.dead_letter_queue)
+    report = letters.run(redrive=True)
+    assert (report["status"], report["causes"], report["kept"]) == ("nothing to do", {}, 0)
+    assert "no dead letter queue" in report["message"]
+    letters.queue = QueueName("nobody")
+    with pytest.raises(UnknownQueue):
+        letters.run()
+
+
+def test_what_lies_behind_the_letters_that_were_looked_at_is_counted_and_stays(letters):
+    for number in range(4):
+        letters.letter(letters.mail(f"m{number}", marked=True))
+    report = letters.run(look_at=3)
+    assert (report["letters"], report["unseen"], report["dropped"], report["kept"]) == (3, 1, 3, 0)
+    assert letters.dead_names() == ["m3"]
+
+
+def test_between_plan_and_apply_a_mail_is_deleted_another_dies_and_one_is_taken_away(letters):
+    mails = [letters.mail(f"m{number}") for number in range(3)]
+    for each in mails:
+        letters.letter(each)
+    request = letters.request(redrive=True)
+    letters.steps(request, "plan", "check")
+    letters.mark(mails[0])
+    late = letters.mail("late")
+    letters.letter(late)
+    letters.taken_first = letters.taken(letters.names.dead_letter_queue)
+    for each in (mails[0], mails[2], late):  # m1 is gone; the others are there again
+        letters.letter(each)
+    again = letters.steps(request, "apply")
+    assert again["skippedBy"] == {"gone since the plan": 3}  # their deaths are others now: nothing that the plan does not know is touched
+    assert letters.work() == []
+    request = letters.request(redrive=True)
+    letters.steps(request, "plan", "check")
+    letters.mark(mails[2])
+    applied = letters.steps(request, "apply", "verify")
+    applied = letters.steps(request, "report")
+    assert (applied["redriven"], applied["dropped"], applied["skippedBy"]) == (1, 1, {"deleted since the plan": 1})
+    assert letters.work() == ["late"]
+    assert letters.dead_names() == ["m2"]
+
+
+def test_a_mark_that_is_gone_again_keeps_its_letter(letters):
+    item = letters.mail("undeleted", marked=True)
+    letters.letter(item)
+    request = letters.request()
+    letters.steps(request, "plan", "check")
+    letters.stores.tables.deleted.drop_many(letters.queue, [item.enqueue_id])
+    assert letters.steps(request, "apply")["skippedBy"] == {"its deleted mark is gone": 1}
+    assert letters.dead_names() == ["undeleted"]
+
+
+def test_a_row_behind_browse_start_proves_nothing_and_is_redriven_by_force_alone(letters):
+    item = letters.mail("cleared")
+    letters.letter(item)
+    later = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + 2 * HOUR
+    letters.stores.tables.browse_starts.write(letters.queue, later, int(later.timestamp() * 1e6))
+    assert letters.run(redrive=True)["keptBy"] == {"neither row nor deleted mark: it was dealt with": 1}
+    assert letters.run(redrive=True, force_cleaned=True)["redriven"] == 1
+
+
+def test_an_edited_plan_is_refused(letters):
+    letters.letter(letters.mail("m"))
+    request = letters.request()
+    letters.steps(request, "plan", "check")
+    (file,) = Path(letters.settings.duty.artifacts).rglob(f"{request.run}/plan/letters.parquet")
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(file).to_pandas()
+    table["action"] = "drop"
+    table.to_parquet(file)
+    with pytest.raises(PlanRefused, match="was changed"):
+        letters.steps(request, "apply")
+    file.unlink()
+    with pytest.raises(PlanRefused, match="cannot be read"):
+        letters.steps(request, "apply")
+    assert letters.dead_names() == ["m"]
+
+
+def test_a_run_whose_time_is_over_leaves_the_rest_to_the_next(letters):
+    for number in range(3):
+        letters.letter(letters.mail(f"m{number}", marked=True))
+    report = letters.run(time_limit="0s")
+    assert (report["status"], report["dropped"], report["left"], report["kept"]) == ("done", 0, 3, 3)
+    assert letters.run()["dropped"] == 3
+
+
+def test_a_redrive_makes_old_sights_of_an_empty_queue_worthless(letters):
+    now = datetime.now(UTC)
+    samples = letters.stores.own.queue_samples
+    samples.save(letters.queue, QueueSample(now - timedelta(seconds=30), now - timedelta(seconds=15)))
+    letters.letter(letters.mail("kept"))
+    letters.run()
+    assert samples.read(letters.queue) is not None
+    letters.run(redrive=True)
+    assert samples.read(letters.queue) is None
+    samples.save(letters.queue, QueueSample(now, now + timedelta(seconds=5)))  # its figures may be from before the redrive
+    assert samples.read(letters.queue) is None
+    samples.save(letters.queue, QueueSample(now + timedelta(seconds=60), now + timedelta(seconds=75)))
+    assert samples.read(letters.queue) is not None
