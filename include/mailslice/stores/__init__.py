@@ -10,7 +10,9 @@ from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
     from mailslice.stores.blobs.admin import AdminBlobs
+    from mailslice.stores.cassandra.mailboxes import MailboxTables
     from mailslice.stores.cassandra.own import DeadLetterNotes, OwnTables, SliceStatistic
+    from mailslice.stores.cassandra.packed import PackedReader
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables
     from mailslice.stores.rabbitmq.management import Management
@@ -35,7 +37,7 @@ class Stores:
     def close(self) -> None:
         """Close what was opened. May be called twice."""
         session = self.__dict__.pop("cassandra", None)
-        for name in ("tables", "own", "dead_letter_notes"):
+        for name in ("tables", "mailboxes", "packed", "own", "dead_letter_notes"):
             self.__dict__.pop(name, None)
         if session is not None:
             session.close()
@@ -53,6 +55,20 @@ class Stores:
         from mailslice.stores.cassandra.tables import QueueTables
 
         return QueueTables(self.cassandra, self.settings)
+
+    @cached_property
+    def mailboxes(self) -> MailboxTables:
+        """James' tables of mailboxes and their counters."""
+        from mailslice.stores.cassandra.mailboxes import MailboxTables
+
+        return MailboxTables(self.cassandra)
+
+    @cached_property
+    def packed(self) -> PackedReader:
+        """Rows as bytes, for scans."""
+        from mailslice.stores.cassandra.packed import PackedReader
+
+        return PackedReader(self.cassandra)
 
     @cached_property
     def own(self) -> OwnTables:

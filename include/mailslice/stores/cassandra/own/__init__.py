@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of
+from mailslice.stores.cassandra.own.claims import COUNTER_CLAIMS_TABLE, CounterClaim, CounterClaims
 from mailslice.stores.cassandra.own.decisions import DECISIONS_TABLE, DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
 from mailslice.stores.cassandra.own.letters import DEAD_LETTER_NOTES_TABLE, DeadLetterNote, DeadLetterNotes
@@ -22,6 +23,8 @@ from mailslice.stores.cassandra.own.worker_records import WORKER_RECORDS_TABLE, 
 from mailslice.stores.cassandra.session import CassandraSession
 
 __all__ = [
+    "CounterClaim",
+    "CounterClaims",
     "DeadLetterNote",
     "DeadLetterNotes",
     "DecisionRow",
@@ -56,6 +59,7 @@ TABLES = {
     "queue_samples": QUEUE_SAMPLES_TABLE,
     "pending_marks": PENDING_MARKS_TABLE,
     "slice_statistics": SLICE_STATISTICS_TABLE,
+    "counter_claims": COUNTER_CLAIMS_TABLE,
     "dead_letter_notes": DEAD_LETTER_NOTES_TABLE,
     "worker_records": WORKER_RECORDS_TABLE,
     "quarantine": QUARANTINE_TABLE,
@@ -74,6 +78,7 @@ class OwnTables:
     queue_samples: QueueSamples
     pending_marks: PendingMarks
     slice_statistics: SliceStatistics
+    counter_claims: CounterClaims
     dead_letter_notes: DeadLetterNotes
     mail_stages: MailStages
     worker_records: WorkerRecords
@@ -94,6 +99,7 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
         QueueSamples(session, keyspace),
         PendingMarks(session, keyspace),
         SliceStatistics(session, keyspace),
+        CounterClaims(session, keyspace),
         DeadLetterNotes(session, keyspace),
         MailStages(session, keyspace),
         WorkerRecords(session, keyspace),

@@ -1,0 +1,136 @@
+"""Decode packed pages of rows (`stores.cassandra.packed`) into numpy columns: columns of a known width first, at most one of any width last.
+
+Nearly all rows of a page have every value, so that they lie at equal steps, or at steps that the last column alone decides: then a page is decoded
+without a loop over its values. A page with nulls among the fixed columns is read value by value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from mailslice.stores.cassandra.packed import PackedPage
+
+    Columns = Mapping[str, npt.NDArray[Any]]
+
+UUID, LONG, BOOL = 16, 8, 1
+"""Widths of the values that are understood. A UUID becomes two columns, `NAME.high` and `NAME.low`, unsigned; a LONG is signed; a BOOL is 0 or 1."""
+_LENGTH = 4
+_NULL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a statement in its order: (name, width), and the name of a last one of any width, of which a 64-bit hash is given (null: 0)."""
+
+    fixed: Sequence[tuple[str, int]]
+    last: str | None = None
+    width: int = field(init=False, default=0)
+    """Of a row with all fixed values and, where there is one, the length of the last."""
+
+    def __post_init__(self) -> None:
+        width = sum(_LENGTH + width for _, width in self.fixed) + (_LENGTH if self.last else 0)
+        object.__setattr__(self, "width", width)
+
+
+def decode(page: PackedPage, layout: Layout) -> Columns:
+    """The columns of a page; a null is 0. Raises ValueError for bytes that are not such rows."""
+    import numpy as np
+
+    raw = np.frombuffer(page.data, np.uint8)
+    if layout.last is None or len(raw) == page.rows * layout.width:
+        rows = raw.reshape(page.rows, layout.width) if len(raw) == page.rows * layout.width else None
+        hashes = np.zeros(page.rows, np.uint64)
+    else:
+        rows, hashes = _uneven(page, layout, raw)
+    if rows is None or not _complete(rows, layout, checked_last=len(raw) == page.rows * layout.width):
+        return _value_by_value(page, layout)
+    found: dict[str, npt.NDArray[Any]] = {}
+    at = 0
+    for name, width in layout.fixed:
+        found |= _typed(name, np.ascontiguousarray(rows[:, at + _LENGTH : at + _LENGTH + width]), width)
+        at += _LENGTH + width
+    if layout.last is not None:
+        found[layout.last] = hashes
+    return found
+
+
+def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool) -> bool:
+    """Whether every value has the length of its column, and the last, in rows of equal width, is null: else the bytes mean something else."""
+    import numpy as np
+
+    lengths = [*(width for _, width in layout.fixed), *([_NULL] if layout.last and checked_last else [])]
+    ends = list(accumulate((_LENGTH + width for _, width in layout.fixed), initial=0))
+    for at, length in zip(ends, lengths, strict=False):
+        expected = np.frombuffer(length.to_bytes(_LENGTH, "big", signed=True), np.uint8)
+        if not (rows[:, at : at + _LENGTH] == expected).all():
+            return False
+    return True
+
+
+def _uneven(page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.uint64]]:
+    """The even parts of rows whose last column has values, and the hashes of those; None when the rows do not fit the bytes."""
+    import numpy as np
+
+    data, starts, hashes, at = page.data, [], [0] * page.rows, 0
+    for row in range(page.rows):
+        starts.append(at)
+        at += layout.width
+        length = int.from_bytes(data[at - _LENGTH : at], "big", signed=True)
+        if length > 0:
+            hashes[row] = _hash(data[at : at + length])
+            at += length
+    if at != len(data):
+        return None, np.zeros(0, np.uint64)
+    return raw[np.array(starts, np.int64)[:, None] + np.arange(layout.width)], np.array(hashes, np.uint64)
+
+
+def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
+    """Every value by itself: rows with nulls."""
+    import numpy as np
+
+    widths = [width for _, width in layout.fixed]
+    values = [bytearray() for _ in widths]
+    hashes: list[int] = []
+    at, data = 0, page.data
+    for _ in range(page.rows):
+        for column, width in enumerate([*widths, *([None] if layout.last else [])]):
+            length = int.from_bytes(data[at : at + _LENGTH], "big", signed=True)
+            value = data[at + _LENGTH : at + _LENGTH + max(length, 0)]
+            at += _LENGTH + max(length, 0)
+            if width is None:
+                hashes.append(_hash(value) if value else 0)
+            elif length in {_NULL, width}:
+                values[column] += value or bytes(width)
+            else:
+                raise ValueError(f"column {layout.fixed[column][0]} has a value of {length} bytes, not of {width}")
+    if at != len(data):
+        raise ValueError(f"{len(data)} bytes do not hold {page.rows} rows of {len(widths)} columns")
+    found: dict[str, npt.NDArray[Any]] = {}
+    for (name, width), value in zip(layout.fixed, values, strict=True):
+        found |= _typed(name, np.frombuffer(bytes(value), np.uint8).reshape(page.rows, width), width)
+    if layout.last is not None:
+        found[layout.last] = np.array(hashes, np.uint64)
+    return found
+
+
+def _typed(name: str, values: npt.NDArray[np.uint8], width: int) -> dict[str, npt.NDArray[Any]]:
+    import numpy as np
+
+    if width == UUID:
+        halves = values.view(">u8").astype(np.uint64)
+        return {f"{name}.high": halves[:, 0], f"{name}.low": halves[:, 1]}
+    if width == LONG:
+        return {name: values.view(">i8").astype(np.int64)[:, 0]}
+    return {name: values[:, 0]}
+
+
+def _hash(value: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little") or 1

@@ -1,0 +1,218 @@
+"""James' tables of mailboxes (James ADR-23): imapUidTable is the truth, messageIdTable its projection by mailbox, mailboxCounters what users are shown.
+
+They are James' own: mailslice never creates them. Of counters it writes one thing, a difference, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from cassandra import ConsistencyLevel
+from cassandra.policies import FallthroughRetryPolicy
+from cassandra.query import BoundStatement, PreparedStatement
+
+from mailslice.model.errors import Refused
+from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE
+from mailslice.stores.cassandra.ddl import tables_of
+from mailslice.stores.cassandra.session import CassandraSession
+
+SEEN = "flagseen"
+FLAGS = ("flaganswered", "flagdeleted", "flagdraft", "flagflagged", "flagrecent", SEEN, "flaguser")
+USER_FLAGS = "userflags"
+_NEEDED = ("messageid", "mailboxid", "uid", "modseq", SEEN)
+_KEYS = {IMAP_UID_TABLE: "messageid", MESSAGE_ID_TABLE: "mailboxid", MAILBOX: "id", MAILBOX_COUNTERS: "mailboxid"}
+"""The partition key of each table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A mailbox's counters; without a row both are 0, as James reads it."""
+
+    count: int
+    unseen: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message's row in the truth or in the projection: the columns that both have, and when it was written (microseconds; 0: nobody knows)."""
+
+    values: Mapping[str, Any]
+    written_us: int
+
+    @property
+    def message(self) -> UUID:
+        """The message's id."""
+        found: UUID = self.values["messageid"]
+        return found
+
+    @property
+    def state(self) -> dict[str, object]:
+        """What must be equal in both tables: flags and modSeq; a flag that is not set is no flag."""
+        flags = {name: bool(self.values[name]) for name in FLAGS if name in self.values}
+        return {**flags, USER_FLAGS: frozenset(self.values.get(USER_FLAGS) or ()), "modseq": self.values["modseq"] or 0}
+
+
+class MailboxTables:
+    """The four tables. Statements for scans take (low, high) tokens, and give columns in the order of `message_columns`."""
+
+    def __init__(self, session: CassandraSession) -> None:
+        self._session = session
+        self._keyspace = session.settings.keyspace
+
+    def require(self, *, truth: bool = True) -> None:
+        """Raises Refused naming the tables or columns that are missing; without `truth`, imapUidTable need not be there."""
+        wanted = [MAILBOX, MESSAGE_ID_TABLE, MAILBOX_COUNTERS, *([IMAP_UID_TABLE] if truth else [])]
+        there = tables_of(self._session, self._keyspace)
+        if missing := sorted(set(wanted) - there):
+            raise Refused(
+                f"keyspace {self._keyspace} of Cassandra at {self._session.address} has no table {', '.join(missing)}: James' mailbox tables are needed, "
+                "and mailslice never creates them; is MAILSLICE_CASSANDRA_KEYSPACE right?"
+            )
+        for table in (MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])):
+            if lacking := [name for name in _NEEDED if name not in self._columns(table)]:
+                raise Refused(f"{self._keyspace}.{table} has no column {', '.join(lacking)}: it is not the table that James makes")
+
+    @cached_property
+    def flags(self) -> tuple[str, ...]:
+        """The flags, as columns, that both tables have (one of them, when the other is missing)."""
+        return tuple(name for name in FLAGS if name in self.common_columns)
+
+    @cached_property
+    def has_user_flags(self) -> bool:
+        """Whether both tables have the set of user flags."""
+        return USER_FLAGS in self.common_columns
+
+    @cached_property
+    def common_columns(self) -> tuple[str, ...]:
+        """All columns that both tables have, keys included."""
+        tables = [self._columns(table) for table in (IMAP_UID_TABLE, MESSAGE_ID_TABLE)]
+        return tuple(sorted(set.intersection(*(columns for columns in tables if columns))))
+
+    @cached_property
+    def message_columns(self) -> tuple[str, ...]:
+        """What scans give of a message: message id, mailbox id, uid, modSeq, the flags, and the user flags, where there are any, last."""
+        return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *([USER_FLAGS] if self.has_user_flags else []))
+
+    def scan(self, table: str) -> PreparedStatement:
+        """The statement that reads a token range of `table`: messages, (mailbox id) of mailboxes, (mailbox id, count, unseen) of counters."""
+        columns = {MAILBOX: ("id",), MAILBOX_COUNTERS: ("mailboxid", "count", "unseen")}.get(table, self.message_columns)
+        key = _KEYS[table]
+        return self._session.prepare(f"SELECT {', '.join(columns)} FROM {self._keyspace}.{table} WHERE token({key}) > ? AND token({key}) <= ?")
+
+    @cached_property
+    def of_mailbox(self) -> PreparedStatement:
+        """The projection's messages of one mailbox: (mailbox id)."""
+        return self._session.prepare(f"SELECT {', '.join(self.message_columns)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ?")
+
+    @cached_property
+    def of_messages(self) -> PreparedStatement:
+        """The truth of some messages in one mailbox: (message ids, mailbox id)."""
+        columns = ", ".join(self.message_columns)
+        return self._session.prepare(f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid IN ? AND mailboxid = ?")
+
+    def of_users(self, users: Iterable[str]) -> set[UUID]:
+        """The mailboxes of these users: a scan of the table of mailboxes."""
+        wanted = set(users)
+        statement = self._session.prepare(f"SELECT id, mailboxbase FROM {self._keyspace}.{MAILBOX}")
+        return {mailbox for mailbox, base in self._session.stream(statement) if base is not None and _user(base) in wanted}
+
+    def exists(self, mailbox: UUID) -> bool:
+        """Whether the mailbox is there."""
+        return bool(self._session.execute(self._exists, [mailbox]))
+
+    def counters(self, mailbox: UUID) -> Counters:
+        """The stored counters, at the settings' consistency."""
+        return _counters(self._session.execute(self._counters, [mailbox]))
+
+    def counters_of_all_replicas(self, mailbox: UUID) -> Counters:
+        """The stored counters as all replicas together know them. Raises StoreUnavailable when one is away: only then nothing can come up later."""
+        bound = self._counters.bind([mailbox])
+        bound.consistency_level = ConsistencyLevel.ALL
+        return _counters(self._session.execute(bound))
+
+    def add(self, mailbox: UUID, count: int, unseen: int) -> None:
+        """Add to both counters, in one update that is sent once: no retry by the driver, on no other host, and never a second, speculative one.
+
+        Whatever this raises, the update may have been done, or may still be.
+        """
+        bound: BoundStatement = self._add.bind([count, unseen, mailbox])
+        bound.retry_policy = FallthroughRetryPolicy()
+        self._session.execute(bound)
+
+    def projected(self, mailbox: UUID, uid: int) -> MessageRow | None:
+        """The projection's row of (mailbox, uid)."""
+        return self._message(self._session.execute(self._projected, [mailbox, uid]))
+
+    def truth(self, message: UUID, mailbox: UUID, uid: int) -> MessageRow | None:
+        """The truth's row."""
+        return self._message(self._session.execute(self._truth, [message, mailbox, uid]))
+
+    def project(self, row: MessageRow, timestamp_us: int) -> None:
+        """Write a row of the projection, at this write time."""
+        self._session.execute(self._project, [*(row.values[name] for name in self.common_columns), timestamp_us])
+
+    def unproject(self, mailbox: UUID, uid: int, timestamp_us: int) -> None:
+        """Delete a row of the projection, up to this write time."""
+        self._session.execute(self._unproject, [timestamp_us, mailbox, uid])
+
+    def _message(self, rows: Sequence[tuple[Any, ...]]) -> MessageRow | None:
+        if not rows:
+            return None
+        *values, modseq_us, seen_us = rows[0]
+        return MessageRow(dict(zip(self.common_columns, values, strict=True)), max(modseq_us or 0, seen_us or 0))
+
+    def _columns(self, table: str) -> set[str]:
+        rows = self._session.execute(
+            self._session.prepare("SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"),
+            [self._keyspace.lower(), table],
+        )
+        return {row[0] for row in rows}
+
+    @cached_property
+    def _exists(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT id FROM {self._keyspace}.{MAILBOX} WHERE id = ?")
+
+    @cached_property
+    def _counters(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT count, unseen FROM {self._keyspace}.{MAILBOX_COUNTERS} WHERE mailboxid = ?")
+
+    @cached_property
+    def _add(self) -> PreparedStatement:
+        statement = f"UPDATE {self._keyspace}.{MAILBOX_COUNTERS} SET count = count + ?, unseen = unseen + ? WHERE mailboxid = ?"
+        return self._session.prepare(statement, idempotent=False)
+
+    @property
+    def _written(self) -> str:
+        """A row's write time: flags and modSeq are written by every change."""
+        return f"{', '.join(self.common_columns)}, WRITETIME(modseq), WRITETIME({SEEN})"
+
+    @cached_property
+    def _projected(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT {self._written} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ? AND uid = ?")
+
+    @cached_property
+    def _truth(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT {self._written} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid = ? AND mailboxid = ? AND uid = ?")
+
+    @cached_property
+    def _project(self) -> PreparedStatement:
+        columns = self.common_columns
+        marks = ", ".join("?" * len(columns))
+        return self._session.prepare(f"INSERT INTO {self._keyspace}.{MESSAGE_ID_TABLE} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP ?")
+
+    @cached_property
+    def _unproject(self) -> PreparedStatement:
+        return self._session.prepare(f"DELETE FROM {self._keyspace}.{MESSAGE_ID_TABLE} USING TIMESTAMP ? WHERE mailboxid = ? AND uid = ?")
+
+
+def _counters(rows: Sequence[tuple[Any, ...]]) -> Counters:
+    return Counters(int(rows[0][0] or 0), int(rows[0][1] or 0)) if rows else Counters(0, 0)
+
+
+def _user(base: Any) -> str | None:
+    """The user of a mailbox's base: a user-defined type, which the driver gives as a named tuple."""
+    return getattr(base, "user", None)
