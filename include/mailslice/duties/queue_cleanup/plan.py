@@ -11,7 +11,6 @@ from typing import Any
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import decide
 from mailslice.duties.queue_cleanup.decide import Shape, SliceFound
-from mailslice.duties.queue_cleanup.drained import sample_once
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.pending import registered_files
 from mailslice.duties.queue_cleanup.plan_file import PARTS, WHY, Plan, PlannedPlace
@@ -20,6 +19,7 @@ from mailslice.duties.queue_cleanup.view import Starts, by_slice, oldest_row, re
 from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.duty.emptiness import sample_once
 from mailslice.model.names import QueueTable
 from mailslice.queue.directory import require
 from mailslice.spark.plan_files import Digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from mailslice.duties.queue_size.advice import Facts, advice
@@ -13,6 +13,7 @@ from mailslice.duties.queue_size.measure import Measure, SliceMeasured, slice_js
 from mailslice.duties.queue_size.params import Params
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.duty.emptiness import sample_once, second_pass
 from mailslice.model.errors import MailsliceError
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import slice_start, slices_between, whole_seconds
@@ -23,10 +24,8 @@ from mailslice.spark.plan_files import Digest, digest_of
 from mailslice.spark.session import slots
 from mailslice.spark.slices import instant, millis
 from mailslice.stores import Stores
-from mailslice.stores.rabbitmq.management import Depth, seen_empty
+from mailslice.stores.rabbitmq.management import Depth
 
-APART = timedelta(seconds=15)
-"""Between two looks at the broker: its figures are up to 10 s late (reference/rabbitmq.md)."""
 _MOST_BEHIND = 10_000
 """Slices behind browseStart that are read one by one; beyond, those that exist are looked up by a scan of the keys."""
 
@@ -35,7 +34,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     """What was measured. Raises UnknownQueue."""
     params, stores = context.params(Params), context.stores
     require(stores, context.queue)
-    first = _empty_at(context) if params.sample else None
+    first = sample_once(stores, context.queue, context.clock) if params.sample else None
     now = context.clock()
     view = shape(ConfigurationGuard(stores.tables, context.settings), context.settings)
     start = stores.tables.browse_starts.read(context.queue)
@@ -46,7 +45,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     nodes, letters, work = _nodes(stores), _dead_letters(context), _depth(context, RabbitNames(context.queue).work_queue)
     facts = _facts(found, view, now=now, browse=start.value if start else None, nodes=nodes, letters=letters)
     oldest = min((each.oldest_ms for each in found if each.oldest_ms >= 0), default=None)
-    seen = _second_pass(context, first, sleep)
+    seen = second_pass(stores, context.queue, first, context.clock, sleep=sleep)
     last = stores.own.queue_samples.read(context.queue)
     return {
         "measuredAt": iso(now),
@@ -65,8 +64,8 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         "ready": work.ready if work else None,
         "unacknowledged": work.unacknowledged if work else None,
         "consumers": work.consumers if work else None,
-        "lastSeenEmpty": iso(seen[0] if seen else last.first_pass if last else None),
-        "passes": [iso(each) for each in seen] if seen else None,
+        "lastSeenEmpty": iso(seen.first_pass if seen else last.first_pass if last else None),
+        "passes": [iso(seen.first_pass), iso(seen.second_pass)] if seen else None,
         "window": whole_seconds(view.window),
         "buckets": buckets,
         "nodes": nodes,
@@ -116,26 +115,6 @@ def _digest(found: Sequence[SliceMeasured]) -> Digest:
     for each in found:
         whole += digest_of("", each.slice_ms, 0, [json.dumps([each.live, each.dead, each.unproven, each.oldest_ms])], [millis(instant(each.slice_ms))], "size")
     return whole
-
-
-def _empty_at(context: StepContext) -> datetime | None:
-    """When the broker was seen empty just now; None when it was not, or cannot be asked: a size does not need the broker."""
-    at = context.clock()
-    try:
-        return at if seen_empty(context.stores, context.queue) else None
-    except MailsliceError:
-        return None
-
-
-def _second_pass(context: StepContext, first: datetime | None, sleep: Callable[[float], None]) -> tuple[datetime, datetime] | None:
-    """Both moments, when the queue was empty at `first` and again at least 15 s later."""
-    if first is None:
-        return None
-    remaining = (first + APART - context.clock()).total_seconds()
-    if remaining > 0:
-        sleep(remaining)
-    second = _empty_at(context)
-    return (first, second) if second is not None else None
 
 
 def _dead_letters(context: StepContext) -> int | None:
