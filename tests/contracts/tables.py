@@ -56,6 +56,24 @@ class TablesContract:
         assert {key: value.enqueued_time for key, value in found.items()} == {first.enqueue_id: first.enqueued_time, second.enqueue_id: second.enqueued_time}
         assert found[first.enqueue_id].written_us < found[second.enqueue_id].written_us
 
+    def test_a_copy_keeps_its_write_time_and_loses_to_what_was_written_or_deleted_later(self, tables, queue):
+        first, late, gone = (row(queue, NOW + timedelta(milliseconds=at)) for at in range(3))
+        for each in (first, late, gone):
+            tables.v3.insert_future(each).result()
+        assert [place for place, _ in tables.v3.written_rows_of(queue, [first.place])][:1] == [first.place]
+        written = {each.enqueue_id: (each, at) for _, page in tables.v3.written_rows_of(queue, [first.place]) for each, at in page}
+        assert set(written) == {first.enqueue_id, late.enqueue_id, gone.enqueue_id}
+        assert sorted(tables.v3.some_written(queue, [(first.place, [late.enqueue_id])])) == [written[late.enqueue_id]]
+        newer = replace(late, enqueued_time=late.enqueued_time + timedelta(seconds=1))
+        tables.v4.insert_future(newer).result()
+        tables.v4.delete_partition(queue, Place(first.place.slice_start, first.place.bucket), written[gone.enqueue_id][1] - 1)
+        assert tables.v4.copy_many([written[late.enqueue_id], written[gone.enqueue_id], written[first.enqueue_id]]) == 3
+        found = {each.enqueue_id: (each, at) for _, page in tables.v4.written_rows_of(queue, [first.place]) for each, at in page}
+        assert set(found) == {late.enqueue_id, gone.enqueue_id}  # the write time of `first` is before the delete
+        assert found[gone.enqueue_id] == written[gone.enqueue_id]
+        assert found[late.enqueue_id][0] == newer
+        assert found[late.enqueue_id][1] > written[late.enqueue_id][1]
+
     def test_rows_of_one_partition_are_not_in_another(self, rows, queue):
         written = row(queue, name="mail-1", buckets=2)
         rows.insert_future(written).result()

@@ -18,7 +18,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.stages import MailStage
 from mailslice.stores.cassandra.deleted_mails import IDS_A_REQUEST, Item
-from mailslice.stores.cassandra.enqueued_mails import RowId
+from mailslice.stores.cassandra.enqueued_mails import RowId, WrittenRow
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.starts import Start
 
@@ -51,14 +51,16 @@ class MemoryEnqueuedMails:
         self._tombstones: dict[tuple[QueueName, Place], int] = {}
 
     def insert_future(self, row: ViewRow) -> Done[None]:
-        written = self._now_us()
+        self._write(row, self._now_us())
+        return Done(None)
+
+    def _write(self, row: ViewRow, written: int) -> None:
         key = (row.queue, row.place)
         if written > self._tombstones.get(key, 0):
             kept = from_row(to_row(row))  # loses what Cassandra's columns lose
             earlier = self._partitions.setdefault(key, {}).get(row.enqueue_id)
             if earlier is None or earlier[0] <= written:
                 self._partitions[key][row.enqueue_id] = (written, kept)
-        return Done(None)
 
     def replace_future(self, row: ViewRow) -> Done[list[tuple[bool]]]:
         there = self.read(row.queue, row.place, row.enqueue_id) is not None
@@ -93,6 +95,22 @@ class MemoryEnqueuedMails:
 
     def some(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[ViewRow]:  # noqa: ARG002
         return (row for place, ids in wanted for enqueue_id in ids if (row := self.read(queue, place, enqueue_id)) is not None)
+
+    def written_rows_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, list[WrittenRow]]]:
+        return ((place, [(row, written) for written, row in self._sorted(queue, place)]) for place in places)
+
+    def some_written(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[WrittenRow]:  # noqa: ARG002
+        return ((row, written) for place, ids in wanted for written, row in self._sorted(queue, place) if row.enqueue_id in ids)
+
+    def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:  # noqa: ARG002
+        return len([self._write(row, written) for row, written in rows])
 
     def some_ids(
         self,

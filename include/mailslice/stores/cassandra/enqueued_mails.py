@@ -32,6 +32,10 @@ class RowId:
     written_us: int | None
 
 
+WrittenRow = tuple[ViewRow, int | None]
+"""A row and its write time, microseconds since the epoch; None where the row has no enqueued time."""
+
+
 class EnqueuedMails:
     """One of the two tables. Statements are prepared at their first use."""
 
@@ -83,6 +87,22 @@ class EnqueuedMails:
         """The rows of these ids in these partitions, at most 100 ids a request, in no order; those that are gone are left out."""
         for _, rows in self._session.map(self._some, _hundreds(queue, wanted), in_flight):
             yield from map(from_row, rows)
+
+    def written_rows_of(
+        self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False
+    ) -> Iterator[tuple[Place, list[WrittenRow]]]:
+        """As `rows_of`, each row with its write time."""
+        for place, rows in self._pages(self._written_rows, queue, places, in_flight, ordered=ordered):
+            yield place, [(from_row(row[:-1]), row[-1]) for row in rows]
+
+    def some_written(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[WrittenRow]:
+        """As `some`, each row with its write time."""
+        for _, rows in self._session.map(self._some_written, _hundreds(queue, wanted), in_flight):
+            yield from ((from_row(row[:-1]), row[-1]) for row in rows)
+
+    def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:
+        """Write each row with the write time that it has elsewhere: what was written or deleted later stays as it is; how many."""
+        return self._session.run_many(self._copy, ([*self._bound(row), written_us] for row, written_us in rows), in_flight)
 
     def some_ids(
         self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8, *, ordered: bool = False
@@ -148,6 +168,18 @@ class EnqueuedMails:
     def _replace(self) -> PreparedStatement:
         values = ", ".join(f"{column} = ?" for column in COLUMNS[_KEY_COLUMNS:])
         return self._session.prepare(f"UPDATE {self._name} SET {values} WHERE {_PLACE} AND enqueueid = ? IF EXISTS", idempotent=False)
+
+    @cached_property
+    def _copy(self) -> PreparedStatement:
+        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) USING TIMESTAMP ?")
+
+    @cached_property
+    def _written_rows(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT {', '.join(COLUMNS)}, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE}")
+
+    @cached_property
+    def _some_written(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT {', '.join(COLUMNS)}, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE} AND enqueueid IN ?")
 
     @cached_property
     def _read(self) -> PreparedStatement:
