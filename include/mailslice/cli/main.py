@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from mailslice.cli import bench, config, duty, mail, queue, report, worker
+from mailslice.cli import bench, blobs, config, duty, mail, queue, report, stuck, worker
 from mailslice.cli.output import ReaderGoneError
 from mailslice.model.errors import MailsliceError
 
@@ -32,8 +32,10 @@ for _name, _group in (
     ("queue", queue.app),
     ("mail", mail.app),
     ("worker", worker.app),
+    ("stuck", stuck.app),
     ("config", config.app),
     ("duty", duty.app),
+    ("blobs", blobs.app),
     ("report", report.app),
     ("bench", bench.app),
 ):
@@ -138,4 +140,4 @@ def _quiet(debug: bool) -> None:
 
 def _tells_more(record: logging.LogRecord) -> bool:
     """Not what leads to the error that a command ends with: that is said once, at the end."""
-    return record.name.startswith(("mailslice.cli", "mailslice.duty.")) or getattr(record, "action", "") == "dead_letter"
+    return record.name.startswith(("mailslice.cli", "mailslice.duty.", "mailslice.duties.")) or getattr(record, "action", "") == "dead_letter"

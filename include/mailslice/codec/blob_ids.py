@@ -28,7 +28,10 @@ _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", r
 _HASH = re.compile(rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII)
 """Every spelling of a SHA-256 that James' property james.blob.id.hash.encoding allows, and UUIDs."""
 _AWARE = re.compile(r"(\d{1,10})_(\d{1,18})_(.+)", re.ASCII | re.DOTALL)
-_ALIKE = str.maketrans("-", "+", "_/")
+SPELLINGS = ("-_/", "+")
+"""Characters in which spellings of one id differ, base64 and base64url, `FAMILY_GENERATION_HASH` and its MinIO form, and what to put in their place
+(nothing for the last two). Only to hold back what a reference may mean: two ids that become the same text are as unlikely as two contents with one hash.
+"""
 _MINIO = re.compile(r"(\d{1,10})/(\d{1,18})/(.)/(..)/(.+)", re.ASCII | re.DOTALL)
 
 
@@ -107,11 +110,3 @@ def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:
     Ids without a generation are never active: their age alone decides.
     """
     return parsed.family == family and parsed.generation is not None and parsed.generation + 1 >= generation
-
-
-def spelling(blob_id: str) -> str:
-    """The same text for all spellings of one id: base64 and base64url, James' `FAMILY_GENERATION_HASH` and its MinIO form.
-
-    Only to hold back what a reference may mean; two different ids that share it are as unlikely as two contents with one hash.
-    """
-    return blob_id.translate(_ALIKE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
+from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, ContentMissing, MailsliceError, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
@@ -22,6 +24,7 @@ KEYS_A_DELETE = 1000
 """The most keys that one DeleteObjects request may hold."""
 _REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "Forbidden", "403", "AuthorizationHeaderMalformed"})
 _THERE_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
+_NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
 _NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
 BUSY = frozenset({"SlowDown", "503", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429"})
 """What S3 says when it is asked too fast: ask again later, and slower."""
@@ -82,16 +85,29 @@ class AdminBlobs:
             config=config,
         )
 
-    def ensure_bucket(self) -> bool:
-        """Creates the bucket when it is missing, as James does; True when it did."""
+    def bucket_exists(self) -> bool:
+        """Whether there is such a bucket."""
         with self._translated():
             try:
                 self.client.head_bucket(Bucket=self.bucket)
             except ClientError as error:
-                if _code(error) not in {"404", "NoSuchBucket", "NotFound"}:
+                if _code(error) not in _NO_BUCKET:
                     raise
-            else:
                 return False
+            return True
+
+    def now_skew(self, clock: Clock = system_clock) -> timedelta:
+        """How far S3's clock is ahead of this machine's, to the second; zero when S3 does not say."""
+        with self._translated():
+            answer = self.client.head_bucket(Bucket=self.bucket)
+        said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return parsedate_to_datetime(said) - clock() if said else timedelta(0)
+
+    def ensure_bucket(self) -> bool:
+        """Creates the bucket when it is missing, as James does; True when it did."""
+        if self.bucket_exists():
+            return False
+        with self._translated():
             region = self.settings.region
             where = {} if region in ("", "us-east-1") else {"CreateBucketConfiguration": {"LocationConstraint": region}}
             try:

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 from botocore.exceptions import ClientError
@@ -60,15 +60,15 @@ class BulkBlobs(AdminBlobs):
         self.close()
 
     def pages(self, after: str = "", until: str = "") -> Iterator[list[StoredBlob]]:
-        """All objects whose key is greater than `after` and smaller than `until` (empty: no bound), in the order of S3's keys (UTF-8), a page at a time.
+        """All objects whose key is greater than `after` and not greater than `until` (empty: no bound), in S3's order of keys (UTF-8), a page at a time.
 
         Raises StoreUnavailable when a page cannot be had: a listing that ends is whole.
         """
         more: dict[str, str] = {"StartAfter": after} if after else {}
         while True:
-            page = self._patiently(lambda more=more: self.client.list_objects_v2(Bucket=self.bucket, **more))
+            page = self._patiently(partial(self.client.list_objects_v2, Bucket=self.bucket, **more))
             found = [StoredBlob(BlobId(each["Key"]), int(each["Size"]), each["LastModified"]) for each in page.get("Contents", ())]
-            inside = [each for each in found if not until or _order(each.key) < _order(until)]
+            inside = [each for each in found if not until or _order(each.key) <= _order(until)]
             yield inside
             if len(inside) < len(found) or not page.get("IsTruncated"):
                 return
@@ -121,7 +121,7 @@ class BulkBlobs(AdminBlobs):
         while keys:
             self._turns.take(len(keys))
             objects = [{"Key": key} for key in keys]
-            answer = self._patiently(lambda objects=objects: self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}))
+            answer = self._patiently(partial(self.client.delete_objects, Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}))
             errors = {BlobId(each["Key"]): str(each.get("Code", "")) for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING}
             busy = [key for key, code in errors.items() if code in BUSY]
             failed |= {key: f"S3 would not delete it: {code}" for key, code in errors.items() if code not in BUSY}

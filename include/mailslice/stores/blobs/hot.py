@@ -64,6 +64,19 @@ class HotBlobs:
         """All bytes of the object; see `open`."""
         return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
 
+    async def exists(self, blob_id: BlobId) -> bool:
+        """Whether the object is there, by a HEAD; a miss is asked twice, as a bucket that is gone is not a lost blob."""
+        if _needs_boto(blob_id):
+            return await asyncio.to_thread(self._admin.exists, blob_id)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await obstore.head_async(self._store, blob_id)
+        except FileNotFoundError:
+            return await asyncio.to_thread(self._admin.exists, blob_id)
+        except _ERRORS as error:
+            raise self._meaning(error) from error
+        return True
+
     async def delete_many(self, blob_ids: Sequence[BlobId]) -> None:
         """Deletes them in one request (up to 1,000); what is not there counts as deleted."""
         if not blob_ids:

@@ -35,6 +35,16 @@ def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Colu
     return {table: tuple(columns) for table, columns in found.items()}
 
 
+def estimated_partitions(session: CassandraSession, keyspace: str) -> dict[str, int]:
+    """About how many partitions each table has, by what one node says of itself; a table without an estimate is left out."""
+    statement = session.prepare("SELECT table_name, partitions_count FROM system.size_estimates WHERE keyspace_name = ?")
+    found: dict[str, int] = {}
+    for table, partitions in session.execute(statement, [keyspace]):
+        found[table] = found.get(table, 0) + max(0, partitions)
+    nodes = max(1, len(session.cluster.metadata.all_hosts()))
+    return {table: partitions * nodes for table, partitions in found.items()}
+
+
 def partition_key(columns: Iterable[Column]) -> tuple[str, ...]:
     """The names of the partition key, in its order."""
     return tuple(column.name for column in sorted((each for each in columns if each.position >= 0), key=lambda each: each.position))

@@ -98,7 +98,7 @@ class Management:
         A channel that cancelled its consumer still holds what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
         """
         vhost = quote(self._address.vhost, safe="")
-        consumers = [(str(found["consumer_tag"]), _channel_of(found), (found.get("queue") or {}).get("name")) for found in self._list(f"/api/consumers/{vhost}")]
+        consumers = [(found.get("consumer_tag"), _channel_of(found), (found.get("queue") or {}).get("name")) for found in self._list(f"/api/consumers/{vhost}")]
         ours = {channel for tag, channel, _ in consumers if tag == but and channel}
         if not ours:
             return None

@@ -1,0 +1,98 @@
+"""`mailslice blobs`: content that blob_gc deleted and still keeps."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mailslice.cli.arguments import DryRun, Limit, Reason
+from mailslice.cli.command import command, group
+from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput, SomeFailed
+from mailslice.model.mail import BlobId
+
+if TYPE_CHECKING:
+    from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
+
+app = group("Blobs that blob_gc deleted and keeps for a while in mailslice's own bucket.")
+
+_AT_ONCE = 1000
+Run = Annotated[str | None, typer.Option("--run", metavar="RUN", help="All blobs that this run of blob_gc deleted.")]
+
+
+@command(app, "kept")
+def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
+    """Kept copies, soonest to expire first."""
+    from itertools import islice
+
+    from mailslice.cli.door import open_stores
+    from mailslice.duties.blob_gc.kept import KeptBlobs
+
+    with open_stores() as stores, KeptBlobs(stores.settings) as copies:
+        there = stores.own_blobs.bucket_exists()
+        found = (each for page in copies.pages() for each in page if run in {None, each.run}) if there else iter(())
+        out.rows((_shown(each) for each in islice(found, limit)), empty="no copy is kept")
+
+
+@command(app, "restore")
+def restore(
+    out: Output,
+    *,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of blobs, as they were in James' bucket.")] = None,
+    run: Run = None,
+    dry_run: DryRun = False,
+    reason: Reason = None,
+) -> None:
+    """Put deleted blobs back, by key or all of a run. A blob that is there is left as it is; a key without a copy is said, and the exit code is 1."""
+    from mailslice.cli.door import open_stores, record
+    from mailslice.duties.blob_gc.kept import EXPIRED, KeptBlobs
+
+    wanted = [BlobId(key) for key in dict.fromkeys(keys or ())]
+    if bool(wanted) == (run is not None):
+        raise BadInput("blobs restore: give either keys or --run RUN")
+    counts: dict[str, int] = {}
+
+    def lines() -> Iterator[dict[str, object]]:
+        for some in _copies(copies, wanted, run) if there else iter(()):
+            status = copies.restore(some) if not dry_run else copies.would_restore(some)
+            for each in some:
+                counts[status[each.key]] = counts.get(status[each.key], 0) + 1
+                yield {**_shown(each), "status": status[each.key]}
+                found.add(each.key)
+        for key in wanted:
+            if key not in found:
+                counts[EXPIRED] = counts.get(EXPIRED, 0) + 1
+                yield {"key": key, "run": None, "bytes": None, "keptUntil": None, "status": EXPIRED}
+
+    found: set[str] = set()
+    with open_stores() as stores, KeptBlobs(stores.settings) as copies:
+        there = stores.own_blobs.bucket_exists()
+        out.rows(lines(), empty=f"no copy of run {run} is kept")
+        if not dry_run and counts:
+            record(stores.settings, "blobs restore", None, reason, run=run, keys=wanted, counts=counts)
+    _end(counts, run)
+
+
+def _copies(copies: "KeptBlobs", wanted: list[BlobId], run: str | None) -> "Iterator[list[Kept]]":
+    from itertools import islice
+
+    if run is None:
+        yield list(copies.of_keys(wanted).values())
+        return
+    all_of_run = copies.of_run(run)
+    while some := list(islice(all_of_run, _AT_ONCE)):
+        yield some
+
+
+def _end(counts: dict[str, int], run: str | None) -> None:
+    from mailslice.duties.blob_gc.kept import PRESENT, RESTORED
+
+    bad = {status: count for status, count in counts.items() if status not in {PRESENT, RESTORED}}
+    if run is not None and not counts:
+        raise BadInput(f"--run {run!r}: no copy of this run is kept; `mailslice blobs kept` lists all")
+    if bad:
+        raise SomeFailed(f"{sum(bad.values())} of {sum(counts.values())} blobs were not put back: {'; '.join(f'{count} {why}' for why, count in bad.items())}")
+
+
+def _shown(kept: "Kept") -> dict[str, object]:
+    return {"key": kept.key, "run": kept.run, "bytes": kept.size, "keptUntil": kept.expires}

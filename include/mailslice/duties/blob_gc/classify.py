@@ -1,0 +1,113 @@
+"""What may become of a blob that nothing refers to. Pure: by its key and age alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.codec.blob_ids import is_active, is_blob_id, parse
+
+UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN = "unknown", "doubtful", "active", "young", "orphan"
+KINDS = (UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN)
+"""`unknown`: no blob id; `doubtful`: a reference spells the same id in another way; `active`: of a present generation; `young`: within the grace."""
+_AGES = (("under 1 day", 1), ("1 to 7 days", 7), ("7 to 30 days", 30), ("30 to 90 days", 90), ("90 days to 1 year", 365))
+_OLDEST = "over 1 year"
+_DAY = 86400
+_MOST_GENERATIONS = 1000
+_OTHERS = "others"
+SAMPLE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """By what a run judges; `family` and `generation` are the present ones."""
+
+    now: datetime
+    grace: timedelta
+    delete_after: timedelta
+    family: int
+    generation: int
+
+    def kind(self, key: str, modified_s: int, *, doubtful: bool) -> str:
+        """One of KINDS."""
+        if not is_blob_id(key):
+            return UNKNOWN
+        if doubtful:
+            return DOUBTFUL
+        if is_active(parse(key), self.family, self.generation):
+            return ACTIVE
+        # Times of S3 are whole seconds: a blob counts as young a second too long rather than too short.
+        return ORPHAN if self.now.timestamp() - modified_s > self.grace.total_seconds() + 1 else YOUNG
+
+    def due(self, since_ms: int | None) -> bool:
+        """Whether a candidate that was recorded at `since_ms` (since the epoch) may be deleted now."""
+        return since_ms is not None and self.now.timestamp() * 1000 - since_ms >= self.delete_after.total_seconds() * 1000
+
+    def age(self, modified_s: int) -> str:
+        """The age of a blob, in words of a few columns."""
+        days = (self.now.timestamp() - modified_s) / _DAY
+        return next((name for name, most in _AGES if days < most), _OLDEST)
+
+
+def generation_of(key: str) -> str:
+    """`FAMILY_GENERATION`, or `none`, for reports."""
+    parsed = parse(key)
+    return f"{parsed.family}_{parsed.generation}" if parsed.family is not None else "none"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts and bytes of unreferenced blobs: by kind, and of the orphans by generation and age. Tallies of parts add up."""
+
+    blobs: Counter[str] = field(default_factory=Counter)
+    size: Counter[str] = field(default_factory=Counter)
+    generations: dict[str, list[int]] = field(default_factory=dict)
+    ages: dict[str, list[int]] = field(default_factory=dict)
+    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def add(self, kind: str, key: str, size: int, modified_s: int, rules: Rules) -> None:
+        """Count one blob."""
+        self.blobs[kind] += 1
+        self.size[kind] += size
+        if kind == ORPHAN:
+            _count(self.generations, generation_of(key), 1, size)
+            _count(self.ages, rules.age(modified_s), 1, size)
+
+    def planned(self, what: str, size: int) -> None:
+        """Count the bytes of what is planned."""
+        self.size[what] += size
+
+    def show(self, what: str, **shown: Any) -> None:
+        """Keep one of a sample."""
+        kept = self.samples.setdefault(what, [])
+        if len(kept) < SAMPLE:
+            kept.append(shown)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as `merge` reads it."""
+        return {"blobs": dict(self.blobs), "size": dict(self.size), "generations": self.generations, "ages": self.ages, "samples": self.samples}
+
+    def merge(self, found: dict[str, Any]) -> None:
+        """Add another part's `as_json`."""
+        self.blobs.update(found["blobs"])
+        self.size.update(found["size"])
+        for mine, theirs in ((self.generations, found["generations"]), (self.ages, found["ages"])):
+            for name, (blobs, size) in theirs.items():
+                _count(mine, name, blobs, size)
+        for what, shown in found["samples"].items():
+            for each in shown:
+                self.show(what, **each)
+
+
+def _count(into: dict[str, list[int]], name: str, blobs: int, size: int) -> None:
+    # Keys come from anywhere: a bucket full of invented generations must not fill a report.
+    known = into.setdefault(name if name in into or len(into) < _MOST_GENERATIONS else _OTHERS, [0, 0])
+    known[0] += blobs
+    known[1] += size
+
+
+def modified_seconds(modified: datetime) -> int:
+    """Whole seconds since the epoch: what listing, HEAD and inventory agree on."""
+    return int(modified.timestamp() // 1)

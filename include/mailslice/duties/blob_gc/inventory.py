@@ -1,0 +1,137 @@
+"""An S3 Inventory in place of a listing: Parquet or CSV, on S3 or in a folder, by its manifest or as the files are.
+
+It is as old as the day it was made. That is safe: a blob counts by what the inventory says of it, and is looked at again just before it is deleted.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_plus
+
+from mailslice.duties.blob_gc.classify import modified_seconds
+from mailslice.duties.blob_gc.listing import COLUMNS
+from mailslice.duty.artifacts import Artifacts
+from mailslice.model.errors import BadInput
+from mailslice.model.settings import Settings
+from mailslice.spark.frames import Session
+from mailslice.spark.read_once import Frame, Rows, Summary, read_once
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_USUAL = ("Bucket", "Key", "Size", "LastModifiedDate")
+_FLAGS = ("bucket", "islatest", "isdeletemarker")
+_ENDINGS = (".parquet", ".csv", ".csv.gz")
+_ROWS = 5000
+_WANTED = ("key", "size", "lastmodifieddate")
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Files of one inventory, as paths of its location's filesystem, and the columns of its CSV files."""
+
+    place: Artifacts
+    files: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def find(settings: Settings, where: str) -> Inventory:
+    """The inventory that a param names. Raises BadInput when it is not one, or has no files."""
+    scheme, _, rest = where.partition("://")
+    if scheme in {"s3", "s3a", "s3n"} and rest:
+        location, _, name = rest.rpartition("/")
+        place, name = Artifacts(f"s3a://{location or name}", settings.s3), name if location else ""
+    elif "://" in where:
+        raise BadInput(f"--inventory {where!r}: allowed are s3://bucket/prefix and a path")
+    else:
+        folder, _, name = where.rstrip("/").rpartition("/")
+        place = Artifacts(folder or ("/" if where.startswith("/") else "."), settings.s3)
+    if name.endswith(".json"):
+        return _of_manifest(settings, place, name, where)
+    files = [file for file in ([name] if name.endswith(_ENDINGS) else place.files(name)) if file.endswith(_ENDINGS)]
+    if not files or any(place.read(file) is None for file in files[:1]):
+        raise BadInput(f"--inventory {where!r}: no {', '.join(_ENDINGS)} file is there, and it is no manifest.json")
+    return Inventory(place, tuple(files), _USUAL)
+
+
+def read_inventory(spark: Session, settings: Settings, inventory: Inventory) -> Frame:
+    """The bucket's objects; one summary a file, `{"range", "blobs", "bytes"}`. Raises BadInput for a file that is no inventory."""
+    bucket = settings.s3.bucket
+
+    def work(batches: Iterator[Sequence[tuple[int, str]]]) -> Iterator[Rows | Summary]:
+        for number, file in (each for batch in batches for each in batch):
+            count = size = 0
+            objects = _objects(inventory, file, bucket)
+            while some := list(islice(objects, _ROWS)):
+                count, size = count + len(some), size + sum(each[1] for each in some)
+                yield Rows(dict(zip(COLUMNS, zip(*some, strict=True), strict=True)))
+            yield {"range": number, "blobs": count, "bytes": size}
+
+    return read_once(spark, list(enumerate(inventory.files)), work, COLUMNS)
+
+
+def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) -> Inventory:
+    data = place.read(name)
+    try:
+        manifest = json.loads(data or b"")
+        kind, files = str(manifest["fileFormat"]), [str(file["key"]) for file in manifest["files"]]
+        schema = str(manifest.get("fileSchema", ""))
+        bucket = str(manifest.get("destinationBucket", "")).rpartition(":")[2]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"--inventory {where!r} is no manifest.json of an S3 Inventory ({type(error).__name__}: {error})") from None
+    if kind.lower() not in {"csv", "parquet"} or not files:
+        raise BadInput(f"--inventory {where!r}: its format is {kind!r} with {len(files)} files; allowed are CSV and Parquet")
+    if place.bucket is not None and bucket:
+        place = Artifacts(f"s3a://{bucket}", settings.s3)
+    elif place.bucket is None:
+        # A copy in a folder: the files lie where their keys say, or beside the manifest.
+        files = [file if place.read(file) is not None else file.rpartition("/")[2] for file in files]
+    columns = tuple(word.strip() for word in schema.split(",")) if kind.lower() == "csv" else _USUAL
+    return Inventory(place, tuple(files), columns)
+
+
+def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str, int, int]]:
+    """(key, size, modified) of the bucket's own current objects."""
+    filesystem, path = inventory.place.filesystem, inventory.place.path(file)
+    try:
+        yield from (_parquet if file.endswith(".parquet") else _csv)(filesystem, path, bucket, inventory.columns)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, csv.Error) as error:
+        raise BadInput(f"--inventory: {inventory.place.uri(file)} cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
+
+
+def _parquet(filesystem: FileSystem, path: str, bucket: str, _columns: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(filesystem.open_input_file(path)) as file:
+        for batch in file.iter_batches(_ROWS):
+            named = {name.replace("_", "").lower(): name for name in batch.schema.names}
+            for row in batch.select([named[name] for name in (*_WANTED, *(each for each in _FLAGS if each in named))]).to_pylist():
+                yield from _current({name.replace("_", "").lower(): value for name, value in row.items()}, bucket)
+
+
+def _csv(filesystem: FileSystem, path: str, bucket: str, columns: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    with filesystem.open_input_stream(path, compression=None) as stream:
+        raw: Any = gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
+        names = [name.lower() for name in columns]
+        for values in csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline="")):
+            if [value.lower() for value in values] == names:
+                continue  # a header, which S3 itself does not write
+            row: dict[str, Any] = dict(zip(names, values, strict=True))
+            row["key"] = unquote_plus(row["key"])  # keys in CSV inventories are URL-encoded
+            yield from _current(row, bucket)
+
+
+def _current(row: dict[str, Any], bucket: str) -> Iterator[tuple[str, int, int]]:
+    if row.get("bucket") not in {None, bucket} or str(row.get("islatest")).lower() == "false" or str(row.get("isdeletemarker")).lower() == "true":
+        return
+    modified = row["lastmodifieddate"]
+    when = modified if isinstance(modified, datetime) else datetime.fromisoformat(str(modified))
+    yield str(row["key"]), int(row["size"]), modified_seconds(when if when.tzinfo else when.replace(tzinfo=UTC))

@@ -1,0 +1,124 @@
+"""Deleted content that is kept for a while in mailslice's own bucket: `kept/EXPIRES/RUN/KEY`, by EXPIRES in the order of time.
+
+Copies are made within S3, so that what James keeps in an object's metadata comes back with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import Settings
+from mailslice.stores.blobs.bulk import HIGHEST, BulkBlobs, Turns
+
+FOLDER = "kept/"
+_PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/]+)/(.+)", re.ASCII | re.DOTALL)
+_TIME = "%Y%m%dT%H%M%SZ"
+RESTORED, PRESENT, EXPIRED = "restored", "present", "no copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One copy: of the blob `key`, deleted by `run`, kept until `expires`; `size` in bytes."""
+
+    expires: datetime
+    run: str
+    key: BlobId
+    size: int = 0
+
+    @property
+    def place(self) -> BlobId:
+        """The copy's own key."""
+        return BlobId(f"{FOLDER}{self.expires:{_TIME}}/{self.run}/{self.key}")
+
+    @classmethod
+    def of(cls, place: str, size: int) -> Kept | None:
+        """The copy that has this key in the own bucket; None when it is not one."""
+        found = _PLACE.fullmatch(place)
+        return cls(datetime.strptime(found[1], _TIME).replace(tzinfo=UTC), found[2], BlobId(found[3]), size) if found else None
+
+
+class KeptBlobs:
+    """The kept copies, and the way back. Raises BadSetting when the own bucket is James' bucket: what is kept there would be deleted, too."""
+
+    def __init__(self, settings: Settings, turns: Turns | None = None) -> None:
+        if settings.own.bucket == settings.s3.bucket:
+            raise BadSetting(f"MAILSLICE_OWN_BUCKET={settings.own.bucket} is James' bucket; mailslice's own content needs another")
+        self.own = BulkBlobs(settings.s3, settings.own.bucket, turns)
+        self.james = BulkBlobs(settings.s3, settings.s3.bucket, turns)
+
+    def __enter__(self) -> KeptBlobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.own.close()
+        self.james.close()
+
+    def keep(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
+        """Copy blobs into the own bucket; the keys of those that failed, with the reason."""
+        return self.own.copies(self.james.bucket, {kept.key: kept.place for kept in copies})
+
+    def pages(self, folder: str = FOLDER) -> Iterator[list[Kept]]:
+        """All copies below a folder, soonest to expire first."""
+        for page in self.own.pages(folder, folder + HIGHEST):
+            yield [kept for blob in page if (kept := Kept.of(blob.key, blob.size)) is not None]
+
+    def folders(self) -> Iterator[str]:
+        """`kept/EXPIRES/RUN/` of every run that has copies: one request each."""
+        after = FOLDER
+        while (key := self.own.first_after(after)) is not None and key.startswith(FOLDER):
+            kept = Kept.of(key, 0)
+            folder = kept.place.removesuffix(kept.key) if kept else f"{key}/"
+            if kept:
+                yield folder
+            after = folder + HIGHEST if kept else key
+
+    def of_run(self, run: str) -> Iterator[Kept]:
+        """The copies of one run."""
+        for folder in self.folders():
+            if folder.split("/")[2] == run:
+                for page in self.pages(folder):
+                    yield from page
+
+    def of_keys(self, keys: Iterable[BlobId]) -> dict[BlobId, Kept]:
+        """The copy of each key that has one; the one that is kept longest."""
+        found: dict[BlobId, Kept] = {}
+        wanted = list(keys)
+        for folder in self.folders():
+            _, expires, run, _ = folder.split("/")
+            copies = [Kept(datetime.strptime(expires, _TIME).replace(tzinfo=UTC), run, key) for key in wanted]
+            there = self.own.heads([kept.place for kept in copies])
+            found |= {kept.key: Kept(kept.expires, run, kept.key, blob.size) for kept in copies if (blob := there[kept.place]) is not None}
+        return found
+
+    def restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
+        """Put copies back where no such blob is now: key -> `restored`, `present`, or why not."""
+        newest, missing = self._missing(copies)
+        failed = self.james.copies(self.own.bucket, {kept.place: key for key, kept in missing.items()})
+        back = {key: failed.get(kept.place, RESTORED) for key, kept in missing.items()}
+        return {key: back.get(key, PRESENT) for key in newest}
+
+    def would_restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
+        """What `restore` would do."""
+        newest, missing = self._missing(copies)
+        return {key: RESTORED if key in missing else PRESENT for key in newest}
+
+    def _missing(self, copies: Iterable[Kept]) -> tuple[dict[BlobId, Kept], dict[BlobId, Kept]]:
+        """The longest kept copy of each key; and of those, the ones whose blob is not there."""
+        newest = {kept.key: kept for kept in sorted(copies, key=lambda kept: kept.expires)}
+        there = self.james.heads(list(newest))
+        return newest, {key: kept for key, kept in newest.items() if there[key] is None}
+
+    def forget_expired(self, now: datetime, but_of: str) -> tuple[int, int]:
+        """Delete the copies whose time is over, but those of one run; how many, and how many could not be deleted."""
+        gone = failed = 0
+        for page in self.own.pages(FOLDER, f"{FOLDER}{now:{_TIME}}"):
+            copies = (kept for blob in page if (kept := Kept.of(blob.key, 0)) is not None)
+            expired = [kept.place for kept in copies if kept.expires <= now and kept.run != but_of]
+            problems = self.own.delete(expired)
+            gone, failed = gone + len(expired) - len(problems), failed + len(problems)
+        return gone, failed

@@ -1,0 +1,245 @@
+"""Step 1: list the bucket, then read every reference, find the blobs that nothing refers to, and write them down. Changes nothing.
+
+The listing comes first: a blob that is listed, and referred to before the references are read, is found to be referred to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.codec.blob_ids import BlobIds
+from mailslice.duties.blob_gc import candidates, inventory, listing
+from mailslice.duties.blob_gc.classify import DOUBTFUL, KINDS, ORPHAN, UNKNOWN, Rules, Tally
+from mailslice.duties.blob_gc.kept import KeptBlobs
+from mailslice.duties.blob_gc.params import Params
+from mailslice.duties.blob_gc.plan_files import DELETE, FOLDER
+from mailslice.duties.blob_gc.plan_note import Plan
+from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
+from mailslice.duties.blob_gc.sources import Source, sources_of
+from mailslice.duties.blob_gc.writing import write_plan
+from mailslice.duty import crash
+from mailslice.duty.artifacts import iso
+from mailslice.duty.context import StepContext
+from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
+from mailslice.spark.frames import Session
+from mailslice.spark.key_sets import KEY, collected, missing_from, referenced, unreferenced, with_known
+from mailslice.spark.read_once import Frame
+
+BULKY = ("decided", "sources", "samples", "byGeneration", "byAge")
+_LEAST_SKEW = timedelta(seconds=5)
+_CLEANUP, _CLEANED, _RUNS = "queue_cleanup", ("enqueuedMailsV3", "enqueuedMailsV4"), 10_000
+"""The ledger tells what cleanups took from the view since the last run: those references did not get lost."""
+_SAME = (KEY, "size", "modified_s")
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """The plan, written to plan/ and, by the road, to plan.json."""
+    params, settings, stores = context.params(Params), context.settings, context.stores
+    _require_bucket(context, params)
+    sources, absent = sources_of(stores)
+    _forget_earlier_try(context)
+    now, earlier, spark = context.clock(), candidates.recorded(context), context.spark()
+    with ExitStack() as frames:
+        with KeptBlobs(settings) as kept:
+            ranges, blobs = _listed(context, params, kept, spark)
+            frames.enter_context(blobs)
+            folders = list(kept.folders()) if stores.own_blobs.bucket_exists() else []
+        references = [frames.enter_context(frame) for frame in read_references(spark, settings, sources)]
+        crash.point("plan:after-scan")
+        known, forgotten = _known(context, earlier, spark)
+        frames.enter_context(known)
+        copies = frames.enter_context(read_kept(spark, settings, folders))
+        missed = collected(spark, missing_from(spark, referenced(spark, copies, references, ALIKE), blobs))
+        rules = _rules(context, params, now)
+        orphans = with_known(spark, unreferenced(spark, blobs, references, ALIKE), known, _SAME, ("since_ms",))
+        tally, groups = write_plan(spark, orphans, context.folder.artifacts, context.folder.file(FOLDER), rules, spared=_spared(earlier))
+    counts = _counts(sources, references)
+    plan = Plan(
+        run=context.request.run,
+        bucket=settings.s3.bucket,
+        made_at=now,
+        grace=params.grace,
+        keep=params.keep,
+        blobs=sum(each["blobs"] for each in blobs.summaries),
+        deletes=tuple(group for group in groups if group.file.startswith(DELETE)),
+        candidates=tuple(group for group in groups if not group.file.startswith(DELETE)),
+        restores=tuple(sorted(row["place"] for row in missed)),
+        sources={each.name: each.references for each in counts},
+    )
+    crash.point("plan:written")
+    return _summary(context, _Seen(plan, params, tally, counts, absent, ranges, blobs, forgotten, earlier))
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What the scan of one source came to. `twice` parts were read twice, `holes` are places that no part covers."""
+
+    name: str
+    wanted: int
+    read: int
+    twice: int
+    holes: int
+    rows: int
+    references: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    plan: Plan
+    params: Params
+    tally: Tally
+    counts: Sequence[Count]
+    absent: Sequence[str]
+    ranges: Sequence[listing.KeyRange] | None
+    blobs: Frame
+    forgotten: str
+    earlier: candidates.Candidates | None
+
+
+def _require_bucket(context: StepContext, params: Params) -> None:
+    """Raises BadSetting when there is no such bucket, ClockSkew when S3's times mean something else than ours."""
+    blobs = context.stores.blobs
+    if not blobs.bucket_exists():
+        raise BadSetting(f"MAILSLICE_S3_BUCKET={blobs.bucket}: there is no such bucket at {context.settings.s3.endpoint}")
+    skew, most = blobs.now_skew(context.clock), max(params.grace / 4, _LEAST_SKEW)
+    if abs(skew) > most:
+        raise ClockSkew(
+            f"S3's clock differs from this machine's by {skew.total_seconds():.0f} s; allowed are {most.total_seconds():.0f} s (a quarter of the grace): "
+            "ages of blobs would be wrong"
+        )
+
+
+def _forget_earlier_try(context: StepContext) -> None:
+    """A plan step that is tried again starts from nothing."""
+    for file in context.folder.artifacts.files(context.folder.name):
+        if not file.endswith("/request.json"):
+            context.folder.artifacts.remove(file)
+    context.folder.artifacts.folder(context.folder.file(FOLDER))
+
+
+def _listed(context: StepContext, params: Params, kept: KeptBlobs, spark: Session) -> tuple[list[listing.KeyRange] | None, Frame]:
+    """The bucket's blobs, and the ranges of keys that were listed; None for an inventory."""
+    settings = context.settings
+    if params.inventory is not None:
+        return None, inventory.read_inventory(spark, settings, inventory.find(settings, params.inventory))
+    ranges = listing.key_ranges(kept.james)
+    return ranges, listing.read_listing(spark, settings, ranges)
+
+
+def _known(context: StepContext, earlier: candidates.Candidates | None, spark: Session) -> tuple[Frame, str]:
+    """The candidates of earlier runs; without them, why."""
+    place = context.folder.artifacts
+    if earlier is None:
+        return read_planned(spark, place, "", []), "no earlier run recorded candidates"
+    try:
+        recorded_ms = round(earlier.recorded.timestamp() * 1000)
+        return read_planned(spark, place, earlier.folder, earlier.groups, recorded_ms), ""
+    except PlanRefused as error:
+        return read_planned(spark, place, "", []), f"the candidates of run {earlier.run} are forgotten and wait anew: {error}"
+
+
+def _spared(earlier: candidates.Candidates | None) -> frozenset[str]:
+    return frozenset(earlier.spared) if earlier else frozenset()
+
+
+def _rules(context: StepContext, params: Params, now: datetime) -> Rules:
+    blob = context.settings.blob
+    return Rules(now, params.grace, params.delete_after, blob.family, BlobIds(blob, lambda: now).generation())
+
+
+def _counts(sources: Sequence[Source], references: Sequence[Frame]) -> list[Count]:
+    told = [summary for frame in references for summary in frame.summaries]
+    found = []
+    for source in sources:
+        mine = [each for each in told if each["source"] == source.name]
+        parts = {each["part"] for each in mine}
+        found.append(
+            Count(
+                source.name,
+                source.parts,
+                len(parts),
+                len(mine) - len(parts),
+                source.holes,
+                sum(each["rows"] for each in mine),
+                sum(each["references"] for each in mine),
+            )
+        )
+    return found
+
+
+def _summary(context: StepContext, seen: _Seen) -> dict[str, Any]:
+    plan, tally = seen.plan, seen.tally
+    cleaned = _cleaned(context, seen.earlier)
+    listed = [each["range"] for each in seen.blobs.summaries]
+    return {
+        "decided": plan.decided(),
+        "planDigest": plan.digest,
+        "planned": plan.planned,
+        "candidates": plan.waiting,
+        "restores": len(plan.restores),
+        "referenceSourceCount": len(seen.counts),
+        "references": sum(each.references for each in seen.counts),
+        "blobCount": plan.blobs,
+        "blobBytes": sum(each["bytes"] for each in seen.blobs.summaries),
+        "orphans": tally.blobs[ORPHAN],
+        "orphanBytes": tally.size[ORPHAN],
+        "unreferenced": {kind: tally.blobs[kind] for kind in KINDS},
+        "byGeneration": {name: {"blobs": blobs, "bytes": size} for name, (blobs, size) in sorted(tally.generations.items())},
+        "byAge": {name: {"blobs": blobs, "bytes": size} for name, (blobs, size) in tally.ages.items()},
+        "samples": tally.samples,
+        "sources": [_shown(each, seen.earlier, cleaned) for each in seen.counts] + _vanished(seen),
+        "absentSources": list(seen.absent),
+        "listing": {
+            "inventory": seen.params.inventory,
+            "wanted": len(seen.ranges) if seen.ranges is not None else len(listed),
+            "read": len(set(listed)),
+            "twice": len(listed) - len(set(listed)),
+            "holes": listing.uncovered(seen.ranges) if seen.ranges is not None else 0,
+        },
+        "candidatesOf": seen.earlier.run if seen.earlier and not seen.forgotten else None,
+        "bytes": tally.size[DELETE],
+        "message": _message(seen),
+        "madeAt": iso(plan.made_at),
+    }
+
+
+def _cleaned(context: StepContext, earlier: candidates.Candidates | None) -> int:
+    """References that mailslice's own cleanups took from the view since the last run: two a row."""
+    if earlier is None:
+        return 0
+    runs = context.stores.own.runs.list(_CLEANUP, None, _RUNS)
+    return 2 * sum(int(json.loads(run.report).get("applied") or 0) for run in runs if run.started >= earlier.recorded)
+
+
+def _shown(count: Count, earlier: candidates.Candidates | None, cleaned: int) -> dict[str, Any]:
+    before = earlier.sources.get(count.name) if earlier else None
+    parts = {"parts": count.wanted, "read": count.read, "twice": count.twice, "holes": count.holes}
+    explained = {"cleaned": cleaned} if count.name in _CLEANED and cleaned else {}
+    return {"source": count.name, "rows": count.rows, "references": count.references, "before": before, **explained, **parts}
+
+
+def _vanished(seen: _Seen) -> list[dict[str, Any]]:
+    """Sources that the last run read and this one did not: all their references are gone."""
+    known = {each.name for each in seen.counts}
+    before = dict(seen.earlier.sources) if seen.earlier else {}
+    none = {"rows": 0, "references": 0, "parts": 0, "read": 0, "twice": 0, "holes": 0}
+    return [{"source": name, **none, "before": references} for name, references in sorted(before.items()) if name not in known]
+
+
+def _message(seen: _Seen) -> str:
+    plan, blobs = seen.plan, seen.tally.blobs
+    words = [f"{blobs[ORPHAN]} of {plan.blobs} blobs are orphans: {plan.planned} can go, {plan.waiting} wait as candidates"]
+    if plan.restores:
+        words.append(f"{len(plan.restores)} deleted blobs are referred to: their kept copies go back")
+    if blobs[DOUBTFUL]:
+        words.append(f"{blobs[DOUBTFUL]} blobs are referred to in another spelling only (MAILSLICE_BLOB_HASH_ENCODING): they stay")
+    if blobs[UNKNOWN]:
+        words.append(f"{blobs[UNKNOWN]} keys are no blob ids: they are left alone")
+    if seen.forgotten and seen.earlier:
+        words.append(seen.forgotten)
+    return "; ".join(words)

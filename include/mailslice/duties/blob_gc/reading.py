@@ -1,0 +1,81 @@
+"""What workers read for a plan, and for an apply: references of all sources, planned blobs, kept copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mailslice.codec.blob_ids import SPELLINGS
+from mailslice.duties.blob_gc.kept import FOLDER as KEPT_FOLDER
+from mailslice.duties.blob_gc.kept import KeptBlobs
+from mailslice.duties.blob_gc.plan_files import Group, read_groups
+from mailslice.duties.blob_gc.sources import Source
+from mailslice.model.settings import Settings
+from mailslice.spark.frames import Session
+from mailslice.spark.key_sets import KEY, REFERENCE, Alike
+from mailslice.spark.plan_files import Location
+from mailslice.spark.read_once import Frame, Rows, Summary, read_once
+
+ALIKE = Alike(*SPELLINGS)
+"""Spellings of one blob id."""
+_FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
+"""Sources that mails leave for another one: read before it, so that a mail on its way is met in one of them."""
+
+
+def read_references(spark: Session, settings: Settings, sources: Sequence[Source]) -> list[Frame]:
+    """All references; a summary for each part of each source, `{"source", "part", "rows", "references"}`. Raises when one part cannot be read."""
+    first = [source for source in sources if source.name.startswith(_FIRST)]
+    before = _read(spark, settings, first)
+    try:
+        return [before, _read(spark, settings, [source for source in sources if source not in first])]
+    except BaseException:
+        before.release()
+        raise
+
+
+def _read(spark: Session, settings: Settings, sources: Sequence[Source]) -> Frame:
+    def work(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[Rows | Summary]:
+        for batch in batches:
+            for number in sorted({number for number, _ in batch}):
+                parts = [part for each, part in batch if each == number]
+                counts = {part: [0, 0] for part in parts}
+                for part, rows, ids in sources[number].scan(settings, parts):
+                    counts[part][0] += rows
+                    counts[part][1] += len(ids)
+                    if ids:
+                        yield Rows({REFERENCE: ids})
+                # Only here is it known that every part was read to its end.
+                for part, (rows, references) in counts.items():
+                    yield {"source": sources[number].name, "part": part, "rows": rows, "references": references}
+
+    keys = [(number, part) for number, source in enumerate(sources) for part in range(source.parts)]
+    return read_once(spark, keys, work, {REFERENCE: "string"})
+
+
+def read_planned(spark: Session, place: Location, folder: str, groups: Sequence[Group], recorded_ms: int | None = None) -> Frame:
+    """The blobs of these groups, with `since_ms`: `recorded_ms` for those that were new then. Raises PlanRefused for files that are not as written."""
+
+    def work(batches: Iterator[Sequence[Group]]) -> Iterator[Rows | Summary]:
+        for batch in batches:
+            for group, blobs in read_groups(place, folder, batch):
+                since = [recorded_ms if blob.since_ms is None else blob.since_ms for blob in blobs]
+                keys, sizes, modified = zip(*((blob.key, blob.size, blob.modified_s) for blob in blobs), strict=True)
+                yield Rows({KEY: keys, "size": sizes, "modified_s": modified, "since_ms": since})
+                yield {"rows": group.rows}
+
+    return read_once(spark, groups, work, {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"})
+
+
+def read_kept(spark: Session, settings: Settings, folders: Sequence[str]) -> Frame:
+    """The kept copies below these folders of the own bucket: `key` of the blob, `place` of the copy."""
+
+    def work(batches: Iterator[Sequence[str]]) -> Iterator[Rows | Summary]:
+        with KeptBlobs(settings) as kept:
+            for folder in (folder for batch in batches for folder in batch):
+                copies = 0
+                for page in kept.pages(folder):
+                    copies += len(page)
+                    if page:
+                        yield Rows({KEY: [each.key for each in page], "place": [each.place for each in page], "size": [each.size for each in page]})
+                yield {"folder": folder.removeprefix(KEPT_FOLDER), "copies": copies}
+
+    return read_once(spark, folders, work, {KEY: "string", "place": "string", "size": "long"})

@@ -1,0 +1,269 @@
+"""Where blob ids are referred to: each source has one scan, in parts that workers share. A part is read to its end, or the scan raises.
+
+James' four kinds of tables, the columns that an operator adds, and always mailslice's own tables and bucket and the dead letters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from mailslice.codec.blob_ids import is_blob_id
+from mailslice.duties.blob_gc.kept import FOLDER
+from mailslice.model.errors import BadSetting, Refused
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+from mailslice.spark.in_worker import stores_of
+from mailslice.stores.blobs.bulk import HIGHEST, BulkBlobs
+from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
+from mailslice.stores.cassandra.references import Column, ReferenceColumns, columns_of, estimated_partitions, partition_key, texts
+from mailslice.stores.rabbitmq.census import dead_letters
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.session import CassandraSession
+
+JAMES: Mapping[str, tuple[str, ...]] = {
+    "mailRepositoryContentV2": ("headerblobid", "bodyblobid"),
+    "enqueuedMailsV3": ("headerblobid", "bodyblobid"),
+    "enqueuedMailsV4": ("headerblobid", "bodyblobid"),
+    "messageV3": ("headercontent", "bodycontent"),
+    "attachmentV2": ("blobid",),
+}
+"""James' tables, in the order in which a mail passes them: what moves on while a scan runs is met again."""
+OWN_WITHOUT_REFERENCES = frozenset({"runs", "locks", "queue_samples", "pending_marks", "slice_statistics"})
+"""Own tables that name no blob whose content is still wanted; a report's sample of victims must not keep them alive."""
+_LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
+"""Few ranges for small tables, whose cost is a request each; more for large ones, so that workers share them."""
+_ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
+_SOURCES = "MAILSLICE_GC_SOURCES"
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+Page = tuple[int, int, list[str]]
+"""(part, rows, blob ids) of one page of a scan."""
+
+
+class Source(Protocol):
+    """One place that refers to blobs. Pickles: workers scan it."""
+
+    @property
+    def name(self) -> str:
+        """As reports and MAILSLICE_GC_ABSENT_SOURCES call it."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts its scan has."""
+
+    @property
+    def holes(self) -> int:
+        """What its parts leave out or read twice; 0 when they are the whole source, each thing once."""
+
+    def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
+        """These parts, page by page; ends when each was read to its end. Raises StoreUnavailable and others of the stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Columns of a table in Cassandra, by token range. `buried`: ids are looked for inside of the values, which are messages or JSON."""
+
+    name: str
+    where: ReferenceColumns
+    ranges: tuple[TokenRange, ...]
+    buried: bool = False
+
+    @property
+    def parts(self) -> int:
+        """The token ranges."""
+        return len(self.ranges)
+
+    @property
+    def holes(self) -> int:
+        """Where the token ranges do not tile the ring."""
+        return holes(self.ranges)
+
+    def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
+        """At the consistency of the settings, LOCAL_QUORUM or better."""
+        numbers = {self.ranges[part]: part for part in parts}
+        for token_range, rows in self.where.rows(stores_of(settings).cassandra, list(numbers)):
+            yield numbers[token_range], len(rows), [blob_id for row in rows for value in row if value is not None for blob_id in self._ids(value)]
+
+    def _ids(self, value: object) -> Iterator[str]:
+        if isinstance(value, str) and not self.buried:
+            if value:
+                yield value
+            return
+        for text in texts(value):
+            if self.buried:
+                yield from buried_ids(text)
+            elif text:
+                yield text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The messages on the dead letter queue of every mail queue, looked at and given back."""
+
+    queues: tuple[QueueName, ...]
+    name: str = "deadLetters"
+    holes: int = 0
+
+    @property
+    def parts(self) -> int:
+        """The queues."""
+        return len(self.queues)
+
+    def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
+        """All messages of each queue; one that is no mail still counts for the ids that stand in it."""
+        for part in parts:
+            bodies = dead_letters(settings, self.queues[part])
+            yield part, len(bodies), [blob_id for body in bodies for blob_id in buried_ids(body)]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBucket:
+    """mailslice's own bucket, but for what blob_gc itself keeps: a key that ends with a blob's id refers to it."""
+
+    name: str = "ownBucket"
+    parts: int = 1
+    holes: int = 0
+
+    def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
+        """All keys before and after the kept copies."""
+        with BulkBlobs(settings.s3, settings.own.bucket) as blobs:
+            for part in parts:
+                for after, until in (("", FOLDER), (FOLDER + HIGHEST, "")):
+                    for page in blobs.pages(after, until):
+                        yield part, len(page), [found for blob in page for found in _endings(blob.key) if is_blob_id(found)]
+
+
+def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
+    """All sources there are, in the order of scanning, and the names of those that are absent by the settings.
+
+    Raises Refused for one whose table is missing and which no setting names as absent: nothing is known of its references. BadSetting for a source of
+    MAILSLICE_GC_SOURCES that cannot be scanned.
+    """
+    settings, session = stores.settings, stores.cassandra
+    own_keyspace, keyspace = settings.own.keyspace.lower(), settings.cassandra.keyspace.lower()
+    own = columns_of(session, own_keyspace)
+    found: list[Source] = [DeadLetters(tuple(stores.management.dead_letter_queues()))]
+    if stores.own_blobs.bucket_exists():
+        found.append(OwnBucket())
+    found += _own_tables(session, own_keyspace, own)
+    wanted = [(name, keyspace, name.lower(), columns) for name, columns in JAMES.items()]
+    wanted += [(f"{where}.{table}" if where else table, where or keyspace, table, columns) for where, table, columns in parse_sources(settings.gc.sources)]
+    excused = {name.lower() for name in settings.gc.absent_sources}
+    there: dict[str, dict[str, tuple[Column, ...]]] = {}
+    ranges = _Ranges(session)
+    absent: list[str] = []
+    for name, where, table, columns in wanted:
+        if where not in there:
+            there[where] = columns_of(session, where)
+        on_disk = there[where].get(table) or there[where].get(table.lower())
+        if on_disk is None:
+            absent.append(name)
+        else:
+            known = table if table in there[where] else table.lower()
+            found.append(TableSource(name, ReferenceColumns(where, known, partition_key(on_disk), _checked(name, columns, on_disk)), ranges.of(where, known)))
+    if unknown := [name for name in absent if name.lower() not in excused]:
+        raise Refused(
+            f"no table for {', '.join(unknown)} in Cassandra at {session.address}: are the keyspaces right? "
+            f"Where a source really does not exist, say so: {_ABSENT}={','.join([*settings.gc.absent_sources, *unknown])}"
+        )
+    return found, absent
+
+
+class _Ranges:
+    """How the ring is cut for each table."""
+
+    def __init__(self, session: CassandraSession) -> None:
+        self._session = session
+        self._estimates: dict[str, dict[str, int]] = {}
+
+    def of(self, keyspace: str, table: str) -> tuple[TokenRange, ...]:
+        if keyspace not in self._estimates:
+            self._estimates[keyspace] = estimated_partitions(self._session, keyspace)
+        wanted = self._estimates[keyspace].get(table, 0) // _PARTITIONS_A_RANGE
+        return tuple(token_ranges(self._session, min(max(wanted, _LEAST_RANGES), _MOST_RANGES)))
+
+
+def _own_tables(session: CassandraSession, keyspace: str, tables: Mapping[str, Sequence[Column]]) -> Iterator[TableSource]:
+    ranges = _Ranges(session)
+    for table in sorted(set(tables) - OWN_WITHOUT_REFERENCES):
+        if columns := tuple(column.name for column in tables[table] if column.holds_text):
+            yield TableSource(f"own.{table}", ReferenceColumns(keyspace, table, partition_key(tables[table]), columns), ranges.of(keyspace, table), buried=True)
+
+
+def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    """(keyspace or empty, table, columns) of `table:column,column;keyspace.table:column`. Raises BadSetting."""
+    found: list[tuple[str, str, list[str]]] = []
+    for word in re.split(r"[,;\s]+", text.strip()) if text.strip() else ():
+        table, colon, columns = word.partition(":")
+        if colon:
+            keyspace, _, name = table.rpartition(".")
+            found.append((keyspace.lower(), name, []))
+        else:
+            columns = word
+        if not found or (colon and not found[-1][1]):
+            raise BadSetting(f"{_SOURCES}={text!r}: {word!r} names no table; allowed is table:column,column;keyspace.table:column")
+        found[-1][2].extend(column for column in re.split(r"[:+|]", columns) if column)
+    for _, table, names in found:
+        if not names:
+            raise BadSetting(f"{_SOURCES}={text!r}: no column of {table} is named; allowed is table:column,column;keyspace.table:column")
+    return [(keyspace, table, tuple(names)) for keyspace, table, names in found]
+
+
+def buried_ids(value: str | bytes) -> Iterator[str]:
+    """Blob ids in a value: the value itself, every text of a JSON document, or whatever stands in quotes in what is no JSON."""
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    if is_blob_id(text):
+        yield text
+        return
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = [_unescaped(found) for found in _QUOTED.findall(text)]
+    yield from (found for found in _strings(document) if is_blob_id(found))
+
+
+def _strings(document: object) -> Iterator[str]:
+    waiting = [document]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list):
+            waiting += each
+
+
+def _unescaped(found: str) -> str:
+    try:
+        return str(json.loads(f'"{found}"'))
+    except ValueError:
+        return found
+
+
+def _endings(key: str) -> Iterator[str]:
+    """The key, and what follows each of its slashes: standard base64 has slashes of its own."""
+    yield key
+    at = key.find("/")
+    while at >= 0:
+        yield key[at + 1 :]
+        at = key.find("/", at + 1)
+
+
+def _checked(name: str, columns: Sequence[str], there: Sequence[Column]) -> tuple[str, ...]:
+    known = {column.name: column for column in there}
+    found = []
+    for column in columns:
+        each = known.get(column) or known.get(column.lower())
+        if each is None or not each.holds_text:
+            what = f"is of type {each.type}" if each else f"does not exist; there are {', '.join(sorted(known))}"
+            said = f" ({_SOURCES})" if name not in JAMES else ""
+            raise BadSetting(f"column {column} of {name} {what}: a reference is a text, or a list, set or map of texts{said}")
+        found.append(each.name)
+    return tuple(found)

@@ -1,0 +1,62 @@
+"""Step 4: what this run deleted is gone, kept, and referred to by nothing; James and others write beside us, and that is not judged."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from mailslice.duties.blob_gc.classify import modified_seconds
+from mailslice.duties.blob_gc.deleting import GONE
+from mailslice.duties.blob_gc.kept import KeptBlobs
+from mailslice.duties.blob_gc.plan_files import FOLDER, Blob, read_groups
+from mailslice.duties.blob_gc.plan_note import Plan, read_plan
+from mailslice.duty.context import StepContext
+from mailslice.quality.docs import Docs
+from mailslice.quality.gate import Expectation, Frame, run_gate
+
+_MOST = 500
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Whether the invariants hold. Raises GateFailed."""
+    plan = read_plan(context.need("plan"), context.request.run)
+    applied = context.need("apply")
+    docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
+    result = run_gate("verify", [_after(context, plan, applied)], docs)
+    return {"success": True, "expectations": result.lines(), "dataDocs": result.link}
+
+
+def _after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
+    sample = _sample(context, plan)
+    with KeptBlobs(context.settings) as kept:
+        there = kept.james.heads([blob.key for blob in sample])
+        missing = [blob.key for blob in sample if there[blob.key] is None]
+        copies = kept.of_keys(missing) if applied["keptUntil"] and not _over(context, applied) else None
+    as_planned = sum((now := there[blob.key]) is not None and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s) for blob in sample)
+    gone_before, untouched = applied["skippedBy"].get(GONE, 0), applied["failed"] + applied["left"] + applied["skipped"]
+    row = {
+        "accounted": applied["applied"] + applied["skipped"] + applied["failed"] + applied["left"] - applied["planned"],
+        "planned_still_there": as_planned,
+        "deleted_without_copy": len(missing) - len(copies) if copies is not None else 0,
+        "referred_to_and_not_restored": len(applied["notRestored"]),
+    }
+    expect = [
+        Expectation.equal("accounted", 0, "Every planned blob is either deleted, skipped, failed or left for the next run."),
+        Expectation.between("planned_still_there", 0, untouched, "No planned blob is there as it was, but those that were not tried."),
+        Expectation.between("deleted_without_copy", 0, gone_before, "Every deleted blob has its kept copy."),
+        Expectation.equal("referred_to_and_not_restored", 0, "Every deleted blob that is referred to was put back."),
+    ]
+    return Frame("after", [row], expect)
+
+
+def _sample(context: StepContext, plan: Plan) -> list[Blob]:
+    groups = plan.deletes[:: max(1, len(plan.deletes) // 10)]
+    rows = read_groups(context.folder.artifacts, context.folder.file(FOLDER), groups)
+    each = max(1, _MOST // max(1, len(groups)))
+    return [blob for _, blobs in islice(rows, 10) for blob in blobs[:each]]
+
+
+def _over(context: StepContext, applied: dict[str, Any]) -> bool:
+    """Whether the copies' time is over already, as a keep of a second has it."""
+    return context.clock() >= datetime.fromisoformat(applied["keptUntil"])
