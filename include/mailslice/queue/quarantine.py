@@ -153,12 +153,15 @@ class Quarantine:
             self._forget(going)
         return going is not None
 
-    def tidy(self, mail: QuarantinedMail) -> bool:
-        """Finish what a kill cut off, where it needs no decision of a person; whether there was something. For one caller at a time."""
+    def tidy(self, mail: QuarantinedMail, over: timedelta | None = OVER) -> bool:
+        """Finish what a kill cut off, where it needs no decision of a person; whether there was something. For one caller at a time.
+
+        A setting aside counts as cut off when it is older than `over`; None: whoever asks knows that nobody is at it.
+        """
         match mail.state:
             case State.RELEASED | State.DISCARDING:
                 self._forget(mail)
-            case State.CLOSING if self._clock() - mail.decided > OVER:
+            case State.CLOSING if over is None or self._clock() - mail.decided > over:
                 if mail.action == "failed" or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
                     self.settle(mail)
                 else:

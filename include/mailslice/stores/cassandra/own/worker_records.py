@@ -32,6 +32,7 @@ WORKER_RECORDS_TABLE = """(
     heartbeat timestamp,
     beat bigint,
     every_ms int,
+    stage_marks boolean,
     in_flight blob,
     messages frozen<map<uuid, blob>>,
     done frozen<list<uuid>>,
@@ -39,7 +40,7 @@ WORKER_RECORDS_TABLE = """(
     PRIMARY KEY (queuename, worker)
 ) WITH gc_grace_seconds = 3600"""
 
-_COLUMNS = ("queuename", "worker", "host", "pid", "started", "heartbeat", "beat", "every_ms", "in_flight", "messages", "done", "times")
+_COLUMNS = ("queuename", "worker", "host", "pid", "started", "heartbeat", "beat", "every_ms", "stage_marks", "in_flight", "messages", "done", "times")
 _TTL_SECONDS = 86400
 _MISSED_BEATS = 4
 _SLACK = timedelta(seconds=2)
@@ -95,6 +96,8 @@ class WorkerRecord:
     in_flight: tuple[InFlightMail, ...] = ()
     done: tuple[EnqueueId, ...] = ()
     times: ProcessingTimes | None = None
+    stage_marks: bool = False
+    """Whether it writes stage marks: without them a stage says nothing of what was sent."""
     heartbeat: datetime | None = None
     read_at: datetime | None = None
     written_us: int = 0
@@ -149,7 +152,8 @@ class WorkerRecords:
         messages = {mail.enqueue_id: mail.message for mail in record.in_flight if mail.message is not None}
         times = dict(record.times.counts) if record.times is not None else {}
         identity = [queue, record.worker, record.host, record.pid, epoch_ms(record.started)]
-        return self._session.submit(self._save, [*identity, record.beat, record.every // _MILLISECOND, in_flight, messages, list(record.done), times])
+        told = [record.beat, record.every // _MILLISECOND, record.stage_marks]
+        return self._session.submit(self._save, [*identity, *told, in_flight, messages, list(record.done), times])
 
     def save(self, queue: QueueName, record: WorkerRecord) -> None:
         """As `save_future`, and waits. Raises StoreUnavailable."""
@@ -208,7 +212,7 @@ class WorkerRecords:
 
 
 def _record(row: Row) -> WorkerRecord:
-    worker, host, pid, started, heartbeat, beat, every, in_flight, messages, done, times, written, now = row
+    worker, host, pid, started, heartbeat, beat, every, stage_marks, in_flight, messages, done, times, written, now = row
     known = {key: bytes(value) for key, value in (messages or {}).items()}
     return WorkerRecord(
         worker=worker,
@@ -220,6 +224,7 @@ def _record(row: Row) -> WorkerRecord:
         in_flight=tuple(InFlightMail.of_json(value, known) for value in json.loads(in_flight or b"[]")),
         done=tuple(EnqueueId(each) for each in done or ()),
         times=ProcessingTimes(dict(times or {})),
+        stage_marks=bool(stage_marks),
         heartbeat=None if heartbeat is None else instant(heartbeat),
         read_at=instant(now),
         written_us=written or 0,

@@ -1,0 +1,190 @@
+"""`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mailslice.cli.arguments import Name, Queue, Reason, Yes
+from mailslice.cli.command import command, group
+from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, record, who
+from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput, MailsliceError, SomeFailed, TryAgain
+
+if TYPE_CHECKING:
+    from mailslice.queue.quarantine import Quarantine
+    from mailslice.stores.cassandra.own import QuarantinedMail
+
+app = group("Stuck mails: list what stuck_mails set aside, enqueue it anew, or throw it away.")
+
+All = Annotated[bool, typer.Option("--all", help="Every mail that is in quarantine.")]
+_COLUMNS = ("enqueueId", "name", "stage", "worker", "since", "action")
+
+
+@command(app, "list")
+def list_(out: Output, queue: Queue) -> None:
+    """Mails that were set aside and wait for a person, and, in shadow mode, what would be done with which."""
+    with open_queue(queue) as opened:
+        out.rows(map(_shown, _listed(opened)), _COLUMNS, empty=f"no mail of {queue} is stuck")
+
+
+@command(app, "release")
+def release(out: Output, queue: Queue, *, name: Name = None, every: All = False, yes: Yes = False, reason: Reason = None) -> None:  # noqa: ARG001 - --yes is taken by both commands; nothing is lost here
+    """Enqueue mails of the quarantine anew, each once: new enqueue id, fresh content. A line a mail.
+
+    With --all, those that their worker completed after all are left: release them by name.
+    """
+
+    def one(quarantine: "Quarantine", mail: "QuarantinedMail") -> dict[str, object]:
+        if every and mail.finished is not None:
+            return {"newEnqueueId": None, "skipped": f"its worker completed it after all, seen at {mail.finished:%Y-%m-%d %H:%M:%S} UTC; release it by --name"}
+        return {"newEnqueueId": quarantine.release(mail)}
+
+    _each(out, queue, "release", name=name, every=every, reason=reason, one=one)
+
+
+@command(app, "discard")
+def discard(out: Output, queue: Queue, *, name: Name = None, every: All = False, yes: Yes = False, reason: Reason = None) -> None:
+    """Remove mails from the quarantine for good, content and all. A line a mail."""
+    _one_of(name, every, "discard")
+    need_yes(yes, "stuck discard")
+
+    def one(quarantine: "Quarantine", mail: "QuarantinedMail") -> dict[str, object]:
+        return {"discarded": quarantine.discard(mail)}
+
+    def asked(mails: "list[QuarantinedMail]") -> None:
+        confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {sum(mail.size for mail in mails)} bytes?", yes)
+
+    _each(out, queue, "discard", name=name, every=every, reason=reason, one=one, ask=asked)
+
+
+def _one_of(name: str | None, every: bool, doing: str) -> None:
+    if (name is None) == (not every):
+        raise BadInput(f"stuck {doing}: give either --name NAME or --all")
+
+
+def _each(
+    out: Output,
+    queue: str,
+    doing: str,
+    *,
+    name: str | None,
+    every: bool,
+    reason: str | None,
+    one: "Callable[[Quarantine, QuarantinedMail], dict[str, object]]",
+    ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
+) -> None:
+    """One after the other; a failing one stops no other. SomeFailed at the end, when any did; a store that is away ends it at once."""
+    from mailslice.duty import crash
+    from mailslice.model.clock import system_clock
+    from mailslice.queue.quarantine import Quarantine
+
+    _one_of(name, every, doing)
+    with open_queue(queue) as opened:
+        mails = _wanted(opened, name, doing)
+        if ask is not None and mails:
+            ask(mails)
+        quarantine = Quarantine(opened.stores, opened.queue.name, system_clock, crash=crash.point)
+        done, failures = 0, []
+        for mail in mails:
+            try:
+                outcome = one(quarantine, mail)
+            except TryAgain:
+                raise
+            except MailsliceError as error:
+                outcome = {"error": str(error)}
+                failures.append(str(error))
+            else:
+                if "skipped" not in outcome:
+                    done += 1
+                    _decide(opened, mail, doing, reason, outcome)
+            out.line(_line(mail, outcome), _sentence(mail, doing, outcome))
+        if done:
+            record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
+    if not mails:
+        out.note(f"no mail of {queue} is in quarantine")
+    if failures:
+        raise SomeFailed(f"{len(failures)} of {len(mails)} mails: stuck {doing} failed, such as: {failures[0]}")
+
+
+def _listed(opened: OpenQueue) -> "Iterator[QuarantinedMail]":
+    """The rows, but for those that are released. A deployment without the table has none: nothing is created to find that out."""
+    from mailslice.model.clock import system_clock
+    from mailslice.queue.quarantine import Quarantine
+    from mailslice.stores.cassandra.ddl import tables_of
+    from mailslice.stores.cassandra.own import QuarantineTable
+    from mailslice.stores.cassandra.own.quarantine import State
+
+    stores = opened.stores
+    if QuarantineTable.TABLE not in tables_of(stores.cassandra, stores.settings.own.keyspace):
+        return iter(())
+    mails = Quarantine(stores, opened.queue.name, system_clock).mails()
+    return iter(sorted((mail for mail in mails if mail.state is not State.RELEASED), key=lambda mail: (mail.since, mail.enqueue_id)))
+
+
+def _wanted(opened: OpenQueue, name: str | None, doing: str) -> "list[QuarantinedMail]":
+    """What the command is about. BadInput when there is no mail of that name."""
+    from mailslice.stores.cassandra.own.quarantine import State
+
+    found = [mail for mail in _listed(opened) if name is None or mail.name == name]
+    kept = [mail for mail in found if mail.state is not State.NOTED]
+    if name is not None and not kept:
+        why = "its worker has it: shadow mode sets nothing aside" if found else f"allowed are those that 'mailslice stuck list {opened.queue.name}' shows"
+        raise BadInput(f"stuck {doing}: {opened.queue.name} has no mail --name {name!r} in quarantine; {why}")
+    return kept
+
+
+def _shown(mail: "QuarantinedMail") -> dict[str, object]:
+    return {
+        "enqueueId": mail.enqueue_id,
+        "name": mail.name,
+        "stage": mail.stage,
+        "worker": mail.worker,
+        "since": mail.since,
+        "action": mail.action,
+        "ageSeconds": mail.age.total_seconds(),
+        "attempt": mail.attempt,
+        "state": mail.state,
+        "why": mail.why,
+        "decided": mail.decided,
+        "who": mail.who,
+        "run": mail.run,
+        "content": "content lost" if mail.content == "lost" else mail.content,
+        "bytes": mail.size,
+        "finished": mail.finished,
+    }
+
+
+def _line(mail: "QuarantinedMail", outcome: dict[str, object]) -> dict[str, object]:
+    return {"enqueueId": mail.enqueue_id, "name": mail.name, **outcome}
+
+
+def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> str:
+    from mailslice.codec.shown import shown
+
+    told = outcome.get("error") or outcome.get("skipped") or (f"now {outcome['newEnqueueId']}" if doing == "release" else "gone")
+    word = "failed" if "error" in outcome else "left" if "skipped" in outcome else f"{doing}d" if doing == "release" else f"{doing}ed"
+    return f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(str(told))}"
+
+
+def _decide(opened: OpenQueue, mail: "QuarantinedMail", doing: str, reason: str | None, outcome: dict[str, object]) -> None:
+    """The decision of a person is a row like that of a duty."""
+    from mailslice.model.clock import system_clock
+    from mailslice.stores.cassandra.own import DecisionRow
+
+    new = outcome.get("newEnqueueId")
+    why = f"{reason or 'by hand'}" + (f"; it is {new} now" if new else "")
+    row = DecisionRow(
+        mail.enqueue_id,
+        mail.name,
+        mail.stage,
+        mail.worker,
+        mail.age,
+        verdict="a person decided",
+        action="released" if doing == "release" else "discarded",
+        why=why,
+        decided=system_clock(),
+        who=who(),
+        attempt=mail.attempt,
+    )
+    opened.stores.own.decisions.save(opened.queue.name, row, opened.settings.duty.retention)

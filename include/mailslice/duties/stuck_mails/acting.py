@@ -1,0 +1,194 @@
+"""What is done with one stuck mail: noted, closed, or recovered by its stage marks. Each decision is a row before it takes effect."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.duties.stuck_mails.plan_file import Plan, PlannedMail
+from mailslice.duties.stuck_mails.seen import Stuck
+from mailslice.duties.stuck_mails.verdicts import Action, item_of, stages_of
+from mailslice.duty import crash
+from mailslice.duty.artifacts import iso
+from mailslice.duty.context import StepContext
+from mailslice.model.durations import format_duration
+from mailslice.model.mail import EnqueueId, Place, QueuedMail
+from mailslice.model.settings import StuckMode
+from mailslice.model.stages import Decision, Verdict
+from mailslice.queue.quarantine import Decided, Holder, Quarantine, publish
+from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
+from mailslice.stores.cassandra.own.quarantine import State
+
+WOULD = {Action.CLOSED: "would close", Action.RELEASED: "would release", Action.FAILED: "would fail", Action.COMPLETED: "would complete"}
+VERDICTS = {
+    Action.CLOSED: "stuck",
+    Action.RELEASED: "stuck before sending",
+    Action.FAILED: "stuck while sending",
+    Action.COMPLETED: "stuck after it was sent",
+}
+_SECOND = timedelta(seconds=1)
+
+
+class Skipped(Exception):
+    """The mail is left alone; why."""
+
+
+@dataclass(frozen=True)
+class Acting:
+    """Acts on the mails of one plan."""
+
+    context: StepContext
+    plan: Plan
+    quarantine: Quarantine
+
+    def act(self, planned: PlannedMail, found: Stuck) -> dict[str, Any]:
+        """The decision, as the report shows it. Raises Skipped when the mail needs none any more."""
+        stores, queue = self.context.stores, self.context.queue
+        if stores.tables.deleted.is_marked(queue, planned.enqueue_id):
+            raise Skipped("marked meanwhile")
+        item = item_of(stores, queue, found)
+        if item is None:
+            raise Skipped("its metadata is not known")
+        holder = Holder(found.record.worker, found.mail.stage, planned.since, found.age, found.mail.attempt)
+        if self.plan.mode is StuckMode.SHADOW:
+            return self._noted(item, holder, Action(planned.action))
+        if self.plan.mode is StuckMode.RECOVER and found.record.stage_marks:
+            return self._recovered(item, holder, found.mail.place)
+        return self._closed(item, holder)
+
+    def forget_notes(self, planned: Collection[EnqueueId]) -> None:
+        """Notes of shadow mode about mails that are not stuck any more go."""
+        for mail in self.quarantine.mails():
+            if mail.state is State.NOTED and mail.enqueue_id not in planned:
+                self.quarantine.withdraw(mail)
+
+    def _noted(self, item: QueuedMail, holder: Holder, action: Action) -> dict[str, Any]:
+        decided = self._decided(WOULD[action], holder)
+        noted = self.quarantine.note(item, holder, decided)
+        if noted.decided >= self.plan.made_at:
+            self._log(item, holder, decided, VERDICTS[action], noted.decided)
+        return self._told(item, holder, action, noted)
+
+    def _closed(self, item: QueuedMail, holder: Holder) -> dict[str, Any]:
+        """Content and row, decision, mark. A mail that its holder completed at this very moment is left to it."""
+        stores, queue = self.context.stores, self.context.queue
+        decided = self._decided(Action.CLOSED, holder)
+        kept = self.quarantine.keep(item, holder, decided)
+        crash.point("apply:kept")
+        if kept.state not in {State.CLOSING, State.KEPT}:
+            raise Skipped(f"it is {kept.state} in quarantine")
+        if stores.tables.deleted.is_marked(queue, item.enqueue_id):
+            self.quarantine.withdraw(kept)
+            raise Skipped("completed meanwhile")
+        self._log(item, holder, decided, VERDICTS[Action.CLOSED], kept.decided)
+        crash.point("apply:decided")
+        stores.tables.deleted.mark_many(queue, [item.enqueue_id])
+        crash.point("apply:marked")
+        return self._told(item, holder, Action.CLOSED, self.quarantine.settle(kept))
+
+    def _recovered(self, item: QueuedMail, holder: Holder, place: Place | None) -> dict[str, Any]:
+        """By its stage marks. `advance` takes the mail from the holder: from then on its own marks are refused."""
+        decision = stages_of(self.context.stores, self.context.queue, item, by=self.plan.run, now=self.context.clock())
+        if decision.record.attempt > holder.attempt:
+            raise Skipped("it has another holder")
+        match decision.verdict:
+            case Verdict.HANDLE:
+                return self._released(item, holder, decision, place)
+            case Verdict.FAIL:
+                return self._failed(item, holder, decision, place)
+            case Verdict.COMPLETE:
+                return self._completed(item, holder, decision)
+        raise Skipped("its stage leaves it to its holder")
+
+    def _released(self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None) -> dict[str, Any]:
+        decided = self._decided(Action.RELEASED, holder)
+        kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
+        self._log(item, holder, decided, VERDICTS[Action.RELEASED], kept.decided)
+        crash.point("apply:kept")
+        self._take(decision, kept)
+        crash.point("apply:taken")
+        told = self._told(item, holder, Action.RELEASED, kept)
+        self._publish(item, decision, place)
+        crash.point("apply:published")
+        self.quarantine.withdraw(kept)
+        return told
+
+    def _failed(self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None) -> dict[str, Any]:
+        """The recipients in doubt go to quarantine for good; those that were not begun are tried again."""
+        in_doubt = replace(item, mail=replace(item.mail, recipients=decision.failed))
+        decided = self._decided(Action.FAILED, holder, f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served")
+        kept = self.quarantine.keep(in_doubt, holder, decided, State.RECOVERING)
+        self._log(item, holder, decided, VERDICTS[Action.FAILED], kept.decided)
+        crash.point("apply:kept")
+        self._take(decision, kept)
+        crash.point("apply:taken")
+        if decision.left:
+            self._publish(item, decision, place)
+        else:
+            self.context.stores.tables.deleted.mark_many(self.context.queue, [item.enqueue_id])
+        crash.point("apply:published")
+        return self._told(item, holder, Action.FAILED, self.quarantine.settle(kept))
+
+    def _completed(self, item: QueuedMail, holder: Holder, decision: Decision) -> dict[str, Any]:
+        decided = self._decided(Action.COMPLETED, holder)
+        now = self.context.clock()
+        self._log(item, holder, decided, VERDICTS[Action.COMPLETED], now)
+        self._take(decision, None)
+        self.context.stores.tables.deleted.mark_many(self.context.queue, [item.enqueue_id])
+        return {**_shown(item, holder, Action.COMPLETED, decided.why), "content": "done"}
+
+    def _take(self, decision: Decision, kept: QuarantinedMail | None) -> None:
+        if not self.context.stores.own.mail_stages.advance(self.context.queue, decision.record, decision.after):
+            if kept is not None:
+                self.quarantine.withdraw(kept)
+            raise Skipped("its holder went on meanwhile")
+
+    def _publish(self, item: QueuedMail, decision: Decision, place: Place | None) -> None:
+        """The same mail, to those that were not begun: its attempt is one more, so that the old holder is refused."""
+        left = replace(item, mail=replace(item.mail, recipients=decision.left))
+        publish(self.context.stores, self.context.queue, left, place, self.context.clock())
+
+    def _decided(self, action: str, holder: Holder, more: str = "") -> Decided:
+        held, allowed = format_duration(_whole(holder.age)), format_duration(self.plan.timeout)
+        why = f"held by {holder.worker} for {held}, allowed are {allowed}; stage {holder.stage}{more}"
+        return Decided(action, why, self.context.request.who, self.plan.run)
+
+    def _log(self, item: QueuedMail, holder: Holder, decided: Decided, verdict: str, at: datetime) -> None:
+        row = DecisionRow(
+            enqueue_id=item.enqueue_id,
+            name=item.mail.name,
+            stage=holder.stage,
+            worker=holder.worker,
+            age=holder.age,
+            verdict=verdict,
+            action=decided.action,
+            why=decided.why,
+            decided=at,
+            who=decided.who,
+            run=decided.run,
+            attempt=holder.attempt,
+        )
+        self.context.stores.own.decisions.save(self.context.queue, row, self.context.settings.duty.retention)
+
+    def _told(self, item: QueuedMail, holder: Holder, action: Action, kept: QuarantinedMail) -> dict[str, Any]:
+        return {**_shown(item, holder, action, kept.why), "content": kept.content.value, "bytes": kept.size}
+
+
+def _shown(item: QueuedMail, holder: Holder, action: Action, why: str) -> dict[str, Any]:
+    return {
+        "enqueueId": str(item.enqueue_id),
+        "name": item.mail.name,
+        "stage": holder.stage,
+        "worker": holder.worker,
+        "since": iso(holder.since),
+        "ageSeconds": round(holder.age / _SECOND, 3),
+        "attempt": holder.attempt,
+        "action": action,
+        "why": why,
+    }
+
+
+def _whole(age: timedelta) -> timedelta:
+    return age // _SECOND * _SECOND

@@ -1,0 +1,54 @@
+"""What a run that was killed left behind: finished before anything new is begun, by what the stores say happened. Under the duty's lock: nobody is at it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+
+from mailslice.codec import message as codec
+from mailslice.duties.stuck_mails.verdicts import Action
+from mailslice.duty.context import StepContext
+from mailslice.model.mail import EnqueueId
+from mailslice.queue.quarantine import OVER, Quarantine, publish
+from mailslice.stores.cassandra.own import QuarantinedMail
+from mailslice.stores.cassandra.own.quarantine import State
+
+
+def finish(context: StepContext, quarantine: Quarantine, planned: Collection[EnqueueId]) -> dict[str, int]:
+    """What was finished, by what became of it. Mails that this run's plan has are its own business.
+
+    Also remembered: which closed mails their workers completed after all, so that nobody releases those without knowing it.
+    """
+    done = {each for record in context.stores.own.worker_records.list(context.queue) for each in record.done}
+    finished: Counter[str] = Counter()
+    for mail in quarantine.mails():
+        if mail.state is State.KEPT and mail.enqueue_id in done and mail.finished is None:
+            quarantine.finished(mail, context.clock())
+            finished["completed by its worker after all"] += 1
+        elif mail.state is State.RECOVERING:
+            finished[_recover(context, quarantine, mail)] += 1
+        elif mail.enqueue_id not in planned and quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER):
+            finished[f"was {mail.state}"] += 1
+    return dict(finished)
+
+
+def _recover(context: StepContext, quarantine: Quarantine, mail: QuarantinedMail) -> str:
+    """The mail was being taken from its holder. Not taken yet: it is the next plan's. Taken: published again, which the stage marks make safe."""
+    stores, queue = context.stores, context.queue
+    record = stores.own.mail_stages.read(queue, mail.enqueue_id)
+    if record is None or record.attempt <= mail.attempt:
+        quarantine.withdraw(mail)
+        return "not taken from its holder"
+    if record.owner == mail.run and not stores.tables.deleted.is_marked(queue, mail.enqueue_id):
+        if record.remaining:
+            item = codec.decode(mail.message)
+            left = replace(item, mail=replace(item.mail, recipients=record.remaining))
+            publish(stores, queue, left, None, context.clock())
+        else:
+            stores.tables.deleted.mark_many(queue, [mail.enqueue_id])
+    if mail.action == Action.FAILED:
+        quarantine.settle(mail)
+        return "failed"
+    quarantine.withdraw(mail)
+    return "released"

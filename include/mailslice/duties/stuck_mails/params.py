@@ -1,0 +1,35 @@
+"""What a run of stuck_mails can be told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pydantic import Field, field_validator
+
+from mailslice.duty.params import DutyParams
+from mailslice.model.settings import Duration, StuckMode
+
+SHORTEST = timedelta(seconds=1)
+
+
+class Params(DutyParams):
+    """Params of stuck_mails."""
+
+    lock_timeout: Duration | None = Field(
+        None, description="a mail held for longer is stuck; 10 times the queue's p99 and at least 10m when not given (MAILSLICE_DUTY_STUCK_*)"
+    )
+    mode: StuckMode | None = Field(
+        None, description="shadow: write down what would be done; close: quarantine and mark; recover: by stage marks. MAILSLICE_DUTY_STUCK_MODE when not given"
+    )
+    most: int = Field(1000, ge=1, le=100_000, description="decisions that one run may take; with more the gate refuses the plan")
+
+    @field_validator("lock_timeout")
+    @classmethod
+    def _not_at_once(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value < SHORTEST:
+            raise ValueError("a mail needs some time: at least 1s is allowed")
+        return value
+
+    def mode_or(self, default: StuckMode) -> StuckMode:
+        """The mode of the run."""
+        return default if self.mode is None else self.mode
