@@ -75,6 +75,19 @@ def slices(out: Output, queue: Queue) -> None:
         out.rows(rows, ("slice", "live", "dead"), empty="no slice holds a row")
 
 
+@command(app, "audit")
+def audit(out: Output, queue: Queue) -> None:
+    """The mails of the last audit, each with its verdict and why. 'duty run queue_audit --queue QUEUE' makes one; without any, exit 2."""
+    from mailslice.duty.audits import newest_audit
+
+    with open_queue(queue) as opened:
+        found = newest_audit(opened.stores, queue)
+        if found is None:
+            raise BadInput(f"queue audit: no audit of {queue} is done; make one: mailslice duty run queue_audit --queue {queue}")
+        out.note(f"audit {found.run} of {found.made_at:%Y-%m-%dT%H:%M:%SZ}{', with a census' if found.census else ''}")
+        out.rows((mail.line() for mail in found.proved().mails()), empty="no mail was old enough")
+
+
 @command(app, "delete")
 def delete(
     out: Output,

@@ -131,10 +131,10 @@ PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
 
 
 @contextmanager
-def blocking_connection(settings: RabbitSettings) -> Iterator[BlockingConnection]:
-    """A short connection for administration; errors in the body are translated, too."""
+def blocking_connection(settings: RabbitSettings, *, heartbeat: int = SHORT_HEARTBEAT_SECONDS) -> Iterator[BlockingConnection]:
+    """A short connection for administration; errors in the body are translated, too. Two heartbeats (seconds) is how long its owner may be busy otherwise."""
     try:
-        connection = BlockingConnection(parameters(settings, SHORT_HEARTBEAT_SECONDS))
+        connection = BlockingConnection(parameters(settings, heartbeat))
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error
     try:

@@ -16,6 +16,7 @@ from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
 from mailslice.stores.cassandra.own.mail_stages import MAIL_STAGES_TABLE, MailStages
 from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMark, PendingMarks
 from mailslice.stores.cassandra.own.quarantine import QUARANTINE_TABLE, QuarantinedMail, QuarantineTable
+from mailslice.stores.cassandra.own.republished import REPUBLISHED_MAILS_TABLE, PublishState, Republished, RepublishedMails
 from mailslice.stores.cassandra.own.runs import RUNS_TABLE, RunRow, Runs
 from mailslice.stores.cassandra.own.samples import QUEUE_SAMPLES_TABLE, QueueSample, QueueSamples
 from mailslice.stores.cassandra.own.statistics import SLICE_STATISTICS_TABLE, SliceStatistic, SliceStatistics
@@ -37,10 +38,13 @@ __all__ = [
     "OwnTables",
     "PendingMark",
     "PendingMarks",
+    "PublishState",
     "QuarantineTable",
     "QuarantinedMail",
     "QueueSample",
     "QueueSamples",
+    "Republished",
+    "RepublishedMails",
     "RunRow",
     "Runs",
     "SliceStatistic",
@@ -59,12 +63,13 @@ TABLES = {
     "queue_samples": QUEUE_SAMPLES_TABLE,
     "pending_marks": PENDING_MARKS_TABLE,
     "slice_statistics": SLICE_STATISTICS_TABLE,
-    "counter_claims": COUNTER_CLAIMS_TABLE,
     "dead_letter_notes": DEAD_LETTER_NOTES_TABLE,
+    "counter_claims": COUNTER_CLAIMS_TABLE,
     "worker_records": WORKER_RECORDS_TABLE,
     "quarantine": QUARANTINE_TABLE,
     "decisions": DECISIONS_TABLE,
     "mail_stages": MAIL_STAGES_TABLE,
+    "republished_mails": REPUBLISHED_MAILS_TABLE,
 }
 
 
@@ -78,9 +83,10 @@ class OwnTables:
     queue_samples: QueueSamples
     pending_marks: PendingMarks
     slice_statistics: SliceStatistics
-    counter_claims: CounterClaims
     dead_letter_notes: DeadLetterNotes
+    counter_claims: CounterClaims
     mail_stages: MailStages
+    republished_mails: RepublishedMails
     worker_records: WorkerRecords
     quarantine: QuarantineTable
     decisions: Decisions
@@ -99,9 +105,10 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
         QueueSamples(session, keyspace),
         PendingMarks(session, keyspace),
         SliceStatistics(session, keyspace),
-        CounterClaims(session, keyspace),
         DeadLetterNotes(session, keyspace),
+        CounterClaims(session, keyspace),
         MailStages(session, keyspace),
+        RepublishedMails(session, keyspace),
         WorkerRecords(session, keyspace),
         QuarantineTable(session, keyspace),
         Decisions(session, keyspace),

@@ -7,7 +7,7 @@ worker whose clock is behind would be lost, its copy's token would not be the ro
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -36,6 +36,7 @@ DELAYED_MAILS_TABLE = """(
 _COLUMNS = ("queuename", "shard", "enqueueid", "due", "copy_token", "published", "slicestart", "bucketid", "message")
 _READ = f"SELECT {', '.join(_COLUMNS)}, WRITETIME(copy_token)"
 _SHARDS = 16
+_IDS_A_REQUEST = 100
 _CLOSED_TTL_SECONDS = 30 * 86400
 """How long a closed row is remembered, so that a late copy finds it and is dropped."""
 
@@ -104,6 +105,15 @@ class DelayedMails:
         for _, rows in self._session.map(self._all, ([queue, shard] for shard in range(_SHARDS)), in_flight=4):
             yield from map(self.row, rows)
 
+    def waiting(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, datetime]:
+        """When those of `ids` are due that wait in a delay level; the others were published, or never delayed. 100 a request, without their messages."""
+        by_shard: dict[int, list[EnqueueId]] = {}
+        for enqueue_id in ids:
+            by_shard.setdefault(_shard(enqueue_id), []).append(enqueue_id)
+        params = ([queue, shard, some[at : at + _IDS_A_REQUEST]] for shard, some in by_shard.items() for at in range(0, len(some), _IDS_A_REQUEST))
+        found = (row for _, rows in self._session.map(self._some, params, in_flight) for row in rows)
+        return {EnqueueId(enqueue_id): instant(due) for enqueue_id, due, published in found if due is not None and not published}
+
     @cached_property
     def _read(self) -> PreparedStatement:
         return self._session.prepare(f"{_READ} FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid = ?")
@@ -111,6 +121,10 @@ class DelayedMails:
     @cached_property
     def _all(self) -> PreparedStatement:
         return self._session.prepare(f"{_READ} FROM {self._name} WHERE queuename = ? AND shard = ?")
+
+    @cached_property
+    def _some(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT enqueueid, due, published FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid IN ?")
 
     @cached_property
     def _insert(self) -> str:

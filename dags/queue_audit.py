@@ -1,0 +1,60 @@
+"""### Says of every old mail where it is, daily
+
+A mail that waits for hours is somewhere: in the work queue, in a delay level, in a worker's hands, among the dead letters, in quarantine; or its message
+is gone, and nobody will ever deliver it. This DAG gives each live mail that is older than a limit a verdict, and says why: waiting, delayed, held,
+in flight, dead-lettered, lost, `lost or ghost`, ghost, bare (content missing), or unknown.
+
+**Steps, for each queue by itself**
+
+| task | what it does | changes |
+|---|---|---|
+| `plan_audit` | Spark: finds the old live mails by two quorum reads; gathers the evidence; judges each mail | nothing, see dangers |
+| `check_plan` | Great Expectations: every partition read once, one verdict a mail, none called lost without proof | nothing |
+| `apply_audit` | publishes the counts as Prometheus text | artifacts |
+| `verify` | Great Expectations over what was published, read back | nothing |
+| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+
+The evidence: RabbitMQ's figures, the workers' own records, the delays, the quarantine, a census of the dead letters.
+
+**Dangers.** None for mail. The dead letter queue is looked through by holding its messages for a second. `census` holds the ready messages of the work
+queue, too, for 15 to 45 s: workers get no mail of it meanwhile, and afterwards each message is marked redelivered; nothing is lost, doubled or, on a classic
+queue, reordered, not even when the run is killed. Quorum queues with a delivery limit are refused. Without a census nothing is called lost.
+
+**Params.** `queues`: names, none = all. `older_than`: two slice windows when empty. `census`: see above. `dry_run`: judge and report, publish nothing;
+takes no census. `reason`: kept in the ledger.
+
+**Output.** `mailslice queue audit QUEUE` lists the mails of the last audit; `metrics/mailslice-audit-QUEUE.prom` below MAILSLICE_ARTIFACTS.
+
+**Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
+
+**Example**
+
+```
+airflow dags trigger queue_audit --conf '{"queues": ["spool"], "census": true, "reason": "after the broker's restart"}'
+mailslice duty run queue_audit --queue spool --census --json   # the same without Airflow
+```
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Asset, dag
+
+from mailslice.duty.airflow.forms import form_of
+from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues, schedule_of
+
+AUDITED = Asset("queue_audit", uri="mailslice://queue/audit")
+
+
+@dag(
+    dag_id="queue_audit",
+    doc_md=__doc__,
+    params=form_of("queue_audit"),
+    schedule=schedule_of("45 4 * * *"),
+    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.READS], timeout=timedelta(hours=3)),
+)
+def queue_audit() -> None:
+    """Plan, check, apply, verify, report: for each queue."""
+    five_steps("queue_audit", "audit", AUDITED, apply_in_spark=False).expand(queue=list_queues())
+
+
+queue_audit()

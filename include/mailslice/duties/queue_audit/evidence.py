@@ -1,0 +1,208 @@
+"""What is known of a queue: RabbitMQ's figures, the workers' own records, the dead letters, and, when asked, a census of the work queue.
+
+With a census everything is looked at while the work queue is held, in this order: what consumers hold (a mail that leaves them now comes into the
+hold, or goes to the dead letters), then the dead letters, then what came meanwhile. So a mail that is nowhere was nowhere when the hold ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from mailslice.duties.queue_audit.judge import Counts, Evidence
+from mailslice.duty import crash
+from mailslice.duty.artifacts import iso
+from mailslice.duty.context import StepContext
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.queue.proofs import held
+from mailslice.stores import Stores
+from mailslice.stores.cassandra.own import WorkerRecord
+from mailslice.stores.rabbitmq.census import dead_letter_ids
+from mailslice.stores.rabbitmq.work_census import WorkHold, hold_work_queue
+
+log = logging.getLogger(__name__)
+
+HOLD = timedelta(seconds=15)
+"""The least time of a hold: RabbitMQ's figures of what consumers hold are up to 10 s old (reference/rabbitmq.md)."""
+LONGEST_HOLD = timedelta(seconds=45)
+SETTLED = timedelta(seconds=20)
+"""An enqueue that is this old has ended: row and message are written beside each other, each within its time-out of 10 s, or its failure is marked."""
+_LOOK_AGAIN = 2.0
+_BYTES_HELD = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The evidence, and what is told of the census: None when none was taken."""
+
+    evidence: Evidence
+    census: dict[str, Any] | None
+
+
+def gather(context: StepContext, *, census: bool, youngest: datetime | None, sleep: Callable[[float], None] = time.sleep) -> Gathered:
+    """All that is known now. `youngest`: when the latest of the mails in question was enqueued. A census raises Refused where it would do harm."""
+    if census and youngest is not None:
+        return _with_census(context, youngest, sleep)
+    stores, queue = context.stores, context.queue
+    records = stores.own.worker_records.list(queue)
+    in_flight = _in_flight(_living(stores, queue, records, sleep))
+    evidence = Evidence(
+        now=context.clock(),
+        shared=context.settings.queue.shared,
+        counts=counts_of(stores, queue),
+        in_flight=in_flight,
+        done=_done(records),
+        held=held(stores, queue),
+        dead_letters=_dead_letters(context),
+    )
+    return Gathered(evidence, None)
+
+
+def counts_of(stores: Stores, queue: QueueName) -> Counts:
+    """RabbitMQ's figures; what it does not say is None."""
+    names, management = RabbitNames(queue), stores.management
+    try:
+        work, dead = management.depth(names.work_queue), management.depth(names.dead_letter_queue)
+        delays = [management.depth(name) for name in (names.hop_queue, *management.delay_queues(queue)) if management.queue_exists(name)]
+        head = management.head_timestamp(names.work_queue)
+    except MailsliceError as error:
+        log.warning("RabbitMQ gives no figures of %s: %s", queue, error)
+        return Counts(None, None, None, None, None, None)
+    delayed = None if None in delays else sum(each.total for each in delays if each is not None)
+    return Counts(
+        ready=work.ready if work else None,
+        unacknowledged=work.unacknowledged if work else None,
+        consumers=work.consumers if work else None,
+        delayed=delayed,
+        dead_letters=dead.total if dead else None,
+        head=head,
+    )
+
+
+def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[float], None]) -> Gathered:
+    stores, queue = context.stores, context.queue
+    if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
+        sleep(min(young, SETTLED.total_seconds()))
+    before = stores.own.worker_records.list(queue)
+    _announce(stores, queue)
+    began, since = context.clock(), time.monotonic()
+    with hold_work_queue(context.settings, queue, stores.management) as hold:
+        hold.drain()
+        crash.point("plan:census-held")
+        hold.wait(HOLD.total_seconds())
+        records, elsewhere = _with_consumers(stores, queue, hold, before)
+        letters = _dead_letters(context)
+        hold.drain()
+        counts, unproved = counts_of(stores, queue), _unproved(stores, records, elsewhere)
+        ended = context.clock()
+    held_for = time.monotonic() - since
+    evidence = Evidence(
+        now=ended,
+        shared=context.settings.queue.shared,
+        counts=counts,
+        in_flight=_in_flight(records) if elsewhere != 0 else {},
+        done=_done(stores.own.worker_records.list(queue)),
+        held=held(stores, queue),
+        dead_letters=letters,
+        census=frozenset(hold.ids),
+        unproved=unproved,
+    )
+    told = {
+        "began": iso(began),
+        "ended": iso(ended),
+        "seconds": round(held_for, 3),
+        "held": hold.messages,
+        "notMails": hold.not_mails,
+        "withConsumers": elsewhere,
+        "recorded": len(_in_flight(records)),
+        "unproved": unproved,
+    }
+    return Gathered(evidence, told)
+
+
+def _announce(stores: Stores, queue: QueueName) -> None:
+    """What a census changes, said before it begins."""
+    name = RabbitNames(queue).work_queue
+    depth = stores.management.depth(name)
+    quorum = (stores.management.arguments(name) or {}).get("x-queue-type") == "quorum"
+    order = "they go to the back of the queue, and their delivery count grows by one" if quorum else "they keep their order"
+    ready = f"{depth.ready} ready messages (about {depth.ready * _BYTES_HELD // 1_000_000 + 1} MB in the broker)" if depth else "ready messages"
+    log.warning(
+        "census of %s: its %s are held on one channel for %d to %d s and then all given back; meanwhile workers get no mail of it; afterwards each of them "
+        "is marked redelivered, and %s",
+        name,
+        ready,
+        HOLD.total_seconds(),
+        LONGEST_HOLD.total_seconds(),
+        order,
+    )
+
+
+def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: Iterable[WorkerRecord]) -> tuple[list[WorkerRecord], int | None]:
+    """The records of workers that were heard of since the hold began, and how many messages consumers hold in all.
+
+    Looked at until both agree, or the longest hold is over: consumers get nothing new meanwhile, so they only come down.
+    """
+    beats = {record.worker: record.beat for record in before}
+    deadline = time.monotonic() + (LONGEST_HOLD - HOLD).total_seconds()
+    while True:
+        records = [each for each in stores.own.worker_records.list(queue) if each.is_alive and each.beat > beats.get(each.worker, -1)]
+        elsewhere = hold.elsewhere()
+        if elsewhere in (0, len(_in_flight(records))) or time.monotonic() > deadline:
+            return records, elsewhere
+        hold.wait(_LOOK_AGAIN)
+
+
+def _unproved(stores: Stores, records: Iterable[WorkerRecord], elsewhere: int | None) -> str | None:
+    """Why a mail that was not found may still be somewhere; None when nothing says so."""
+    if elsewhere is None:
+        return "RabbitMQ gives no figures of what consumers hold"
+    unexplained = elsewhere - len(_in_flight(records))
+    if elsewhere and unexplained > 0:
+        return f"consumers hold {unexplained} messages of which no worker's record tells"
+    if alarms := stores.management.alarms():
+        return f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later"
+    return None
+
+
+def _living(stores: Stores, queue: QueueName, records: Iterable[WorkerRecord], sleep: Callable[[float], None]) -> list[WorkerRecord]:
+    """Of the workers that hold something those that live: they have written again since. One that was killed a moment ago still seems alive."""
+    waiting = {record.worker: record for record in records if record.is_alive and record.in_flight}
+    deadline = time.monotonic() + max((record.dead_after.total_seconds() for record in waiting.values()), default=0.0)
+    living: list[WorkerRecord] = []
+    while waiting and time.monotonic() < deadline:
+        sleep(0.5)
+        for now in stores.own.worker_records.list(queue):
+            if (earlier := waiting.get(now.worker)) is not None and now.beat > earlier.beat:
+                living.append(now)
+                del waiting[now.worker]
+    return living
+
+
+def _in_flight(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
+    return {
+        mail.enqueue_id: f"worker {record.worker} has held it for {record.age(mail).total_seconds():.0f} s ({mail.stage})"
+        for record in records
+        for mail in record.in_flight
+        if not mail.returned
+    }
+
+
+def _done(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
+    """What workers say they completed, dead workers too: what is done stays done."""
+    return {enqueue_id: f"worker {record.worker} was handed it and completed it" for record in records for enqueue_id in record.done}
+
+
+def _dead_letters(context: StepContext) -> frozenset[EnqueueId] | None:
+    """The ids among the dead letters; None when nobody could say."""
+    try:
+        return frozenset(dead_letter_ids(context.settings, context.queue))
+    except MailsliceError as error:
+        log.warning("the dead letters of %s could not be looked through: %s", context.queue, error)
+        return None

@@ -1,0 +1,120 @@
+"""The verdict on one mail, from what is known of it and of the queues. Pure: no clock, no store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from mailslice.model.mail import EnqueueId
+from mailslice.model.verdicts import Verdict
+from mailslice.queue.proofs import OVERDUE, is_overdue
+
+_CONTENT_MATTERS = frozenset({Verdict.WAITING, Verdict.DELAYED, Verdict.LOST, Verdict.LOST_OR_GHOST, Verdict.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What RabbitMQ says of a mail queue without being disturbed; None is unknown, never zero. `delayed`: in delay levels and the hop queue.
+
+    `head`: when the oldest message was published, a hint.
+    """
+
+    ready: int | None
+    unacknowledged: int | None
+    consumers: int | None
+    delayed: int | None
+    dead_letters: int | None
+    head: datetime | None
+
+    @property
+    def nothing_anywhere(self) -> bool:
+        """Whether neither the work queue nor the delay levels hold anything."""
+        return (self.ready, self.unacknowledged, self.delayed) == (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of the queue. Mappings are by enqueue id, to words for people.
+
+    `in_flight`: with a worker that lives. `done`: completed by a worker, by its own record. `held`: set aside. `dead_letters`: None when they could not be
+    looked through. `census`: the ids of the work queue's ready messages, None when none was taken; `unproved`: why a mail that it did not find may
+    be somewhere all the same.
+    """
+
+    now: datetime
+    shared: bool
+    counts: Counts
+    in_flight: Mapping[EnqueueId, str] = field(default_factory=dict)
+    done: Mapping[EnqueueId, str] = field(default_factory=dict)
+    held: Mapping[EnqueueId, str] = field(default_factory=dict)
+    dead_letters: frozenset[EnqueueId] | None = frozenset()
+    census: frozenset[EnqueueId] | None = None
+    unproved: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one live mail. `due` of a mail that waits in a delay level; `was_delayed`: it did so at the first read."""
+
+    enqueue_id: EnqueueId
+    enqueued: datetime
+    due: datetime | None = None
+    was_delayed: bool = False
+
+
+def judge(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
+    """The verdict and why, as if its content were there."""
+    one = facts.enqueue_id
+    seen = evidence.census is not None and one in evidence.census
+    if one in evidence.held:
+        return Verdict.HELD, evidence.held[one]
+    if one in evidence.in_flight and not seen:
+        return Verdict.IN_FLIGHT, evidence.in_flight[one]
+    if one in evidence.done:
+        again = "; its message is in the work queue once more, and would be delivered again" if seen else ""
+        return Verdict.GHOST, f"{evidence.done[one]}, and its deleted mark is missing{again}"
+    if seen:
+        return Verdict.WAITING, "its message is in the work queue"
+    return _not_in_work_queue(facts, evidence)
+
+
+def content_matters(verdict: Verdict) -> bool:
+    """Whether a missing content would change the verdict to bare."""
+    return verdict in _CONTENT_MATTERS
+
+
+def _not_in_work_queue(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
+    if evidence.dead_letters is not None and facts.enqueue_id in evidence.dead_letters:
+        return Verdict.DEAD_LETTERED, "its message is in the dead letter queue"
+    if facts.due is not None and not is_overdue(facts.due, evidence.now, evidence.counts.delayed):
+        return Verdict.DELAYED, f"due at {facts.due:%Y-%m-%dT%H:%M:%SZ}"
+    return _nowhere(facts, evidence)
+
+
+def _nowhere(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
+    """Of a mail that no evidence places."""
+    if facts.was_delayed and facts.due is None:
+        return Verdict.UNKNOWN, "its delay ended while the audit looked: it is on its way"
+    if evidence.dead_letters is None:
+        return Verdict.UNKNOWN, "the dead letters could not be looked through"
+    if evidence.census is None:
+        return Verdict.UNKNOWN, _without_census(facts, evidence.counts)
+    if evidence.unproved is not None:
+        return Verdict.UNKNOWN, f"its message is in no queue, but {evidence.unproved}"
+    late = "" if facts.due is None else f"; it was delayed until {facts.due:%Y-%m-%dT%H:%M:%SZ}"
+    if evidence.shared:
+        return Verdict.LOST_OR_GHOST, f"its message is in no queue and with no consumer; James may have delivered it without marking it{late}"
+    return Verdict.LOST, f"its message is in no queue and with no consumer, and no worker has it as done{late}"
+
+
+def _without_census(facts: Facts, counts: Counts) -> str:
+    """What the figures point to; they prove nothing of one mail."""
+    if counts.ready is None or counts.unacknowledged is None:
+        return "RabbitMQ gives no figures of its work queue; a census (--census) tells"
+    if counts.nothing_anywhere:
+        return "RabbitMQ's figures show no message at all: lost, or a ghost; a census (--census) proves it"
+    there = f"{counts.ready} messages wait and {counts.unacknowledged} are with {counts.consumers} consumers"
+    if counts.head is not None and facts.enqueued + OVERDUE < counts.head:
+        return f"{there}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: it may be lost; a census (--census) proves it"
+    return f"{there}; which mails they are a census (--census) tells"

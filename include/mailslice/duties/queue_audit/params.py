@@ -1,0 +1,19 @@
+"""What a run of queue_audit can be told."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mailslice.duty.params import DutyParams
+from mailslice.model.settings import Duration
+
+
+class Params(DutyParams):
+    """Params of queue_audit."""
+
+    older_than: Duration | None = Field(None, description="only mails enqueued at least so long ago (90s, 15m, 1h); two slice windows when not given")
+    census: bool = Field(
+        False,
+        description="hold the ready messages of the work queue for about 20 s to see whose they are, and give all back: "
+        "workers get none meanwhile, and each is marked redelivered; what is in no queue is proved lost by this alone",
+    )

@@ -1,0 +1,29 @@
+"""What an audit can say of a live mail."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """Where a live mail is, as far as it can be proved."""
+
+    WAITING = "waiting"
+    """Its message is in the work queue."""
+    DELAYED = "delayed"
+    """Its message is in a delay level, until the due time in mailslice's own table."""
+    HELD = "held"
+    """Set aside by a person, or in quarantine."""
+    IN_FLIGHT = "in flight"
+    """A worker that lives holds its message."""
+    DEAD_LETTERED = "dead-lettered"
+    LOST = "lost"
+    """No message anywhere, on a queue that is mailslice's alone."""
+    LOST_OR_GHOST = "lost or ghost"
+    """No message anywhere, on a queue that James shares: it may have been delivered by a James that died before its mark."""
+    GHOST = "ghost"
+    """A worker's own record says that it was handed out and done, and its mark is missing."""
+    BARE = "bare"
+    """A blob of its content is missing: nobody can deliver it."""
+    UNKNOWN = "unknown"
+    """Not provable; the reason is told with it."""

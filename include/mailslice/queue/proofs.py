@@ -1,0 +1,76 @@
+"""What can be proved of some mails by their ids, for whoever is about to say something of them, or to act: still live, set aside, content there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.model.slices import slice_start
+from mailslice.stores import Stores
+from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.stores.cassandra.tables import QueueTables
+
+OVERDUE = timedelta(minutes=1)
+"""A delayed mail surfaces within a second of its due time, where a worker runs."""
+_NOT_HELD = frozenset({State.NOTED, State.RELEASED})
+_READS_IN_FLIGHT = 8
+_HEADS_IN_FLIGHT = 64
+
+
+def still_live(tables: QueueTables, queue: QueueName, window: timedelta, where: tuple[QueueTable, Place], ids: Sequence[EnqueueId]) -> dict[EnqueueId, ViewRow]:
+    """The rows of those that have no mark, whose row is there after that was seen, in a slice not before browseStart as it is read last.
+
+    James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked row proves nothing.
+    """
+    name, place = where
+    marked = tables.deleted.marked(queue, ids, _READS_IN_FLIGHT)
+    wanted = [one for one in ids if one not in marked]
+    table = next(table for table in tables.existing if table.table is name)
+    rows = {row.enqueue_id: row for row in table.some(queue, [(place, wanted)], _READS_IN_FLIGHT)}
+    browse = tables.browse_starts.read(queue)
+    if browse is not None and place.slice_start < slice_start(browse.value, window):
+        return {}
+    return {one: rows[one] for one in wanted if one in rows}
+
+
+def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
+    """Whether a delayed mail's copy is gone: long due, and no delay level nor the hop queue holds anything (None: nobody knows)."""
+    return in_delay_queues == 0 and due + OVERDUE < now
+
+
+def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
+    """Mails in quarantine, or on their way in or out, in words for people; also the new entries of releases that did not end yet. They are few."""
+    found: dict[EnqueueId, str] = {}
+    for mail in stores.own.quarantine.list(queue):
+        if mail.state not in _NOT_HELD:
+            found[mail.enqueue_id] = f"in quarantine ({mail.state.value}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: {mail.why}"
+            if mail.released_as is not None:
+                found[mail.released_as] = f"being released from quarantine, in place of {mail.enqueue_id}"
+    return found
+
+
+def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
+    """Which of these mails have no whole content any more, and what is missing of it. Raises StoreUnavailable. Not inside an event loop."""
+    return asyncio.run(_look_for(settings, rows)) if rows else {}
+
+
+async def _look_for(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
+    blobs = HotBlobs(settings.s3, settings.s3.bucket)
+    at_once = asyncio.Semaphore(_HEADS_IN_FLIGHT)
+
+    async def there(blob_id: BlobId) -> bool:
+        async with at_once:
+            return bool(blob_id) and await blobs.exists(blob_id)
+
+    async def look(row: ViewRow) -> str | None:
+        header, body = await asyncio.gather(there(row.item.header_blob_id), there(row.item.body_blob_id))
+        parts = [name for name, found in (("header", header), ("body", body)) if not found]
+        return f"content lost: its {' and '.join(parts)} blob{'s are' if len(parts) > 1 else ' is'} missing" if parts else None
+
+    found = await asyncio.gather(*(look(row) for row in rows))
+    return {row.enqueue_id: why for row, why in zip(rows, found, strict=True) if why is not None}

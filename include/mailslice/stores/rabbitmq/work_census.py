@@ -1,0 +1,132 @@
+"""Which mails are in the work queue: a census by holding every ready message on one channel, beside its consumers, and then closing that.
+
+Nothing is acknowledged or returned one by one: whatever ends the hold, a kill too, the broker takes everything back. A classic queue puts it where it
+was and sets `redelivered`; a quorum queue puts it at its back (reference/rabbitmq.md). The hold has a higher priority than any consumer, so that
+what a consumer gives back meanwhile, and what a delay or a redrive puts in, comes here too: a message that is not seen here while the hold lasts is
+with a consumer that has held it since before, or it is in no work queue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import ChannelClosedByBroker
+
+from mailslice.codec import message
+from mailslice.model.errors import Refused, StoreUnavailable, Undecodable, UnknownQueue
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import Settings
+from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_connection
+from mailslice.stores.rabbitmq.management import Management
+
+MOST_HELD = 100_000
+"""Messages: 5 s, and 480 MB in the broker while they are held."""
+MOST_HELD_QUORUM = 65_535
+"""The greatest prefetch AMQP can say; 0 is unlimited on classic queues, but 2,000 on quorum queues."""
+_PRIORITY = 1_000_000
+_DRAIN_SECONDS = 60.0
+_NOT_FOUND = 404
+
+
+class WorkHold:
+    """The hold of one work queue. For one thread, which must come by every half minute, or the broker takes the connection for dead."""
+
+    def __init__(self, connection: BlockingConnection, channel: BlockingChannel, names: RabbitNames, management: Management) -> None:
+        self.ids: set[EnqueueId] = set()
+        self.messages = 0
+        self.not_mails = 0
+        self._connection = connection
+        self._channel = channel
+        self._name = names.work_queue
+        self._management = management
+        self._tag = f"mailslice-census-{uuid4()}"
+
+    def drain(self) -> None:
+        """Take what is ready, until nothing is. Raises StoreUnavailable when that does not come about: then nothing is proved."""
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while True:
+            before = self.messages
+            self._connection.process_data_events(time_limit=0.2)
+            if self.messages > MOST_HELD:
+                raise StoreUnavailable(f"queue {self._name}: more than {MOST_HELD} messages came while it was held; all are given back, nothing is proved")
+            if self.messages == before and not self._ready():
+                return
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(f"queue {self._name}: {self._ready()} messages could not be held for a census (a single active consumer?)")
+
+    def wait(self, seconds: float) -> None:
+        """Keep holding, and take what is given back meanwhile."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._connection.process_data_events(time_limit=min(left, 0.5))
+
+    def elsewhere(self) -> int | None:
+        """Messages that consumers beside us hold unacknowledged, by figures that are up to 10 s old; None when nobody can say."""
+        return self._management.held_elsewhere(self._name, self._tag)
+
+    def _ready(self) -> int:
+        return int(self._channel.queue_declare(self._name, passive=True).method.message_count)
+
+    def _begin(self, *, quorum: bool) -> None:
+        self._channel.basic_qos(prefetch_count=MOST_HELD_QUORUM if quorum else 0)
+        self._channel.basic_consume(self._name, self._keep, arguments={"x-priority": _PRIORITY}, consumer_tag=self._tag)
+
+    def _keep(self, _channel: object, _method: object, _properties: object, body: bytes) -> None:
+        self.messages += 1
+        try:
+            self.ids.add(message.decode(body).enqueue_id)
+        except Undecodable:
+            self.not_mails += 1
+
+
+def why_no_census(management: Management, queue: QueueName, waiting: int) -> str | None:
+    """Why the work queue, in which so many messages are ready, must not be held; None when it may be."""
+    name = RabbitNames(queue).work_queue
+    limit = management.delivery_limit(name)
+    if limit is not None:
+        return (
+            f"queue {name} is a quorum queue with delivery limit {limit}: a census counts as a delivery of each mail, and mails at the limit would be "
+            "dead-lettered; `rabbitmq-queues peek` looks without touching"
+        )
+    most = MOST_HELD_QUORUM if _is_quorum(management, name) else MOST_HELD
+    if waiting > most:
+        return f"queue {name} holds {waiting} messages: a census holds {most} at most"
+    if alarms := management.alarms():
+        return f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later, so a census would prove nothing"
+    return None
+
+
+@contextmanager
+def hold_work_queue(settings: Settings, queue: QueueName, management: Management) -> Iterator[WorkHold]:
+    """Hold what is ready in the work queue of `queue`; at the end everything goes back.
+
+    Raises Refused where `why_no_census` has a reason, UnknownQueue, StoreUnavailable.
+    """
+    names = RabbitNames(queue)
+    with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
+        channel = connection.channel()
+        hold = WorkHold(connection, channel, names, management)
+        if (why := why_no_census(management, queue, _waiting(channel, names.work_queue))) is not None:
+            raise Refused(why)
+        hold._begin(quorum=_is_quorum(management, names.work_queue))  # noqa: SLF001 - of this module
+        yield hold
+
+
+def _waiting(channel: BlockingChannel, name: str) -> int:
+    try:
+        return int(channel.queue_declare(name, passive=True).method.message_count)
+    except ChannelClosedByBroker as closed:
+        if closed.reply_code == _NOT_FOUND:
+            raise UnknownQueue(f"RabbitMQ has no queue {name}") from closed
+        raise
+
+
+def _is_quorum(management: Management, name: str) -> bool:
+    arguments: dict[str, Any] = management.arguments(name) or {}
+    return arguments.get("x-queue-type") == "quorum"

@@ -1,0 +1,8 @@
+"""spark-submit jobs/queue_audit.py STEP --queue Q --run RUN [--dag-run ID] [--who W] [--params JSON]: one step of queue_audit."""
+
+import sys
+
+from mailslice.duty.job import main
+
+if __name__ == "__main__":
+    sys.exit(main("queue_audit", sys.argv[1:]))

@@ -1,0 +1,187 @@
+"""A queue whose mails tests put wherever they like: row, content, message, each by itself; and a worker that really holds some of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pika
+import pytest
+
+from mailslice.codec import message
+from mailslice.duties.queue_audit import evidence
+from mailslice.duty.audits import newest_audit
+from mailslice.duty.context import StepContext
+from mailslice.duty.request import RunRequest
+from mailslice.duty.road import run_all, run_step
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import Settings
+from mailslice.model.slices import slice_start
+from mailslice.quality import gate
+from mailslice.queue import directory
+from mailslice.spark import in_worker
+from mailslice.spark.frames import InProcess
+from mailslice.stores import Stores, open_stores
+from mailslice.stores.cassandra.own import DelayedMail
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.worker import open_worker
+
+MINUTE = timedelta(minutes=1)
+AGE = 30 * MINUTE
+WINDOW = 10 * MINUTE
+
+
+@dataclass
+class Spool:
+    """One queue. Mails are half an hour old when nothing else is said, and complete: row, content and message."""
+
+    settings: Settings
+    stores: Stores
+    queue: QueueName
+
+    @property
+    def names(self) -> RabbitNames:
+        return RabbitNames(self.queue)
+
+    def put(
+        self, name: str = "mail", *, age: timedelta = AGE, message: bool = True, content: bool = True, row: bool = True, to: str | None = None
+    ) -> EnqueueId:
+        at = datetime.now(UTC) - age
+        at = at.replace(microsecond=at.microsecond // 1000 * 1000)
+        ids = BlobId(str(uuid.uuid4())), BlobId(str(uuid.uuid4()))
+        item = QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, "secret.person@a.example", ("c@d.example",)), *ids)
+        if content:
+            self.stores.blobs.put(item.header_blob_id, b"Subject: x\r\n\r\n")
+            self.stores.blobs.put(item.body_blob_id, b"body")
+        place = Place(slice_start(at, WINDOW), 0)
+        if row:
+            self.stores.tables.v4.insert_many([ViewRow(self.queue, place, at, item)])
+            self.stores.tables.content_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
+            self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
+        if message:
+            self.publish(self.names.exchange if to is None else to, item)
+        return item.enqueue_id
+
+    def publish(self, exchange: str, item: QueuedMail, routing_key: str = "") -> None:
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.basic_publish(exchange, routing_key, message.encode(item), pika.BasicProperties(delivery_mode=2), mandatory=True)
+
+    def delay(self, enqueue_id: EnqueueId, due: datetime) -> None:
+        self.stores.own.delayed_mails.write_future(self.queue, DelayedMail(enqueue_id, due, uuid.uuid4(), False, None, b"{}")).result()
+
+    def mark(self, enqueue_id: EnqueueId) -> None:
+        self.stores.tables.deleted.mark_many(self.queue, [enqueue_id])
+
+    def unmark(self, enqueue_id: EnqueueId) -> None:
+        self.stores.tables.deleted.drop_many(self.queue, [enqueue_id])
+
+    def row(self, enqueue_id: EnqueueId) -> ViewRow | None:
+        table = self.stores.tables.v4
+        return next(table.find(self.queue, list(table.places(self.queue)), enqueue_id), None)
+
+    def messages(self, name: str | None = None) -> list[tuple[EnqueueId, pika.BasicProperties, bool]]:
+        """What the RabbitMQ queue gives, in its order, and gives back: (enqueue id, properties, redelivered)."""
+        found = []
+        with blocking_connection(self.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            while (got := channel.basic_get(name or self.names.work_queue))[0] is not None:
+                found.append((message.decode(got[2]).enqueue_id, got[1], got[0].redelivered))
+        return found
+
+    def request(self, duty: str, run: str = "", **params: object) -> RunRequest:
+        return RunRequest(duty, self.queue, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params)
+
+    def audit(self, *, clock: Clock = system_clock, **params: object) -> dict:
+        """A whole run; its report."""
+        return run_all(self.request("queue_audit", **params), self.settings, clock=clock)
+
+    def republish(self, *, clock: Clock = system_clock, **params: object) -> dict:
+        return run_all(self.request("republish_lost", **params), self.settings, clock=clock)
+
+    def steps(self, request: RunRequest, *steps: str) -> dict:
+        summary: dict = {}
+        for step in steps:
+            summary = run_step(step, request, self.settings)
+        return summary
+
+    def verdicts(self) -> dict[EnqueueId, str]:
+        """Of the last audit."""
+        return {EnqueueId(uuid.UUID(mail.enqueue_id)): mail.verdict for mail in newest_audit(self.stores, self.queue).proved().mails()}
+
+    def why(self, enqueue_id: EnqueueId) -> str:
+        return next(mail.why for mail in newest_audit(self.stores, self.queue).mails() if mail.enqueue_id == str(enqueue_id))
+
+    def shared(self, yes: bool = True) -> Spool:
+        """The same queue, as one that James works on, or not."""
+        return replace(self, settings=self.settings.model_copy(update={"queue": self.settings.queue.model_copy(update={"shared": yes})}))
+
+
+@contextmanager
+def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
+    """A worker in a thread of its own that completes the first so many mails, then holds one until the end. The ids it was handed."""
+    handed: list[EnqueueId] = []
+    holds, over = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        async with open_worker(spool.settings, spool.queue) as worker:
+            deliveries = worker.deliveries(1)
+            for number in range(complete + 1):
+                delivery = await anext(deliveries)
+                handed.append(delivery.item.enqueue_id)
+                if number < complete:
+                    await delivery.complete()
+            holds.set()
+            await asyncio.to_thread(over.wait)
+            await deliveries.aclose()
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    try:
+        assert holds.wait(30), "the worker got no mail"
+        yield handed
+    finally:
+        over.set()
+        thread.join(30)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _quickly() -> Iterator[None]:
+    """The workers' code of Spark runs in this process, Data Docs are not rendered; a hold is as short as RabbitMQ's figures allow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepContext, "spark", lambda _: InProcess())
+        patch.setattr(gate, "_publish", lambda *_: "not rendered")
+        patch.setattr(evidence, "HOLD", timedelta(seconds=7))
+        yield
+    in_worker.close_all()
+
+
+@pytest.fixture(scope="package")
+def _one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
+    settings = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_SHARED="false", MAILSLICE_WORKER_RECORD_EVERY="1s").settings
+    with open_stores(settings) as stores:
+        directory.create(stores, "first")
+        yield settings, stores
+
+
+def new_spool(settings: Settings, stores: Stores) -> Spool:
+    return Spool(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
+
+
+@pytest.fixture
+def spool(_one_place: tuple[Settings, Stores]) -> Spool:
+    """A fresh queue that mailslice alone works on."""
+    return new_spool(*_one_place)
+
+
+@pytest.fixture(scope="package")
+def make_spool(_one_place: tuple[Settings, Stores]):
+    return lambda: new_spool(*_one_place)
