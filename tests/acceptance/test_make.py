@@ -16,6 +16,7 @@ import pytest
 from mailslice.local.settings import Ports
 from mailslice.local.supervise import OWNER
 from mailslice.model.settings import clone_root
+from tests.acceptance.ending import afterwards
 
 ROOT = clone_root()
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
@@ -107,8 +108,9 @@ def test_make_run_cleans_a_queue_through_airflow_doubles_nothing_and_leaves_noth
 
 @pytest.fixture
 def _ended(environment: dict[str, str]) -> Iterator[None]:
-    yield
-    _local("stop", environment)
+    """Ends the stack after the test, also when pytest is killed."""
+    with afterwards([PYTHON, "-m", "mailslice.local", "stop"], environment):
+        yield
 
 
 def _mailslice(environment: Mapping[str, str], tmp_path: Path, *words: str) -> dict[str, Any]:

@@ -29,7 +29,10 @@ class Params(DutyParams):
     def _utc(cls, value: datetime | None) -> datetime | None:
         if value is None:
             return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        try:
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        except OverflowError:
+            raise ValueError("it is before the year 1 or after the year 9999 in UTC") from None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
