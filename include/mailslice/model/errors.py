@@ -9,6 +9,7 @@
         - `ConfigurationDiffers`, `GateFailed`, `PlanRefused`, `ClockSkew`, `TopologyDiffers`
     - `TryAgain`: nothing is wrong with the mail, a store cannot answer now (exit 4)
         - `StoreUnavailable`
+    - `TakenOver`: another one has this mail now: leave it
     - `DeadLetter`: this message can never be handled; the dead letter queue keeps it
         - `Undecodable`, `ContentMissing`
 
@@ -74,6 +75,10 @@ class TryAgain(MailsliceError):
 
 class StoreUnavailable(TryAgain):
     """Cassandra, RabbitMQ or S3 does not answer; the message names the address."""
+
+
+class TakenOver(MailsliceError):
+    """Another worker, or a duty, has the mail now: whoever held it must not go on. A handler lets it pass."""
 
 
 class DeadLetter(MailsliceError):

@@ -1,4 +1,13 @@
-"""The hot path: enqueue, dequeue, complete; the consumer process, handlers, SMTP in. Drivers are imported when a name below is first used."""
+"""The hot path: enqueue, dequeue, complete; the consumer process, handlers, SMTP in.
+
+The names below are the public ones (docs/worker.md has examples). Without an event loop: `open_queue`. On one: `open_worker`, `consume`. Each is imported
+when it is first used, so importing this package costs nothing and brings no driver. Errors are those of `mailslice.model.errors`:
+
+- `BadInput`: fix what was given; `BadSetting` and `UnknownQueue` are of it
+- `Refused`: a guard said no, nothing was changed; `ConfigurationDiffers` is of it
+- `TryAgain`: a store cannot answer now; `StoreUnavailable` names it
+- `DeadLetter`: raised by a handler, the mail goes to the dead letter queue
+"""
 
 from __future__ import annotations
 
@@ -6,26 +15,75 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mailslice.model.errors import BadInput, BadSetting, ConfigurationDiffers, DeadLetter, MailsliceError, Refused, StoreUnavailable, TryAgain, UnknownQueue
+    from mailslice.model.mail import EnqueueId, Mail, QueuedMail, ViewRow
+    from mailslice.model.settings import Settings, load_settings
+    from mailslice.queue.filters import MailFilter
+    from mailslice.queue.mail_queue import MailQueue
+    from mailslice.worker.consuming import Consumed, consume
     from mailslice.worker.delivery import Delivery
     from mailslice.worker.dequeuer import Deliveries
-    from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
+    from mailslice.worker.mails import mail_of, new_mail
+    from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
     from mailslice.worker.queue_worker import QueueWorker, open_worker
+    from mailslice.worker.sync_queue import Enqueued, SyncDelivery, SyncQueue, open_queue, view_of
 
-__all__ = ["Complete", "Deliveries", "Delivery", "Outcome", "QueueWorker", "Reject", "Retry", "open_worker"]
+__all__ = [
+    "BadInput",
+    "BadSetting",
+    "Bounce",
+    "Complete",
+    "ConfigurationDiffers",
+    "Consumed",
+    "DeadLetter",
+    "Deliveries",
+    "Delivery",
+    "EnqueueId",
+    "Enqueued",
+    "Mail",
+    "MailFilter",
+    "MailQueue",
+    "MailsliceError",
+    "Outcome",
+    "QueueWorker",
+    "QueuedMail",
+    "Refused",
+    "Reject",
+    "Retry",
+    "Settings",
+    "StoreUnavailable",
+    "SyncDelivery",
+    "SyncQueue",
+    "TryAgain",
+    "UnknownQueue",
+    "ViewRow",
+    "consume",
+    "load_settings",
+    "mail_of",
+    "new_mail",
+    "open_queue",
+    "open_worker",
+    "view_of",
+]
 
 _HOMES = {
-    "Complete": "outcome",
-    "Deliveries": "dequeuer",
-    "Delivery": "delivery",
-    "Outcome": "outcome",
-    "QueueWorker": "queue_worker",
-    "Reject": "outcome",
-    "Retry": "outcome",
-    "open_worker": "queue_worker",
+    "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TryAgain UnknownQueue",
+    "model.mail": "EnqueueId Mail QueuedMail ViewRow",
+    "model.settings": "Settings load_settings",
+    "queue.filters": "MailFilter",
+    "queue.mail_queue": "MailQueue",
+    "worker.consuming": "Consumed consume",
+    "worker.delivery": "Delivery",
+    "worker.dequeuer": "Deliveries",
+    "worker.mails": "mail_of new_mail",
+    "worker.outcome": "Bounce Complete Outcome Reject Retry",
+    "worker.queue_worker": "QueueWorker open_worker",
+    "worker.sync_queue": "Enqueued SyncDelivery SyncQueue open_queue view_of",
 }
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"mailslice.{_HOME_OF[name]}"), name)

@@ -126,9 +126,11 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     link.start(loop, stop)
-    handling = Handling(load_handler(task.handler, task.settings), task.concurrency, ConsumerMetrics(task.queue))
+    metrics = ConsumerMetrics(task.queue)
+    handling = Handling(load_handler(task.handler, task.settings), task.concurrency, metrics)
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
+        worker.wiring.on_failed = metrics.failed_in_doubt
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, deliveries, handling))
         log.info("consuming %s with %s, %d at once", task.queue, task.handler, task.concurrency, extra={"action": "consume", "queue": task.queue})

@@ -9,13 +9,18 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
-from mailslice.model.errors import BadInput
+from mailslice.codec.reports import Failure
+from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import Place, QueuedMail
 from mailslice.model.names import HEADER_REASON, RabbitNames
+from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import row_of
 from mailslice.worker.delays import Delays, own_headers, place_in
+from mailslice.worker.failing import tell
+from mailslice.worker.handler_stage import AsyncStage, BlockingStage
+from mailslice.worker.marks import Marks
 from mailslice.worker.noting import note_dead_letter
 from mailslice.worker.wiring import Wiring
 
@@ -23,18 +28,26 @@ log = logging.getLogger(__name__)
 
 
 class Delivery:
-    """A mail with its content. Settle it once, by `complete`, `retry` or `reject`; until then the broker keeps it.
+    """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`; until then the broker keeps it.
 
-    Each of the three may raise StoreUnavailable: nothing is lost then, call it again. When the connection was lost meanwhile it does what it can
-    without the broker, which hands the mail out again: the deleted check drops it then if it was completed.
+    Where the queue has stage marks, `item` names only the recipients that nobody has begun, and a mail that another one has taken meanwhile is
+    given back, whatever it is settled by. Each of the four may raise StoreUnavailable: nothing is lost then, call it again. When the connection was lost
+    meanwhile it does what it can without the broker, which hands the mail out again: the deleted check drops it then if it was completed.
     """
 
-    def __init__(self, wiring: Wiring, delays: Delays, message: Message, item: QueuedMail, *, content: bytes, hold: Hold) -> None:
+    def __init__(
+        self, wiring: Wiring, delays: Delays, message: Message, item: QueuedMail, *, content: bytes, hold: Hold, record: MailStage | None = None
+    ) -> None:
         self._wiring = wiring
         self._delays = delays
         self._message = message
         self._hold = hold
         self._settled = False
+        self._message_recipients = item.mail.recipients
+        self._marks: Marks | None = None
+        if wiring.stages is not None and record is not None:
+            self._marks = Marks(wiring.stages, record, self._staged)
+            item = _narrowed(item, record.remaining)
         self._item = item
         self._content = content
         self.settled = asyncio.Event()
@@ -42,7 +55,8 @@ class Delivery:
         self.handed: float | None = None
         """When it was handed out, by the event loop's clock."""
         self.stage = "received"
-        self.attempt = 1
+        self.attempt = 1 if record is None else record.attempt
+        self._told = False
         self.waiters = 0
         """Later deliveries of the same mail that wait here for this one."""
         wiring.in_hand[item.enqueue_id] = self
@@ -77,20 +91,30 @@ class Delivery:
         self.handed = asyncio.get_running_loop().time()
         self.stage = "loaded"
 
+    @property
+    def age(self) -> timedelta | None:
+        """Since the mail was enqueued, to the second; None for a message of James that was never published again."""
+        return None if self._message.timestamp is None else self._wiring.clock() - self._message.timestamp
+
+    def stage_for_thread(self) -> BlockingStage:
+        """What a plain handler marks its progress with."""
+        return BlockingStage(self._marks, self.attempt, self.age, asyncio.get_running_loop())
+
+    def stage_for_coroutine(self) -> AsyncStage:
+        """What an async handler marks its progress with."""
+        return AsyncStage(self._marks, self.attempt, self.age)
+
     async def complete(self) -> None:
         """The mail is done: deleted mark, then ack, then its blobs if their ids are random. Returns when mark and ack are sent."""
-        if self._settled:
-            return
-        await self._wiring.mark(self._item.enqueue_id)
-        self._wiring.doings.done(self._item.enqueue_id, self._seconds())
-        await self._end(self._message.ack)
-        await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
+        if not self._settled:
+            await self._finish(Stage.SENT)
 
     async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None:
         """Hand it out again: at once, or `after` a delay; to the `recipients` that remain (some of the mail's; none: it is complete).
 
         At once and with the same recipients it is a requeue, as James does. Else a new message is confirmed before the old one is acknowledged:
-        a crash in between leaves both. A mail that was deleted meanwhile is dropped.
+        a crash in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the record comes first: one attempt more, and those
+        who remain; a recipient that was being sent to and never answered for is failed instead.
         """
         if self._settled:
             return
@@ -100,51 +124,124 @@ class Delivery:
             return
         if unknown := set(left) - set(self._item.mail.recipients):
             raise BadInput(f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have")
+        again = await self._begun_again(left)
+        if again is None:
+            return
         later = after is not None and after > timedelta(0)
-        if left == self._item.mail.recipients and not later:
-            await self._end(self._message.give_back)
+        if again == self._message_recipients and not later:
+            await self.give_back()
         elif await self._wiring.is_marked(self._item.enqueue_id):
             await self._end(self._message.ack)
         else:
-            await self._publish_again(left, after if later else None)
+            await self._publish_again(again, after if later else None)
             await self._end(self._message.ack)
 
     async def reject(self, reason: str) -> None:
-        """To the dead letter queue. The reason goes to the log: no address in it."""
+        """To the dead letter queue, with the recipients that remain. The reason goes to the log: no address in it."""
         if self._settled:
+            return
+        if await self._is_closed():
+            await self._end(self._message.ack)
+            return
+        left = await self._begun_again(self._item.mail.recipients)
+        if left is None:
             return
         if self._message.redelivered:
             await self._delays.forget(self._item.enqueue_id)
-        await dead_letter(self._wiring, self._message, reason, str(self._item.enqueue_id))
+        if left == self._message_recipients:
+            await dead_letter(self._wiring, self._message, reason, str(self._item.enqueue_id))
+        else:
+            fewer = replace(self._message, body=codec.encode(_narrowed(self._item, left)))
+            await dead_letter(self._wiring, fewer, reason, str(self._item.enqueue_id), changed=True)
         await self._end(lambda: True)
+
+    async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
+        """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
+
+        It is rejected where nobody can be told: the null sender, or no MAILSLICE_WORKER_BOUNCE_QUEUE.
+        """
+        if self._settled:
+            return
+        if self._wiring.reporter is None or (self._marks is not None and (self._marks.taken or self._marks.doubtful)):
+            await self.reject(reason)
+            return
+        if not self._told and not await self._wiring.reporter.report(self._item, failures, self._content):
+            await self.reject(reason)
+            return
+        self._told = True
+        log.info("mail %s bounced: %s", self._item.enqueue_id, reason, extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)})
+        await self._finish(Stage.FAILED)
+
+    async def give_back(self) -> None:
+        """Back to the broker at once, as it came: nothing was done to it here, or another one has it."""
+        if not self._settled:
+            await self._end(self._message.give_back)
+
+    async def _is_closed(self) -> bool:
+        """Whether the mail was deleted, or closed for being stuck, since it was handed out: then no dead letter is to come back. Not known counts as no."""
+        try:
+            return await self._wiring.is_marked(self._item.enqueue_id)
+        except StoreUnavailable:
+            return False
 
     def abandon(self) -> None:
         """It was never handed out, and its connection is gone: only what it holds here is let go."""
         self._settled = True
         self._release()
 
+    async def _finish(self, stage: Stage) -> None:
+        if self._marks is not None:
+            try:
+                await self._marks.finish(stage)
+            except TakenOver:
+                await self.give_back()
+                return
+        await self._done()
+
+    async def _done(self) -> None:
+        await self._wiring.mark(self._item.enqueue_id)
+        self._wiring.doings.done(self._item.enqueue_id, self._seconds())
+        await self._end(self._message.ack)
+        await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
+
+    async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Those of `left` who are served by the next attempt, which is durable then; None when the mail is settled by this: done, or taken by another."""
+        marks = self._marks
+        if marks is None:
+            return left
+        try:
+            if marks.begun_again is None and not marks.taken:
+                await tell(self._wiring, self._item, marks.known, marks.doubtful, self._content)
+            again = (await marks.begin_again(left)).remaining
+        except TakenOver:
+            await self.give_back()
+            return None
+        if left and not again:
+            await self._done()
+            return None
+        return again if set(again) != set(left) else left
+
+    def _staged(self, stage: Stage) -> None:
+        self.stage = stage.value
+
     async def _publish_again(self, recipients: tuple[str, ...], after: timedelta | None) -> None:
-        place = place_in(self._message.headers)
-        if recipients != self._item.mail.recipients:
-            place = await self._rewrite_row(recipients, place)
-            self._item = replace(self._item, mail=replace(self._item.mail, recipients=recipients))
-        body = codec.encode(self._item)
-        headers, timestamp = own_headers(self._message.headers), self._message.timestamp
+        if recipients != self._message_recipients:
+            await self._rewrite_row(recipients, place_in(self._message.headers))
+        body = codec.encode(_narrowed(self._item, recipients))
+        # A mail of James has no time of its own: its age counts from its first retry.
+        headers, timestamp = own_headers(self._message.headers), self._message.timestamp or self._wiring.clock()
         if after is None:
             await self._wiring.publisher.publish(self._wiring.names.exchange, body, headers, timestamp)
         else:
             await self._delays.schedule(self._item.enqueue_id, body, headers, timestamp, self._wiring.clock() + after)
 
-    async def _rewrite_row(self, recipients: tuple[str, ...], place: Place | None) -> Place | None:
-        """The view shows the recipients that remain. Only a row that is there is written: a cleaned one must not come back."""
+    async def _rewrite_row(self, recipients: tuple[str, ...], place: Place | None) -> None:
+        """The view shows the recipients that remain. Only a row that is still there is written: a cleaned one must not come back."""
         row = await row_of(self._wiring, self._item, place)
-        if row is None:
-            return place
-        item = replace(row.item, mail=replace(row.item.mail, recipients=recipients))
-        for table in self._wiring.tables.existing:
-            if await asyncio.to_thread(table.read, self._wiring.queue, row.place, row.enqueue_id) is not None:
-                await self._wiring.bridge.rows(table.insert_future(replace(row, item=item)))
-        return row.place
+        if row is not None:
+            fewer = replace(row, item=_narrowed(row.item, recipients))
+            for table in self._wiring.tables.existing:
+                await self._wiring.bridge.rows(table.replace_future(fewer))
 
     def _seconds(self) -> float:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
@@ -167,13 +264,19 @@ class Delivery:
         self.settled.set()
 
 
-async def dead_letter(wiring: Wiring, message: Message, reason: str, what: str = "a message that is no mail") -> None:
+def _narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
+    return item if recipients == item.mail.recipients else replace(item, mail=replace(item.mail, recipients=recipients))
+
+
+async def dead_letter(wiring: Wiring, message: Message, reason: str, what: str = "a message that is no mail", *, changed: bool = False) -> None:
     """To the dead letter queue: by the broker where the work queue has a dead letter exchange, else by a confirmed copy before the ack.
+
+    `changed`: the message's body is not what the broker has, so it must be the copy.
 
     A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
     """
     log.warning("dead letter: %s: %s", what, reason, extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue})
-    if wiring.broker_dead_letters:
+    if wiring.broker_dead_letters and not changed:
         message.dead_letter()
     else:
         await copy_to_dead_letters(wiring, message, reason)

@@ -18,12 +18,15 @@ from enum import Enum, auto
 from mailslice.codec import message as codec
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.mail import QueuedMail
+from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.cleaned import REASON, Standing, standing
 from mailslice.worker.delays import Delays, place_in
 from mailslice.worker.delivery import Delivery, dead_letter
+from mailslice.worker.failing import fail
 from mailslice.worker.hop import HopConsumer
+from mailslice.worker.stages import WAIT_SECONDS, Doubt
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class _Slot:
     state: _State = _State.LOADING
     ready: Delivery | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+    doubt: Doubt | None = None
 
 
 class Deliveries:
@@ -120,7 +124,7 @@ class Deliveries:
         await _ended(slots)
         for slot in slots:
             if slot.ready is not None:
-                await slot.ready.retry()
+                await slot.ready.give_back()
             elif slot.state is not _State.GONE:
                 slot.message.give_back()
         if slots:
@@ -231,18 +235,50 @@ class Deliveries:
             pass
 
     async def _decide(self, slot: _Slot, item: QueuedMail) -> bool:
-        """Whether the message is ready or gone; False when another delivery of the same mail came before it."""
+        """Whether the message is ready or gone; False when it is to be looked at anew: another delivery of the same mail came before it, or may be at it."""
         message = slot.message
         await self._older_settled(slot, item)
-        match await standing(self._wiring, item, place_in(message.headers)):
+        now, decision = await self._looked_up(slot, item)
+        match now:
             case Standing.DONE:
                 await self._drop(slot, item)
             case Standing.CLEANED:
                 await dead_letter(self._wiring, message, REASON, str(item.enqueue_id))
                 self._remove(slot)
+            case Standing.LIVE if decision is not None:
+                return await self._staged(slot, item, decision)
             case Standing.LIVE:
                 return await self._load(slot, item)
         return True
+
+    async def _looked_up(self, slot: _Slot, item: QueuedMail) -> tuple[Standing, Decision | None]:
+        """The deleted check and, beside it, the stage."""
+        place, stages = place_in(slot.message.headers), self._wiring.stages
+        if stages is None:
+            return await standing(self._wiring, item, place), None
+        now, record = await asyncio.gather(standing(self._wiring, item, place), stages.read(item.enqueue_id))
+        if now is not Standing.LIVE:
+            return now, None
+        decision, slot.doubt = await stages.decide(item, record, slot.doubt)
+        return now, decision
+
+    async def _staged(self, slot: _Slot, item: QueuedMail, decision: Decision) -> bool:
+        """As `_decide`, by the stage of the mail."""
+        record = decision.record
+        match decision.verdict:
+            case Verdict.WAIT:
+                self._hold(slot)
+                await asyncio.sleep(WAIT_SECONDS)
+                return False
+            case Verdict.FAIL:
+                if not await fail(self._wiring, item, decision):
+                    return False
+                record = decision.after
+        if decision.verdict is Verdict.COMPLETE or (decision.failed and not decision.left):
+            await self._wiring.mark(item.enqueue_id)
+            await self._drop(slot, item)
+            return True
+        return await self._load(slot, item, record)
 
     async def _older_settled(self, slot: _Slot, item: QueuedMail) -> None:
         """After a lost connection the broker hands out again what handlers here still work on: it waits for them, and is dropped if they complete."""
@@ -259,7 +295,7 @@ class Deliveries:
         self._remove(slot)
         await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
 
-    async def _load(self, slot: _Slot, item: QueuedMail) -> bool:
+    async def _load(self, slot: _Slot, item: QueuedMail, record: MailStage | None = None) -> bool:
         try:
             content, hold = await self._wiring.loader.load(item, on_wait=lambda: self._hold(slot))
         except ContentMissing as error:
@@ -269,7 +305,7 @@ class Deliveries:
         if item.enqueue_id in self._wiring.in_hand:
             hold.release()
             return False
-        slot.ready = Delivery(self._wiring, self._delays, slot.message, item, content=content, hold=hold)
+        slot.ready = Delivery(self._wiring, self._delays, slot.message, item, content=content, hold=hold, record=record)
         slot.state = _State.READY
         return True
 

@@ -1,7 +1,8 @@
 """From `package.module:function` to something that can be called for each mail.
 
 A handler is `def handle(mail, content)` or `async def handle(mail, content)`; it may take a keyword `enqueue_id`, too, the identity of the
-queue entry, which stays the same when a mail is delivered again. A class is built once a process, with the settings, and its instance is called.
+queue entry, which stays the same when a mail is delivered again, and a keyword `stage`, to mark its progress with (`handler_stage`).
+A class is built once a process, with the settings, and its instance is called.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, Mail
 from mailslice.model.settings import Settings
+from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 
 SHIPPED = {
     "relay": "mailslice.worker.handlers.relay:Relay",
@@ -33,12 +35,14 @@ class LoadedHandler:
     call: Callable[..., Any]
     is_async: bool
     takes_enqueue_id: bool
+    takes_stage: bool = False
 
-    def __call__(self, mail: Mail, content: bytes, enqueue_id: EnqueueId) -> Any:
-        """One attempt at one mail."""
-        if self.takes_enqueue_id:
-            return self.call(mail, content, enqueue_id=enqueue_id)
-        return self.call(mail, content)
+    def __call__(self, mail: Mail, content: bytes, enqueue_id: EnqueueId, stage: BlockingStage | AsyncStage | None = None) -> Any:
+        """One attempt at one mail. `stage` is needed where it is taken."""
+        given: dict[str, object] = {"enqueue_id": enqueue_id} if self.takes_enqueue_id else {}
+        if self.takes_stage:
+            given["stage"] = stage
+        return self.call(mail, content, **given)
 
 
 def load_handler(spec: str, settings: Settings) -> LoadedHandler:
@@ -51,7 +55,15 @@ def load_handler(spec: str, settings: Settings) -> LoadedHandler:
         found = _built(spec, found, settings)
     if not callable(found):
         raise BadInput(f"--handler {spec!r}: {path} is a {type(found).__name__}, which cannot be called; {_ALLOWED}")
-    return LoadedHandler(found, _is_async(found), _takes_enqueue_id(spec, found))
+    return LoadedHandler(found, _is_async(found), *_keywords(f"--handler {spec!r}", found))
+
+
+def loaded(handler: Callable[..., Any]) -> LoadedHandler:
+    """A handler that is at hand: a function, or an object that can be called. BadInput when it cannot be called as (mail, content)."""
+    name = f"handler {getattr(handler, '__qualname__', handler)!r}"
+    if inspect.isclass(handler) or not callable(handler):
+        raise BadInput(f"{name}: allowed are functions, and objects that can be called as (mail, content)")
+    return LoadedHandler(handler, _is_async(handler), *_keywords(name, handler))
 
 
 def _module(spec: str, name: str) -> Any:
@@ -86,14 +98,15 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
-def _takes_enqueue_id(spec: str, handler: Callable[..., Any]) -> bool:
+def _keywords(what: str, handler: Callable[..., Any]) -> tuple[bool, bool]:
+    """Whether it takes `enqueue_id`, and `stage`."""
     try:
         signature = inspect.signature(handler)
     except ValueError:  # a built-in that tells no signature: believed
-        return False
-    takes = any(p.name == "enqueue_id" or p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        return False, False
+    takes = {name: any(p.name == name or p.kind is p.VAR_KEYWORD for p in signature.parameters.values()) for name in ("enqueue_id", "stage")}
     try:
-        signature.bind(None, b"", **({"enqueue_id": None} if takes else {}))
+        signature.bind(None, b"", **{name: None for name, taken in takes.items() if taken})
     except TypeError as error:
-        raise BadInput(f"--handler {spec!r} cannot be called as (mail, content): {error}") from None
-    return takes
+        raise BadInput(f"{what} cannot be called as (mail, content): {error}") from None
+    return takes["enqueue_id"], takes["stage"]

@@ -14,14 +14,17 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from mailslice.model.errors import DeadLetter, TryAgain
+from mailslice.codec.reports import Failure
+from mailslice.model.errors import DeadLetter, TakenOver, TryAgain
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.worker.handler_spec import LoadedHandler
-from mailslice.worker.metrics import ConsumerMetrics
-from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
+from mailslice.worker.handler_stage import AsyncStage, BlockingStage
+from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +42,29 @@ class Settled(Protocol):
     def item(self) -> QueuedMail: ...
     @property
     def content(self) -> bytes: ...
+    @property
+    def attempt(self) -> int: ...
     async def complete(self) -> None: ...
     async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None: ...
     async def reject(self, reason: str) -> None: ...
+    async def bounce(self, reason: str, failures: Sequence[Failure]) -> None: ...
+    async def give_back(self) -> None: ...
+    def stage_for_thread(self) -> BlockingStage: ...
+    def stage_for_coroutine(self) -> AsyncStage: ...
+
+
+class Figures(Protocol):
+    """What handling counts (`metrics.ConsumerMetrics`)."""
+
+    def handling(self) -> AbstractContextManager[None]: ...
+    def settled(self, outcome: str, seconds: float) -> None: ...
+    def handler_failed(self) -> None: ...
+    def store_failed(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Another one has the mail, so nothing may become of it here. No handler says so: its marks do."""
 
 
 def back_off(failures: int) -> timedelta:
@@ -50,14 +73,17 @@ def back_off(failures: int) -> timedelta:
 
 
 class Attempts:
-    """How often a mail failed here, in memory, of the newest 10,000 that failed: it only spaces attempts, no mail hangs on it."""
+    """How often a mail failed here, in memory, of the newest 10,000 that failed: it only spaces attempts, no mail hangs on it.
+
+    Where the queue has stage marks, attempts are durable, and their number is at least that of the record.
+    """
 
     def __init__(self) -> None:
         self._failed: OrderedDict[EnqueueId, int] = OrderedDict()
 
-    def next_delay(self, enqueue_id: EnqueueId) -> timedelta:
-        """Counts one failure more; the pause before the next attempt."""
-        failures = self._failed.pop(enqueue_id, 0)
+    def next_delay(self, enqueue_id: EnqueueId, attempt: int = 1) -> timedelta:
+        """Counts one failure more; the pause before the next attempt. `attempt` is the one that failed, from 1, as far as anybody wrote it down."""
+        failures = max(self._failed.pop(enqueue_id, 0), attempt - 1)
         self._failed[enqueue_id] = failures + 1
         if len(self._failed) > _REMEMBERED:
             self._failed.popitem(last=False)
@@ -68,7 +94,7 @@ class Attempts:
         self._failed.pop(enqueue_id, None)
 
 
-def action_of(delivery: Settled, outcome: Outcome, attempts: Attempts) -> tuple[str, Callable[[], Awaitable[None]]]:
+def action_of(delivery: Settled, outcome: Outcome | GiveBack, attempts: Attempts) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Outcome -> (its name in the metrics, what to ask of the delivery). The pause is fixed here, so that asking twice does not double it."""
     enqueue_id = delivery.item.enqueue_id
     match outcome:
@@ -78,15 +104,20 @@ def action_of(delivery: Settled, outcome: Outcome, attempts: Attempts) -> tuple[
         case Reject(reason=reason):
             attempts.forget(enqueue_id)
             return "rejected", lambda: delivery.reject(reason)
+        case Bounce(reason=reason, failures=failures):
+            attempts.forget(enqueue_id)
+            return "bounced", lambda: delivery.bounce(reason, failures)
+        case GiveBack():
+            return "given_back", delivery.give_back
         case Retry(after=after, recipients=recipients, back_off=backs_off):
-            pause = attempts.next_delay(enqueue_id) if backs_off and after is None else after
+            pause = attempts.next_delay(enqueue_id, delivery.attempt) if backs_off and after is None else after
             return "retried", lambda: delivery.retry(recipients=recipients, after=pause)
 
 
 class Handling:
     """Runs one handler over deliveries, at most `concurrency` at once. Belongs to one event loop."""
 
-    def __init__(self, handler: LoadedHandler, concurrency: int, metrics: ConsumerMetrics) -> None:
+    def __init__(self, handler: LoadedHandler, concurrency: int, metrics: Figures) -> None:
         self._handler = handler
         self._metrics = metrics
         self._places = asyncio.Semaphore(concurrency)
@@ -106,8 +137,8 @@ class Handling:
         self._running.add(task)
         task.add_done_callback(self._ended)
 
-    async def drain(self, longest: float) -> int:
-        """Waits up to `longest` seconds for the running handlers, then gives up on the rest: their number. The broker hands those out again."""
+    async def drain(self, longest: float | None) -> int:
+        """Waits up to `longest` seconds (None: as long as it takes) for the running handlers, then gives up on the rest: their number. The broker hands those out again."""
         if self._running:
             await asyncio.wait(self._running, timeout=longest)
         left = set(self._running)
@@ -132,7 +163,7 @@ class Handling:
         await self._tell(delivery, action)
         self._metrics.settled(name, time.monotonic() - began)
 
-    async def _outcome(self, delivery: Settled) -> Outcome:
+    async def _outcome(self, delivery: Settled) -> Outcome | GiveBack:
         try:
             result = await self._call(delivery)
         except asyncio.CancelledError:
@@ -140,6 +171,9 @@ class Handling:
             if task is not None and task.cancelling():
                 raise
             return self._failed(delivery, RuntimeError("the handler cancelled itself"))
+        except TakenOver as error:
+            log.warning("%s; its handler has left it", error, extra={"action": "taken_over", "enqueue_id": str(delivery.item.enqueue_id)})
+            return GiveBack()
         except DeadLetter as error:
             return Reject(f"{type(error).__name__}: {error}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler throws, the mail is tried again
@@ -151,23 +185,25 @@ class Handling:
             return Complete()
         if isinstance(result, Retry) and not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
             return self._failed(delivery, ValueError("a retry names recipients that the mail does not have"))
-        if isinstance(result, Complete | Retry | Reject):
+        if isinstance(result, Complete | Retry | Reject | Bounce):
             return result
         return self._failed(delivery, TypeError(f"a handler gives an outcome or None, not a {type(result).__name__}"))
 
     async def _call(self, delivery: Settled) -> Any:
         item = delivery.item
         if self._handler.is_async:
-            return await self._handler(item.mail, delivery.content, item.enqueue_id)
-        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, delivery)
+            stage = delivery.stage_for_coroutine() if self._handler.takes_stage else None
+            return await self._handler(item.mail, delivery.content, item.enqueue_id, stage)
+        blocking = delivery.stage_for_thread() if self._handler.takes_stage else None
+        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, delivery, blocking)
         if error is not None:
             raise error
         return await result if inspect.isawaitable(result) else result
 
-    def _in_thread(self, delivery: Settled) -> tuple[Any, Exception | None]:
+    def _in_thread(self, delivery: Settled, stage: BlockingStage | None) -> tuple[Any, Exception | None]:
         # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
         try:
-            return self._handler(delivery.item.mail, delivery.content, delivery.item.enqueue_id), None
+            return self._handler(delivery.item.mail, delivery.content, delivery.item.enqueue_id, stage), None
         except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
             return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(error.__traceback__)
         except Exception as error:  # noqa: BLE001 - as above

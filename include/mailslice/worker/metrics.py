@@ -21,10 +21,13 @@ class ConsumerMetrics:
         registry = registry or CollectorRegistry()
         self._outcomes = Counter("mailslice_mails", "Mails by what became of them", ("queue", "outcome"), registry=registry)
         self._queue = queue
-        for outcome in ("completed", "retried", "rejected"):
+        for outcome in ("completed", "retried", "rejected", "bounced", "given_back"):
             self._outcomes.labels(queue, outcome)
         self._failures = Counter("mailslice_handler_errors", "Handlers that ended in an exception", ("queue",), registry=registry).labels(queue)
         self._store_errors = Counter("mailslice_store_errors", "Requests a store did not answer", ("queue",), registry=registry).labels(queue)
+        self._in_doubt = Counter(
+            "mailslice_recipients_failed_in_doubt", "Recipients failed because their sender ended before the answer was written", ("queue",), registry=registry
+        ).labels(queue)
         self._in_flight = Gauge("mailslice_mails_in_flight", "Mails in a handler", ("queue",), multiprocess_mode="livesum", registry=registry).labels(queue)
         self._latency = Histogram(
             "mailslice_handling_seconds", "From the start of the handler until the outcome is stored", ("queue",), buckets=_SECONDS, registry=registry
@@ -47,6 +50,10 @@ class ConsumerMetrics:
     def handler_failed(self) -> None:
         """A handler ended in an exception."""
         self._failures.inc()
+
+    def failed_in_doubt(self, recipients: int) -> None:
+        """So many recipients failed by their stage."""
+        self._in_doubt.inc(recipients)
 
     def store_failed(self) -> None:
         """A store did not answer."""

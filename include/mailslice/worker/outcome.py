@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from mailslice.codec.reports import Failure
+
 
 @dataclass(frozen=True, slots=True)
 class Complete:
@@ -30,4 +32,15 @@ class Reject:
     reason: str
 
 
-Outcome = Complete | Retry | Reject
+@dataclass(frozen=True, slots=True)
+class Bounce:
+    """The mail's recipients will not have it: its sender is told (RFC 3464), and it is done. A Reject where nobody can be told.
+
+    `failures` are all the recipients that the mail still has. The reason is logged: no mail address in it.
+    """
+
+    reason: str
+    failures: tuple[Failure, ...]
+
+
+Outcome = Complete | Retry | Reject | Bounce

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import Mail, QueuedMail, QueueName
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import RabbitNames, queue_name
 from mailslice.model.settings import Settings
 from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
 from mailslice.queue.directory import require
@@ -29,6 +29,8 @@ from mailslice.worker.enqueuer import Enqueuer
 from mailslice.worker.loading import Loader
 from mailslice.worker.memory import return_large_blocks
 from mailslice.worker.recording import Recorder
+from mailslice.worker.reporting import Reporter
+from mailslice.worker.stages import Stages
 from mailslice.worker.wiring import Wiring
 
 _MIB = 1024 * 1024
@@ -80,6 +82,8 @@ class QueueWorker:
             await deliveries.disconnect()
         await self._recorder.close()
         await self._enqueuer.close()
+        if self.wiring.reporter is not None:
+            await self.wiring.reporter.close()
         await self.wiring.discarder.close()
         await self.wiring.publisher.close()
 
@@ -118,6 +122,7 @@ def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:
     stores.tables.written.prepare()
     stores.tables.deleted.prepare()
     stores.blobs.ensure_bucket()
+    _prepare_stages(stores, queue)
     try:
         arguments = stores.management.arguments(RabbitNames(queue).work_queue) or {}
     except StoreUnavailable:
@@ -125,12 +130,27 @@ def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:
     return view, arguments.get("x-dead-letter-exchange") == RabbitNames(queue).dead_letter_exchange
 
 
+def _prepare_stages(stores: Stores, queue: QueueName) -> None:
+    """What stage marks and reports need, checked and prepared where waiting is allowed."""
+    settings = stores.settings
+    if settings.worker.bounce_queue is not None:
+        require(stores, queue_name(settings.worker.bounce_queue))
+    if queue not in settings.queue.stage_marks:
+        return
+    if not settings.worker.record_every:
+        raise BadSetting(
+            f"MAILSLICE_WORKER_RECORD_EVERY=0s (in the {settings.source}): allowed is more than that, for MAILSLICE_QUEUE_STAGE_MARKS names queue {queue!r}: "
+            "stage marks need to know which workers live"
+        )
+    stores.own.mail_stages.prepare()
+
+
 def _wire(stores: Stores, queue: QueueName, clock: Clock, view: Shape, *, broker_dead_letters: bool) -> Wiring:
     settings = stores.settings
     blobs = HotBlobs(settings.s3, settings.s3.bucket)
     # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
     half = settings.worker.memory_budget_mib * _MIB // 2
-    return Wiring(
+    wiring = Wiring(
         settings=settings,
         queue=queue,
         clock=clock,
@@ -146,3 +166,8 @@ def _wire(stores: Stores, queue: QueueName, clock: Clock, view: Shape, *, broker
         loader=Loader(blobs, ContentBudget(half)),
         broker_dead_letters=broker_dead_letters,
     )
+    if queue in settings.queue.stage_marks:
+        wiring.stages = Stages(wiring)
+    if settings.worker.bounce_queue is not None:
+        wiring.reporter = Reporter(wiring, queue_name(settings.worker.bounce_queue))
+    return wiring

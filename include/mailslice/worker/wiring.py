@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.own import DelayedMails
     from mailslice.worker.delivery import Delivery
+    from mailslice.worker.reporting import Reporter
+    from mailslice.worker.stages import Stages
+
+
+def _nothing(_recipients: int) -> None:
+    return
 
 
 @dataclass(slots=True)
@@ -50,6 +58,14 @@ class Wiring:
     in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
     """Mails that are ready to be handed out here, or were, and are not settled."""
     doings: Doings = field(default_factory=Doings)
+    stages: Stages | None = None
+    """Only where the queue has stage marks."""
+    reporter: Reporter | None = None
+    """Only where senders are told of recipients that fail."""
+    on_failed: Callable[[int], None] = _nothing
+    """Called with the number of recipients that failed in doubt: for figures."""
+    told: deque[tuple[EnqueueId, int]] = field(default_factory=lambda: deque(maxlen=1000))
+    """The last mails and attempts whose failures this worker has told: asked again before it is written down, it does not tell again."""
 
     @property
     def names(self) -> RabbitNames:

@@ -12,15 +12,18 @@ from uuid import UUID
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mailslice.model.errors import ContentMissing, StoreUnavailable
+from mailslice.codec.reports import Failure
+from mailslice.model.errors import ContentMissing, StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.worker import handling as module
 from mailslice.worker.child import hand_out
 from mailslice.worker.handler_spec import LoadedHandler
+from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.handling import Attempts, Handling, action_of, back_off
 from mailslice.worker.metrics import ConsumerMetrics
-from mailslice.worker.outcome import Complete, Reject, Retry
+from mailslice.worker.outcome import Bounce, Complete, Reject, Retry
 
+FAILURE = Failure("b@c", "5.1.1", "no")
 SECONDS = timedelta(seconds=1)
 
 
@@ -30,6 +33,7 @@ class FakeDelivery:
 
     number: int = 1
     content: bytes = b"content"
+    attempt: int = 1
     told: list[tuple[Any, ...]] = field(default_factory=list)
     failures: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,6 +57,18 @@ class FakeDelivery:
 
     async def reject(self, reason: str) -> None:
         self._take("reject", reason)
+
+    async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
+        self._take("bounce", reason, failures)
+
+    async def give_back(self) -> None:
+        self._take("give back")
+
+    def stage_for_thread(self) -> BlockingStage:
+        return BlockingStage(attempt=self.attempt)
+
+    def stage_for_coroutine(self) -> AsyncStage:
+        return AsyncStage(attempt=self.attempt)
 
 
 @dataclass
@@ -95,6 +111,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (Retry(recipients=("stranger@y",)), ("retry", None, 30 * SECONDS)),
         (Retry(after=5 * SECONDS, back_off=True), ("retry", None, 5 * SECONDS)),
         (Reject("why"), ("reject", "why")),
+        (Bounce("why", (FAILURE,)), ("bounce", "why", (FAILURE,))),
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
@@ -138,6 +155,44 @@ async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
 
 async def test_a_dead_letter_error_is_a_reject_with_its_reason() -> None:
     assert await bench(_raising(ContentMissing("header blob gone"))).give(FakeDelivery()) == [("reject", "ContentMissing: header blob gone")]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_mail_that_another_one_has_is_given_back_and_counted_as_no_failure(*, is_async: bool) -> None:
+    async def coroutine(_mail: Mail, _content: bytes) -> None:
+        raise TakenOver("another one has it")
+
+    made = bench(coroutine if is_async else _raising(TakenOver("another one has it")))
+    assert await made.give(FakeDelivery()) == [("give back",)]
+    assert (made.figure("mailslice_handler_errors_total"), made.figure("mailslice_mails_total", outcome="given_back")) == (0, 1)
+
+
+async def test_a_durable_attempt_spaces_the_next_one_also_after_a_restart() -> None:
+    assert await bench(_raising(ValueError())).give(FakeDelivery(attempt=4)) == [("retry", None, 240 * SECONDS)]
+
+
+async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None:
+    got: list[object] = []
+
+    async def coroutine(_mail: Mail, _content: bytes, *, stage: AsyncStage) -> None:
+        await stage.sending()
+        await stage.not_sent()
+        await stage.sent()
+        got.append(stage)
+
+    def plain(_mail: Mail, _content: bytes, *, stage: BlockingStage) -> None:
+        stage.sending(["b@c"])
+        stage.not_sent()
+        stage.sent()
+        got.append(stage)
+
+    for call in (coroutine, plain):
+        handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False, takes_stage=True)
+        delivery = FakeDelivery(attempt=3)
+        await Handling(handler, 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry())).start(delivery)
+        await asyncio.wait_for(delivery.settled.wait(), 5)
+        assert delivery.told == [("complete",)]
+    assert [(type(stage), stage.attempt) for stage in got] == [(AsyncStage, 3), (BlockingStage, 3)]  # type: ignore[attr-defined]
 
 
 async def test_no_address_of_an_error_is_logged_above_debug(caplog: pytest.LogCaptureFixture) -> None:
@@ -267,5 +322,5 @@ def test_all_outcomes_are_exported_from_the_start() -> None:
     ConsumerMetrics(QueueName("spool"), registry)
     text = generate_latest(registry).decode()
     assert [line for line in text.splitlines() if line.startswith("mailslice_mails_total")] == [
-        f'mailslice_mails_total{{outcome="{outcome}",queue="spool"}} 0.0' for outcome in ("completed", "retried", "rejected")
+        f'mailslice_mails_total{{outcome="{outcome}",queue="spool"}} 0.0' for outcome in ("completed", "retried", "rejected", "bounced", "given_back")
     ]

@@ -1,12 +1,15 @@
 """Sends each mail to the next SMTP server (MAILSLICE_RELAY_*).
 
 Recipients that were served are never served again for a refusal of others: those refused for now, and those refused for good, remain in a retry.
-When all that remain are refused for good the mail is rejected: the dead letter then holds exactly them.
+When all that remain are refused for good, or the mail is older than MAILSLICE_RELAY_MAX_AGE, it is given up (MAILSLICE_RELAY_GIVE_UP): the dead letter, or
+the report to the sender, then names exactly them. What decides is the SMTP transaction: marked as sending before DATA, as sent after its 250; no answer
+leaves its recipients in doubt, and where the queue has stage marks nobody in doubt is tried again.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import smtplib
 import socket
 import ssl
@@ -14,10 +17,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from mailslice.codec.reports import Failure
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
-from mailslice.model.settings import Settings
+from mailslice.model.settings import GiveUp, Settings
+from mailslice.worker.handler_stage import UNMARKED, BlockingStage
 from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire
-from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
+from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +32,7 @@ _NO_ANSWER = 0
 _BAD_ADDRESS = 553
 _OURS_TO_MEND = frozenset({530, 534, 535, 538})
 """The next hop wants AUTH or TLS: our settings are wrong, not the mail."""
+_STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
 _TOO_MANY_RECIPIENTS = 552
 """As an answer to RCPT it means "later" (RFC 5321 4.5.3.1.10)."""
 
@@ -35,11 +43,24 @@ class Refusals:
 
     for_now: dict[str, int] = field(default_factory=dict)
     for_good: dict[str, int] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+    """Recipient -> what the server said, for reports."""
 
-    def add(self, recipients: Iterable[str], code: int) -> None:
+    def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
         """5yz is for good, all else for now."""
         kind = self.for_good if 500 <= code < 600 and code not in _OURS_TO_MEND else self.for_now
-        kind.update((recipient, code) for recipient in recipients if recipient not in self.for_good)
+        new = [recipient for recipient in recipients if recipient not in self.for_good]
+        kind.update(dict.fromkeys(new, code))
+        self.words.update(dict.fromkeys(new, words))
+
+    def failure(self, recipient: str) -> Failure:
+        """What a report says of a recipient that is given up."""
+        code = self.for_good.get(recipient, self.for_now.get(recipient, _NO_ANSWER))
+        said = " ".join(f"{code} {self.words.get(recipient, '')}".split()) if code != _NO_ANSWER else None
+        if recipient not in self.for_good:
+            return Failure(recipient, "4.4.7", "it could not be delivered for too long, and is given up", said)
+        status = _STATUS.match(self.words.get(recipient, ""))
+        return Failure(recipient, status[1] if status else "5.0.0", "the next server refused it for good", said)
 
     def __contains__(self, recipient: str) -> bool:
         return recipient in self.for_now or recipient in self.for_good
@@ -57,24 +78,37 @@ class Relay:
     """A plain handler: blocking, run in the consumer's threads, one connection a mail."""
 
     def __init__(self, settings: Settings) -> None:
+        if settings.relay.give_up is GiveUp.BOUNCE and settings.worker.bounce_queue is None:
+            raise BadSetting(f"MAILSLICE_RELAY_GIVE_UP=bounce (in the {settings.source}) needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to")
         self._hop = settings.relay
         self._name = socket.getfqdn()
 
-    def __call__(self, mail: Mail, content: bytes) -> Outcome:
-        """Complete, Retry with the recipients that remain, or Reject when all of them are refused for good."""
+    def __call__(self, mail: Mail, content: bytes, *, stage: BlockingStage = UNMARKED) -> Outcome:
+        """Complete, Retry with the recipients that remain, or, when all of them are refused for good or it is too late, Reject or Bounce."""
         refused = Refusals()
         pending = list(transactions(mail))
         try:
             with self._connected() as server:
                 while pending:
-                    _send(server, mail.sender, pending[0], content, refused)
+                    _send(server, mail.sender, pending[0], content, refused=refused, stage=stage)
                     pending.pop(0)
         except (OSError, smtplib.SMTPException) as error:
             log.info("next hop %s:%d failed: %s", self._hop.host, self._hop.port, type(error).__name__, extra={"action": "relay_failed"})
             log.debug("next hop failed", exc_info=error)
         for transaction in pending:
             refused.add(transaction.recipients, _NO_ANSWER)
-        return outcome_of(mail, refused)
+        return self._given_up(mail, outcome_of(mail, refused), refused, stage)
+
+    def _given_up(self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage) -> Outcome:
+        if isinstance(outcome, Retry) and refused.for_now and stage.age is not None and stage.age > self._hop.max_age:
+            # Who was served is done; for the others this was the last attempt.
+            if len(outcome.recipients or ()) < len(mail.recipients):
+                return Retry(recipients=outcome.recipients)
+            answers = _counted([*refused.for_now.values(), *refused.for_good.values()])
+            outcome = Reject(f"given up after {format_duration(self._hop.max_age)} (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}")
+        if isinstance(outcome, Reject) and mail.recipients and self._hop.give_up is GiveUp.BOUNCE:
+            return Bounce(outcome.reason, tuple(refused.failure(recipient) for recipient in dict.fromkeys(mail.recipients)))
+        return outcome
 
     def _connected(self) -> smtplib.SMTP:
         timeout = self._hop.timeout.total_seconds()
@@ -112,37 +146,44 @@ def outcome_of(mail: Mail, refused: Refusals) -> Outcome:
         return Retry(recipients=remaining, back_off=True)
     if len(remaining) < len(mail.recipients):
         return Retry(recipients=remaining)
-    codes = ", ".join(f"{code} for {count}" for code, count in sorted(Counter(refused.for_good.values()).items()))
-    return Reject(f"the next hop refused all recipients for good: {codes}")
+    return Reject(f"the next hop refused all recipients for good: {_counted(refused.for_good.values())}")
 
 
-def _send(server: smtplib.SMTP, sender: str | None, transaction: Transaction, content: bytes, refused: Refusals) -> None:
-    """One transaction; raises when the connection is of no more use, and then nobody of it was served."""
+def _counted(codes: Iterable[int]) -> str:
+    return ", ".join(f"{code or 'no answer'} for {count}" for code, count in sorted(Counter(codes).items()))
+
+
+def _send(server: smtplib.SMTP, sender: str | None, transaction: Transaction, content: bytes, *, refused: Refusals, stage: BlockingStage) -> None:
+    """One transaction; raises when the connection is of no more use, and then nobody of it was served, or, after `stage.sending`, nobody knows."""
     recipients = _addressable(server, sender, transaction.recipients, refused)
     if not recipients:
         return
     wire = header_block(transaction.headers) + on_the_wire(content)
-    code = _answer(server, _mail_command(server, sender, recipients, wire))
+    code, words = _answer(server, _mail_command(server, sender, recipients, wire))
     if code != 250:
-        refused.add(recipients, code)
+        refused.add(recipients, code, words)
         server.rset()
         return
     accepted = []
     for recipient in recipients:
-        code = _answer(server, f"RCPT TO:<{recipient}>")
+        code, words = _answer(server, f"RCPT TO:<{recipient}>")
         if code in (250, 251):
             accepted.append(recipient)
         else:
-            refused.add((recipient,), 452 if code == _TOO_MANY_RECIPIENTS else code)
+            refused.add((recipient,), 452 if code == _TOO_MANY_RECIPIENTS else code, words)
     if not accepted:
         server.rset()
         return
+    stage.sending(accepted)
     try:
-        code, _ = server.data(wire)
+        code, said = server.data(wire)
     except smtplib.SMTPDataError as error:
-        code = error.smtp_code
-    if code != 250:
-        refused.add(accepted, code)
+        code, said = error.smtp_code, error.smtp_error if isinstance(error.smtp_error, bytes) else error.smtp_error.encode()
+    if code == 250:
+        stage.sent(accepted)
+    else:
+        stage.not_sent(accepted)
+        refused.add(accepted, code, _text(said))
 
 
 def _addressable(server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], refused: Refusals) -> tuple[str, ...]:
@@ -170,8 +211,12 @@ def _mail_command(server: smtplib.SMTP, sender: str | None, recipients: tuple[st
     return " ".join(words)
 
 
-def _answer(server: smtplib.SMTP, command: str) -> int:
-    code, _ = server.docmd(command)
+def _answer(server: smtplib.SMTP, command: str) -> tuple[int, str]:
+    code, words = server.docmd(command)
     if code == 421:  # the server closes: what was refused so far stands, the rest is for later
         raise smtplib.SMTPServerDisconnected("421")
-    return code
+    return code, _text(words)
+
+
+def _text(words: bytes) -> str:
+    return words.decode("utf-8", "replace")

@@ -1,0 +1,129 @@
+"""The stage marks of one delivery: what its handler says of its recipients, and what that leaves when it ends.
+
+What is known here is always at least what the table says: a `sent` that could not be written is written by the next mark, or by the end of the delivery.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from mailslice.model.errors import BadInput, TakenOver, TryAgain
+from mailslice.model.mail import EnqueueId
+from mailslice.model.stages import MailStage, Stage, next_attempt
+from mailslice.worker.stages import Stages
+
+log = logging.getLogger(__name__)
+
+
+class Marks:
+    """One delivery's. `taken`: a write was refused, so the mail is another one's, and nothing more may be done to it here."""
+
+    def __init__(self, stages: Stages, record: MailStage, on_stage: Callable[[Stage], None] = lambda _stage: None) -> None:
+        self._stages = stages
+        self._on_stage = on_stage
+        self._written = record
+        self._known = record
+        self._next: MailStage | None = None
+        self.taken = False
+
+    @property
+    def known(self) -> MailStage:
+        """How far each recipient is."""
+        return self._known
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """Recipients that were begun and never answered for."""
+        return self._known.those(Stage.SENDING)
+
+    async def sending(self, recipients: Iterable[str] | None = None) -> None:
+        """Durable when it returns: from now on these recipients (all that are left, when none are named) are sent to here, or nowhere.
+
+        Raises TakenOver: do nothing to them. Raises StoreUnavailable: nothing may be sent, either.
+        """
+        wanted = self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
+        if self.taken:
+            raise _taken(self._known.enqueue_id)
+        if unknown := set(wanted) - set(self._known.remaining):
+            raise BadInput(f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's")
+        begun = self._moved(wanted, Stage.SENDING)
+        await self._write(begun)
+        self._known = begun
+        self._on_stage(Stage.SENDING)
+
+    async def sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These recipients (all that are being sent to, when none are named) have the mail. Does not raise: what cannot be written now is written later."""
+        wanted = self._begun(recipients)
+        self._known = self._moved(wanted, Stage.SENT)
+        self._on_stage(self._known.stage)
+        try:
+            await self._write(self._known)
+        except TryAgain as error:
+            log.warning("'sent' is not stored yet: %s", error, extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)})
+        except TakenOver:
+            # The operator was told that they failed: they did not.
+            log.warning(
+                "%d recipients that another one has failed were sent to after all: mail %s",
+                len(wanted),
+                self._known.enqueue_id,
+                extra={"action": "sent_after_failed", "enqueue_id": str(self._known.enqueue_id)},
+            )
+
+    def not_sent(self, recipients: Iterable[str] | None = None) -> None:
+        """These recipients surely do not have the mail: a plain refusal. They are left to be tried again. The next mark writes it."""
+        back = self._begun(recipients)
+        states = {recipient: stage for recipient, stage in self._known.recipients.items() if recipient not in back}
+        self._known = replace(self._known, remaining=(*self._known.remaining, *back), recipients=states)
+        self._on_stage(self._known.stage)
+
+    async def finish(self, stage: Stage = Stage.SENT) -> None:
+        """The handler is done with all recipients: those that are left or were begun are at `stage`. Raises TakenOver."""
+        if self.taken:
+            raise _taken(self._known.enqueue_id)
+        if self._written.step and not self._written.closed:
+            await self._write(self._moved((*self._known.remaining, *self.doubtful), stage))
+
+    @property
+    def begun_again(self) -> MailStage | None:
+        """The record of the next attempt, once it is written."""
+        return self._next
+
+    async def begin_again(self, left: Iterable[str]) -> MailStage:
+        """Writes, and gives, the record of the attempt that serves those of `left` who were not begun; those in doubt fail by it. Raises TakenOver."""
+        if self.taken:
+            raise _taken(self._known.enqueue_id)
+        if self._next is None:
+            again = [recipient for recipient in left if recipient not in self._known.recipients]
+            following = next_attempt(self._known, again, self.doubtful, by=self._stages.worker, now=self._stages.clock())
+            await self._write(following)
+            self._next = self._written
+        return self._next
+
+    def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
+        wanted = self.doubtful if recipients is None else tuple(dict.fromkeys(recipients))
+        if unknown := set(wanted) - set(self.doubtful):
+            raise BadInput(f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun")
+        return wanted
+
+    def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
+        return self._known.moved(recipients, stage, by=self._stages.worker, now=self._stages.clock())
+
+    async def _write(self, after: MailStage) -> None:
+        """After an answer that was lost the record may be ours and a step ahead: a worker has a mail in hand only once, so this delivery wrote what it owns."""
+        after = replace(after, step=self._written.step + 1)
+        while not await self._stages.advance(self._written, after):
+            there = await self._stages.read(after.enqueue_id)
+            if there is None or there.owner != self._stages.worker or there.step <= self._written.step:
+                self.taken = True
+                raise _taken(after.enqueue_id)
+            self._written = there
+            if (there.attempt, there.remaining, there.recipients) == (after.attempt, after.remaining, after.recipients):
+                return
+            after = replace(after, step=there.step + 1)
+        self._written = after
+
+
+def _taken(enqueue_id: EnqueueId) -> TakenOver:
+    return TakenOver(f"mail {enqueue_id}: another one has it now")

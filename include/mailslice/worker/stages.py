@@ -1,0 +1,70 @@
+"""Stage marks (design, section 8): read at each delivery, written conditionally by who holds the mail. Made only for queues that want them.
+
+`sending` is durable before the first step that cannot be taken back; `sent` follows it. Of two who hold the same mail, one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mailslice.model.mail import EnqueueId, QueuedMail
+from mailslice.model.stages import Decision, MailStage, Stage, Verdict, decide
+
+if TYPE_CHECKING:
+    from mailslice.worker.wiring import Wiring
+
+WAIT_SECONDS = 1.0
+"""Between two looks at a mail whose sender may be alive."""
+_LONGEST_WAIT = 15 * 60.0
+"""Seconds that a living sender is waited for. One that hangs for longer is the business of stuck_mails, and then of whoever gets the mail."""
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Since when (event loop's clock) this delivery has seen a record, unchanged, that says sending."""
+
+    owner: str
+    step: int
+    since: float
+
+
+class Stages:
+    """The stage marks of one queue, for one worker on one event loop."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.worker = wiring.worker
+        self.clock = wiring.clock
+        self._table = wiring.stores.own.mail_stages
+        self._records = wiring.stores.own.worker_records
+        self._queue = wiring.queue
+        self._bridge = wiring.bridge
+        # A worker that was idle writes its record a tick after it got a mail.
+        self._first_look = 1.0 + 2 * min(1.0, wiring.settings.worker.record_every.total_seconds())
+
+    async def read(self, enqueue_id: EnqueueId) -> MailStage | None:
+        """The mail's record, at the settings' consistency. What a refused write has lost to is seen by it."""
+        rows = await self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
+        return self._table.record(rows[0], enqueue_id) if rows else None
+
+    async def advance(self, before: MailStage, after: MailStage) -> bool:
+        """Writes `after` if the record is still `before` (step 0: there is none). After StoreUnavailable nobody knows: read."""
+        return self._table.applied(await self._bridge.rows(self._table.advance_future(self._queue, before, after)))
+
+    async def decide(self, item: QueuedMail, record: MailStage | None, doubt: Doubt | None) -> tuple[Decision, Doubt | None]:
+        """What becomes of a delivery; with WAIT, the doubt to bring along at the next look."""
+        lives = False
+        if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
+            if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
+                doubt = Doubt(record.owner, record.step, asyncio.get_running_loop().time())
+            lives = await self._may_live(doubt)
+        decision = decide(record, item.enqueue_id, item.mail.recipients, by=self.worker, now=self.clock(), holder_lives=lives)
+        return decision, doubt if decision.verdict is Verdict.WAIT else None
+
+    async def _may_live(self, doubt: Doubt) -> bool:
+        """Our own mails are never asked about here: what this worker still works on is in its hand, and waited for there."""
+        waited = asyncio.get_running_loop().time() - doubt.since
+        if waited < self._first_look:
+            return True
+        return waited < _LONGEST_WAIT and await asyncio.to_thread(self._records.alive, self._queue, doubt.owner)

@@ -1,0 +1,387 @@
+"""Stage marks on a queue that has them: what a delivery finds, what a handler marks, what a retry writes first."""
+
+from __future__ import annotations
+
+import asyncio
+import email
+import email.policy
+import logging
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mailslice.codec.reports import Failure
+from mailslice.model.errors import BadInput, BadSetting, TakenOver, UnknownQueue
+from mailslice.model.mail import EnqueueId, QueuedMail
+from mailslice.model.stages import MailStage, Stage
+from mailslice.queue.directory import create
+from mailslice.worker import Deliveries, Delivery, QueueWorker, open_worker
+from tests.services.worker.conftest import Place4Queue, at, mail
+
+A, B, C = "a@next.example", "b@next.example", "c@next.example"
+CONTENT = b"Subject: x\r\n\r\nbody"
+SENDING, SENT, FAILED = Stage.SENDING, Stage.SENT, Stage.FAILED
+BOUNCES = "reports"
+
+
+@pytest.fixture(scope="module")
+def deployment(fresh_module: Any) -> Any:
+    return fresh_module.but(MAILSLICE_WORKER_RECORD_EVERY="300ms", MAILSLICE_WORKER_BOUNCE_QUEUE=BOUNCES)
+
+
+@pytest.fixture
+def spool(deployment: Any, request: pytest.FixtureRequest) -> Any:
+    name = f"q{abs(hash(request.node.name))}"
+    for place in at(deployment.but(MAILSLICE_QUEUE_STAGE_MARKS=f"other,{name}").settings, name):
+        create(place.stores, BOUNCES)
+        yield place
+
+
+async def next_of(deliveries: Deliveries, seconds: float = 30) -> Delivery:
+    return await asyncio.wait_for(anext(deliveries), seconds)
+
+
+async def enqueued(worker: QueueWorker, *recipients: str) -> QueuedMail:
+    return await worker.enqueue(mail(recipients=recipients or (A, B, C)), CONTENT)
+
+
+def record(spool: Place4Queue, item: QueuedMail) -> MailStage | None:
+    found = spool.stores.own.mail_stages.read(spool.queue, item.enqueue_id)
+    return None if found is None else replace(found, updated=None)
+
+
+def put(spool: Place4Queue, enqueue_id: EnqueueId, remaining: tuple[str, ...] = (), *, owner: str = "gone", **states: Stage) -> None:
+    """A record that a worker who is gone has left."""
+    named = {f"{name}@next.example": stage for name, stage in states.items()}
+    assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(enqueue_id, owner, 1, 1, remaining, named))
+
+
+async def settled(spool: Place4Queue, deliveries: Deliveries, *items: QueuedMail) -> None:
+    """Nothing is delivered until all are marked, and then the broker has nothing left."""
+    ids = {item.enqueue_id for item in items}
+    async with asyncio.timeout(60):
+        while not ids <= spool.marks():
+            with pytest.raises(TimeoutError):
+                await next_of(deliveries, 0.5)
+        while deliveries.idle_seconds < 0.5:
+            await asyncio.sleep(0.1)
+
+
+def reports(spool: Place4Queue) -> list[email.message.EmailMessage]:
+    found = []
+    for row in [row for place in spool.stores.tables.written.places(BOUNCES) for row in spool.stores.tables.written.rows(BOUNCES, place)]:
+        content = spool.stores.blobs.get(row.item.header_blob_id) + spool.stores.blobs.get(row.item.body_blob_id)
+        assert row.item.mail.sender is None
+        found.append((row.item.mail.recipients, email.message_from_bytes(content, policy=email.policy.default)))
+    return found
+
+
+def reported(spool: Place4Queue) -> list[str]:
+    """The recipients that any report names as failed, of all reports in the queue of this module's tests."""
+    return sorted(
+        str(block["Final-Recipient"]).removeprefix("rfc822; ")
+        for _, report in reports(spool)
+        for block in list(report.iter_parts())[1].get_payload()
+        if block["Final-Recipient"]
+    )
+
+
+def new_reports(spool: Place4Queue, before: list[str]) -> list[str]:
+    left = reported(spool)
+    for name in before:
+        left.remove(name)
+    return left
+
+
+async def test_a_mail_that_is_only_received_and_loaded_writes_nothing(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            assert (delivery.stage, delivery.attempt) == ("loaded", 1)
+            await delivery.complete()
+    assert record(spool, item) is None
+    assert spool.marks() == {item.enqueue_id}
+
+
+async def test_each_recipient_is_marked_as_sending_and_as_sent(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            stage = delivery.stage_for_coroutine()
+            await stage.sending([A, B])
+            me = worker.wiring.worker
+            assert record(spool, item) == MailStage(item.enqueue_id, me, 1, 1, (C,), {A: SENDING, B: SENDING})
+            assert delivery.stage == "sending"
+            await stage.sent()
+            await stage.sending()
+            await stage.not_sent()
+            await stage.sending([C])
+            assert record(spool, item) == MailStage(item.enqueue_id, me, 1, 4, (), {A: SENT, B: SENT, C: SENDING})
+            await stage.sent([C])
+            assert delivery.stage == "sent"
+            await delivery.complete()
+    assert record(spool, item).stage is Stage.SENT
+    assert spool.marks() == {item.enqueue_id}
+    assert spool.ready(spool.names.work_queue) == 0
+
+
+async def test_marks_that_make_no_sense_are_refused(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await enqueued(worker, A, B)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            stage = (await next_of(deliveries)).stage_for_coroutine()
+            with pytest.raises(BadInput, match="not begun"):
+                await stage.sent([A])
+            await stage.sending([A])
+            for wrong in ([A], [C]):
+                with pytest.raises(BadInput, match="begun already, or are not the mail's"):
+                    await stage.sending(wrong)
+
+
+async def test_a_retry_writes_the_next_attempt_first_and_carries_only_who_remains(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            stage = delivery.stage_for_coroutine()
+            await stage.sending([A])
+            await stage.sent()
+            await stage.sending([B])
+            await stage.not_sent()
+            await delivery.retry()  # says nothing of whom it served: the marks do
+            assert record(spool, item) == MailStage(item.enqueue_id, worker.wiring.worker, 2, 4, (B, C), {A: SENT})
+            again = await next_of(deliveries)
+            assert (again.attempt, again.item.mail.recipients) == (2, (B, C))
+            await again.retry(recipients=[C], after=timedelta(seconds=1))
+            last = await next_of(deliveries)
+            assert (last.attempt, last.item.mail.recipients) == (3, (C,))
+            assert [row.item.mail.recipients for row in spool.rows()] == [(C,)]
+            assert last.age is not None
+            assert timedelta(0) < last.age < timedelta(minutes=2)
+            await last.complete()
+    assert record(spool, item).recipients == {A: SENT, B: SENT, C: SENT}
+    assert spool.ready(spool.names.work_queue) == 0
+
+
+async def test_an_older_copy_serves_only_who_remains(spool: Any) -> None:
+    from mailslice.codec import message
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        put(spool, item.enqueue_id, (C,), a=SENT, b=FAILED)
+        spool.publish(spool.names.exchange, message.encode(item))  # a redrive: it does not say redelivered
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            assert delivery.item.mail.recipients == (C,)
+            await delivery.complete()
+            with pytest.raises(TimeoutError):
+                await next_of(deliveries, 1)
+    assert record(spool, item).recipients == {A: SENT, B: FAILED, C: SENT}
+
+
+async def test_a_mail_whose_recipients_all_were_served_is_completed(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker, A)
+        put(spool, item.enqueue_id, a=SENT)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            await settled(spool, deliveries, item)
+    assert spool.ready(spool.names.work_queue) == 0
+    assert not {item.header_blob_id, item.body_blob_id} & spool.blob_keys()
+
+
+async def test_who_was_being_sent_to_by_one_who_is_gone_has_failed_and_is_told_and_the_others_are_served(spool: Any, caplog: Any) -> None:
+    before = reported(spool)
+    failed: list[int] = []
+    async with open_worker(spool.settings, spool.queue) as worker:
+        worker.wiring.on_failed = failed.append
+        item = await enqueued(worker)
+        put(spool, item.enqueue_id, (C,), a=SENT, b=SENDING)
+        with caplog.at_level(logging.ERROR):
+            async with aclosing(worker.deliveries(3)) as deliveries:
+                delivery = await next_of(deliveries)
+                assert (delivery.item.mail.recipients, delivery.attempt) == ((C,), 2)
+                assert record(spool, item) == MailStage(item.enqueue_id, worker.wiring.worker, 2, 2, (C,), {A: SENT, B: FAILED})
+                await delivery.complete()
+    assert failed == [1]
+    assert f"mail {item.enqueue_id}: 1 recipients failed in attempt 1" in caplog.text
+    assert "@" not in caplog.text
+    assert new_reports(spool, before) == [B]
+    assert record(spool, item).stage is FAILED
+
+
+async def test_a_mail_of_which_nobody_is_left_after_a_failure_is_closed(spool: Any) -> None:
+    before = reported(spool)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker, A, B)
+        put(spool, item.enqueue_id, a=SENT, b=SENDING)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            await settled(spool, deliveries, item)
+    assert record(spool, item).recipients == {A: SENT, B: FAILED}
+    assert spool.ready(spool.names.work_queue) == 0
+    assert new_reports(spool, before) == [B]
+
+
+async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender_gets_none(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        nobody = await worker.enqueue(mail("from nobody", sender=None, recipients=("nobody-told@next.example",)), CONTENT)
+        told = await worker.enqueue(mail("told", sender="author@home.example", recipients=("told@next.example",)), CONTENT)
+        for item in (nobody, told):
+            states = {item.mail.recipients[0]: SENDING}
+            assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(item.enqueue_id, "gone", 1, 1, (), states))
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            await settled(spool, deliveries, nobody, told)
+    assert "nobody-told@next.example" not in reported(spool)
+    ((_, report),) = [found for found in reports(spool) if found[0] == ("author@home.example",)]
+    assert "Subject: x" in list(report.iter_parts())[2].get_content()
+    assert "body" not in list(report.iter_parts())[2].get_content()
+
+
+async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
+    """Two workers hold the same mail, as after a lost connection: the second one neither sends nor fails it while the first one lives."""
+    from mailslice.codec import message
+
+    async with open_worker(spool.settings, spool.queue) as first, open_worker(spool.settings, spool.queue) as second:
+        item = await enqueued(first, A)
+        async with aclosing(first.deliveries(1)) as ours, aclosing(second.deliveries(1)) as theirs:
+            delivery = await next_of(ours)
+            stage = delivery.stage_for_coroutine()
+            await stage.sending()
+            spool.publish(spool.names.exchange, message.encode(item))
+            with pytest.raises(TimeoutError):
+                await next_of(theirs, 4)
+            assert record(spool, item).recipients == {A: SENDING}
+            await stage.sent()
+            await delivery.complete()
+            with pytest.raises(TimeoutError):
+                await next_of(theirs, 1.5)
+    assert record(spool, item).stage is Stage.SENT
+    assert spool.ready(spool.names.work_queue) == 0
+
+
+async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: Any) -> None:
+    from mailslice.codec import message
+
+    async with open_worker(spool.settings, spool.queue) as first, open_worker(spool.settings, spool.queue) as second:
+        item = await enqueued(first, A, B)
+        async with aclosing(first.deliveries(1)) as ours, aclosing(second.deliveries(1)) as theirs:
+            mine = await next_of(ours)
+            spool.publish(spool.names.exchange, message.encode(item))
+            yours = await next_of(theirs)
+            await yours.stage_for_coroutine().sending([A])
+            stage = mine.stage_for_coroutine()
+            for _ in range(2):
+                with pytest.raises(TakenOver):
+                    await stage.sending()
+            await mine.complete()  # a handler that swallows the refusal
+            assert spool.marks() == set()
+            assert record(spool, item).owner == second.wiring.worker
+            await yours.stage_for_coroutine().sent()
+            await yours.retry(recipients=[B])
+            again = await next_of(ours)
+            assert (again.item.mail.recipients, again.attempt) == ((B,), 2)
+            await again.complete()
+            for deliveries in (ours, theirs):
+                with suppress(TimeoutError):  # one may have been looked at before the mark was there
+                    left = await next_of(deliveries, 1)
+                    with pytest.raises(TakenOver):
+                        await left.stage_for_coroutine().sending([B])
+                    await left.complete()
+    assert spool.ready(spool.names.work_queue) == 0
+    assert spool.marks() == {item.enqueue_id}
+
+
+async def test_a_handler_that_ends_in_doubt_fails_those_it_was_sending_to_and_the_rest_is_retried(spool: Any) -> None:
+    before = reported(spool)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            await delivery.stage_for_coroutine().sending([A])
+            await delivery.retry()  # as for an exception
+            again = await next_of(deliveries)
+            assert (again.item.mail.recipients, again.attempt) == ((B, C), 2)
+            await again.stage_for_coroutine().sending()
+            await again.retry()
+            await settled(spool, deliveries, item)
+    assert record(spool, item).recipients == dict.fromkeys((A, B, C), FAILED)
+    assert new_reports(spool, before) == [A, B, C]
+
+
+async def test_a_rejected_mail_names_only_who_remains_also_when_it_is_redriven(spool: Any) -> None:
+    from mailslice.codec import message
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            await delivery.stage_for_coroutine().sending([A])
+            await delivery.stage_for_coroutine().sent()
+            await delivery.reject("never")
+            _, body = spool.take(spool.names.dead_letter_queue)
+            assert message.decode(body).mail.recipients == (B, C)
+            spool.publish(spool.names.exchange, message.encode(item))
+            assert (await next_of(deliveries)).item.mail.recipients == (B, C)
+    assert record(spool, item).attempt == 2
+
+
+async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_the_dead_letters(spool: Any) -> None:
+    before = reported(spool)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker, A)
+        nobody = await worker.enqueue(mail("from nobody", sender=None, recipients=(B,)), CONTENT)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            for recipient in (A, B):
+                delivery = await next_of(deliveries)
+                stage = delivery.stage_for_coroutine()
+                await stage.sending()
+                await stage.not_sent()
+                await delivery.bounce("refused", [Failure(recipient, "5.1.1", "no")])
+    assert new_reports(spool, before) == [A]
+    assert spool.marks() == {item.enqueue_id}
+    assert record(spool, item).recipients == {A: FAILED}
+    assert (spool.ready(spool.names.dead_letter_queue), spool.ready(spool.names.work_queue)) == (1, 0)
+    assert record(spool, nobody).recipients == {}
+
+
+async def test_what_is_given_back_at_the_end_counts_as_no_attempt(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            waiting = asyncio.ensure_future(anext(deliveries))
+            await asyncio.sleep(0.3)
+            await (await waiting).give_back()
+    assert record(spool, item) is None
+    assert spool.ready(spool.names.work_queue) == 1
+
+
+async def test_a_queue_without_marks_has_none(deployment: Any) -> None:
+    for spool in at(deployment.settings, "plain"):
+        create(spool.stores, BOUNCES)
+        async with open_worker(spool.settings, spool.queue) as worker:
+            assert worker.wiring.stages is None
+            item = await enqueued(worker)
+            put(spool, item.enqueue_id, (), a=SENDING, b=SENT, c=SENT)
+            async with aclosing(worker.deliveries(3)) as deliveries:
+                delivery = await next_of(deliveries)
+                assert delivery.item.mail.recipients == (A, B, C)
+                await delivery.stage_for_coroutine().sending()
+                await delivery.stage_for_coroutine().sent()
+                await delivery.complete()
+        assert record(spool, item).step == 1
+
+
+async def test_what_stage_marks_and_reports_need_is_checked_at_the_start(deployment: Any) -> None:
+    for spool in at(deployment.settings, "checked"):
+        create(spool.stores, BOUNCES)
+        marked = deployment.but(MAILSLICE_QUEUE_STAGE_MARKS="checked")
+        with pytest.raises(BadSetting, match="MAILSLICE_WORKER_RECORD_EVERY=0s"):
+            async with open_worker(marked.but(MAILSLICE_WORKER_RECORD_EVERY="0s").settings, spool.queue):
+                pass
+        with pytest.raises(UnknownQueue, match="nowhere"):
+            async with open_worker(deployment.but(MAILSLICE_WORKER_BOUNCE_QUEUE="nowhere").settings, spool.queue):
+                pass
