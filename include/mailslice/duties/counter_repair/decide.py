@@ -1,0 +1,50 @@
+"""Whether a drift may be applied, by what two reads saw. Pure: no store, no clock.
+
+Why a difference of two reads that agree is right although others go on writing: whoever adds or removes a message changes truth and counter by the
+same number, in some order. A mailbox that looks the same twice, `settle` apart, has no such change half done; what comes later adds to both.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from mailslice.duties.counter_repair.fingerprints import Seen, ticks
+from mailslice.duties.counter_repair.plan_file import Drift
+from mailslice.stores.cassandra.mailboxes import Counters
+from mailslice.stores.cassandra.own import CounterClaim
+
+MOVED = "the mailbox moved between the two reads"
+NEWER = "something in the mailbox is newer than the first read"
+RIGHT_NOW = "the counters are right by now"
+GONE = "the mailbox is gone"
+NOT_SENT = "an earlier try of this run claimed the mailbox and sent nothing"
+EARLIER_OPEN = "an update of an earlier run may still come"
+TIME_OVER = "the time was over"
+UNKNOWN_UPDATE = "nobody knows whether the update was done"
+SENT_FOR = timedelta(seconds=30)
+"""Longer than Cassandra keeps a counter update that it has not begun (counter_write_request_timeout, 5 s): after this long it is done or never will be."""
+
+
+def refused(drift: Drift, stored: Counters, seen: Seen, first_read: datetime) -> str | None:
+    """Why the drift must not be applied, by the second read; None when both reads agree and nothing is newer than the beginning of the first."""
+    if (stored.count, stored.unseen) == (seen.count, seen.unseen):
+        return RIGHT_NOW
+    if stored != drift.stored or (seen.count, seen.unseen) != (drift.seen.count, drift.seen.unseen):
+        return MOVED
+    if seen.newest > ticks(first_read) or seen.modseq > drift.seen.modseq:
+        return NEWER
+    return None if seen == drift.seen else MOVED
+
+
+def was_done(claim: CounterClaim, stored: Counters) -> bool:
+    """Whether the stored counters, as all replicas know them, prove that the claimed update was done."""
+    return stored == Counters(claim.stored_count + claim.add_count, claim.stored_unseen + claim.add_unseen)
+
+
+def is_open(claim: CounterClaim) -> bool:
+    """Whether nobody wrote how the claimed update ended."""
+    return claim.outcome not in {APPLIED, WITHDRAWN, OVER}
+
+
+APPLIED, WITHDRAWN, OVER, UNKNOWN = "applied", "not sent", "over", "unknown"
+"""Outcomes of a claim. `over`: whether it was done is not known, but it is in the counters that all replicas show, or never will be."""

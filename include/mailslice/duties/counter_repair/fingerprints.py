@@ -1,0 +1,123 @@
+"""What a set of messages looks like: counts, the newest of everything, and a fingerprint that any added, removed or changed row changes. Pure, by numpy.
+
+Two 64-bit hashes of each row, joined by exclusive or: the order of rows does not count, and parts of a mailbox that were read apart add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mailslice.spark.packed_rows import BOOL, LONG, UUID, Layout
+from mailslice.stores.cassandra.mailboxes import SEEN, USER_FLAGS
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Columns = Mapping[str, npt.NDArray[Any]]
+
+_SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_GREGORIAN = datetime(1582, 10, 15, tzinfo=UTC)
+"""A timeuuid counts 100 ns from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The messages of one mailbox in one table: how many, how many without the flag seen, the highest modSeq and the newest message id's time (100 ns
+    since 1582) or 0, and both halves of the fingerprint, as signed 64-bit numbers.
+    """
+
+    count: int = 0
+    unseen: int = 0
+    modseq: int = 0
+    newest: int = 0
+    first: int = 0
+    second: int = 0
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(
+            self.count + other.count,
+            self.unseen + other.unseen,
+            max(self.modseq, other.modseq),
+            max(self.newest, other.newest),
+            self.first ^ other.first,
+            self.second ^ other.second,
+        )
+
+
+def ticks(when: datetime) -> int:
+    """The time as a timeuuid has it."""
+    return (when - _GREGORIAN) // timedelta(microseconds=1) * 10
+
+
+def layout_of(columns: Iterable[str]) -> Layout:
+    """The layout of a statement that gives messages (`MailboxTables.message_columns`)."""
+    widths = {"messageid": UUID, "mailboxid": UUID, "uid": LONG, "modseq": LONG}
+    names = tuple(columns)
+    return Layout([(name, widths.get(name, BOOL)) for name in names if name != USER_FLAGS], USER_FLAGS if USER_FLAGS in names else None)
+
+
+def flag_bits(columns: Columns, flags: Iterable[str]) -> npt.NDArray[np.int64]:
+    """The flags of each row as one number: bit 0 is the first flag's."""
+    import numpy as np
+
+    bits = np.zeros(len(columns["uid"]), np.int64)
+    for bit, name in enumerate(flags):
+        bits |= (columns[name] != 0).astype(np.int64) << bit
+    return bits
+
+
+def message_times(columns: Columns) -> npt.NDArray[np.int64]:
+    """When each message's id was made: a timeuuid's time, 100 ns since 1582."""
+    import numpy as np
+
+    high = columns["messageid.high"]
+    upper, middle, lower = high & np.uint64(0xFFF), (high >> np.uint64(16)) & np.uint64(0xFFFF), high >> np.uint64(32)
+    found: npt.NDArray[np.int64] = ((upper << np.uint64(48)) | (middle << np.uint64(32)) | lower).astype(np.int64)
+    return found
+
+
+def fingerprints(columns: Columns, flags: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Both hashes of each row, over message id, uid, modSeq, flags and user flags."""
+    import numpy as np
+
+    words = [columns["messageid.high"], columns["messageid.low"], columns["uid"].view(np.uint64), columns["modseq"].view(np.uint64)]
+    words += [flag_bits(columns, flags).view(np.uint64), *([columns[USER_FLAGS]] if USER_FLAGS in columns else [])]
+    found = []
+    for seed in _SEEDS:
+        mixed = np.full(len(columns["uid"]), seed, np.uint64)
+        for word in words:
+            mixed = _mixed(mixed + word + np.uint64(_STEP))
+        found.append(mixed.view(np.int64))
+    return found[0], found[1]
+
+
+def seen_of(columns: Columns, flags: Iterable[str]) -> Seen:
+    """All rows as one mailbox's."""
+    import numpy as np
+
+    count = len(columns["uid"])
+    if not count:
+        return Seen()
+    first, second = fingerprints(columns, flags)
+    return Seen(
+        count,
+        int((columns[SEEN] == 0).sum()),
+        int(columns["modseq"].max()),
+        int(message_times(columns).max()),
+        int(np.bitwise_xor.reduce(first)),
+        int(np.bitwise_xor.reduce(second)),
+    )
+
+
+def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every bit of the input moves half of the output's."""
+    import numpy as np
+
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
+    return values ^ (values >> np.uint64(31))

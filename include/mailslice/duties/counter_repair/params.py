@@ -1,0 +1,48 @@
+"""What a run of counter_repair can be told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Self
+from uuid import UUID
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from mailslice.duty.params import DutyParams
+from mailslice.model.settings import Duration
+
+
+def _words(value: object) -> object:
+    """Names, each once: a list, or text with commas, or a list of such."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        return value
+    return tuple(dict.fromkeys(word.strip() for text in given for word in str(text).split(",") if word.strip()))
+
+
+def _ids(value: object) -> object:
+    words = _words(value)
+    if isinstance(words, tuple):
+        for word in words:
+            try:
+                UUID(word)
+            except ValueError:
+                raise ValueError(f"{word!r} is not the id of a mailbox: allowed are UUIDs, such as 5f1c0e50-c6f9-11f0-8de9-0242ac120002") from None
+        return tuple(dict.fromkeys(str(UUID(word)) for word in words))
+    return words
+
+
+class Params(DutyParams):
+    """Params of counter_repair."""
+
+    settle: Duration = Field(timedelta(minutes=5), description="time between the two reads of a mailbox that must agree; only drifted ones are read again")
+    mailboxes: Annotated[tuple[str, ...], BeforeValidator(_ids)] = Field((), description="ids of the mailboxes to look at, comma-separated; none = all")
+    users: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field((), description="only mailboxes of these users, comma-separated; none = all")
+    trust_projection: bool = Field(False, description="count messageIdTable and do not read imapUidTable: cheaper, and blind to what the two disagree in")
+    repair_projection: bool = Field(False, description="also rewrite rows of messageIdTable that differ from imapUidTable, those that the plan lists")
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.trust_projection and self.repair_projection:
+            raise ValueError("trust_projection reads no truth to repair the projection from: only one of the two goes")
+        return self

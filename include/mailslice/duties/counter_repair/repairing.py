@@ -1,0 +1,123 @@
+"""Correct the counters of one mailbox: second read, claim, last look, one update. Whatever is not known is said, and never tried again by this run.
+
+All of it runs in the process of the apply step, not in Spark: there is nothing that could run it a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from mailslice.duties.counter_repair import decide
+from mailslice.duties.counter_repair.plan_file import Drift, Plan
+from mailslice.duties.counter_repair.second_read import read_again
+from mailslice.duty import crash
+from mailslice.duty.context import StepContext
+from mailslice.duty.lock import Lock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores.cassandra.mailboxes import Counters
+from mailslice.stores.cassandra.own import CounterClaim
+
+DONE, SKIPPED, FAILED, UNKNOWN, LEFT = "applied", "skipped", "failed", "unknown", "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one mailbox, and why where it is not plain."""
+
+    mailbox: UUID
+    verdict: str
+    why: str = ""
+
+
+class Repair:
+    """Corrects mailboxes of one plan; threads may share it."""
+
+    def __init__(self, context: StepContext, plan: Plan, lock: Lock) -> None:
+        self._context = context
+        self._plan = plan
+        self._lock = lock
+        self._throttle = context.throttle("cassandra")
+        self._tables = context.stores.mailboxes
+        self._claims = context.stores.own.counter_claims
+        self._ttl = context.settings.duty.retention
+
+    def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
+        """One mailbox. Never raises for a store that does not answer: before the update that is `failed`, from then on `unknown`. Raises LockLost."""
+        self._throttle.take()
+        self._lock.check()
+        try:
+            return self._mailbox(drift, unprojected)
+        except StoreUnavailable as error:
+            return Outcome(drift.mailbox, FAILED, str(error))
+
+    def _mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
+        if (settled := self._earlier_claims(drift)) is not None:
+            return settled
+        if not self._tables.exists(drift.mailbox):
+            return Outcome(drift.mailbox, SKIPPED, decide.GONE)
+        stored = self._tables.counters(drift.mailbox)
+        seen = read_again(self._context.stores, drift.mailbox, unprojected, trust_projection=self._plan.trust_projection)
+        if (why := decide.refused(drift, stored, seen, self._plan.made_at)) is not None:
+            return Outcome(drift.mailbox, SKIPPED, why)
+        crash.point("apply:before-claim")
+        claim = CounterClaim(self._plan.run, self._context.clock(), stored.count, stored.unseen, drift.add.count, drift.add.unseen)
+        if not self._claims.claim(drift.mailbox, claim, self._ttl):
+            return Outcome(drift.mailbox, UNKNOWN, decide.UNKNOWN_UPDATE)  # another process of this very run is at work
+        crash.point("apply:after-claim")
+        return self._update(drift, stored)
+
+    def _update(self, drift: Drift, stored: Counters) -> Outcome:
+        self._lock.check()
+        if self._tables.counters(drift.mailbox) != stored:
+            self._claims.settle(drift.mailbox, self._plan.run, decide.WITHDRAWN, self._ttl)
+            return Outcome(drift.mailbox, SKIPPED, decide.MOVED)
+        try:
+            self._tables.add(drift.mailbox, drift.add.count, drift.add.unseen)
+        except Exception as error:  # noqa: BLE001 - it was sent: whatever came back, nobody knows
+            self._try_to_settle(drift.mailbox, decide.UNKNOWN)
+            return Outcome(drift.mailbox, UNKNOWN, f"{decide.UNKNOWN_UPDATE}: {error}")
+        crash.point("apply:after-update")
+        self._try_to_settle(drift.mailbox, decide.APPLIED)
+        return Outcome(drift.mailbox, DONE)
+
+    def _try_to_settle(self, mailbox: UUID, outcome: str) -> None:
+        """The update is out: whether its outcome could be written changes nothing of it. A claim without one counts as unknown."""
+        try:
+            self._claims.settle(mailbox, self._plan.run, outcome, self._ttl)
+        except StoreUnavailable:
+            return
+
+    def _earlier_claims(self, drift: Drift) -> Outcome | None:
+        """What an earlier try of this run, or a run that ended early, leaves to do: None when the mailbox is free."""
+        for claim in self._claims.list(drift.mailbox):
+            if claim.run == self._plan.run:
+                return self._of_this_run(drift, claim)
+            if decide.is_open(claim) and not self._is_over(drift, claim):
+                return Outcome(drift.mailbox, SKIPPED, decide.EARLIER_OPEN)
+        return None
+
+    def _of_this_run(self, drift: Drift, claim: CounterClaim) -> Outcome:
+        """A claim is for one update: this run sends no second one, whatever became of the first."""
+        if claim.outcome == decide.APPLIED:
+            return Outcome(drift.mailbox, DONE)
+        if claim.outcome == decide.WITHDRAWN:
+            return Outcome(drift.mailbox, SKIPPED, decide.NOT_SENT)
+        if decide.was_done(claim, self._tables.counters_of_all_replicas(drift.mailbox)):
+            self._try_to_settle(drift.mailbox, decide.APPLIED)
+            return Outcome(drift.mailbox, DONE)
+        return Outcome(drift.mailbox, UNKNOWN, decide.UNKNOWN_UPDATE)
+
+    def _is_over(self, drift: Drift, claim: CounterClaim) -> bool:
+        """Whether nothing of an earlier run's update can come any more: it is old enough, and every replica was asked what it has."""
+        if self._context.clock() - claim.claimed_at < decide.SENT_FOR:
+            return False
+        try:
+            everywhere = self._tables.counters_of_all_replicas(drift.mailbox)
+        except StoreUnavailable:
+            return False
+        if everywhere != self._tables.counters(drift.mailbox):
+            return False
+        self._claims.settle(drift.mailbox, claim.run, decide.APPLIED if decide.was_done(claim, everywhere) else decide.OVER, self._ttl)
+        return True

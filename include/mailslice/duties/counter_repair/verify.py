@@ -1,0 +1,99 @@
+"""Step 4: read the corrected counters back. Users go on working: a mailbox that moved since the plan is not judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from mailslice.duties.counter_repair.parallel import beside_each_other
+from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_drifts, read_plan, require_files
+from mailslice.duties.counter_repair.repairing import DONE
+from mailslice.duties.counter_repair.second_read import Unprojected, read_again, unprojected
+from mailslice.duty.context import StepContext
+from mailslice.quality.docs import Docs
+from mailslice.quality.gate import Expectation, Frame, run_gate
+from mailslice.stores.cassandra.mailboxes import Counters
+
+BULKY = ("drifts",)
+_LARGEST = 20
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A mailbox now: what is stored, what is there, and whether its messages are those of the plan."""
+
+    drift: Drift
+    applied: bool
+    stored: Counters
+    computed: Counters
+    moved: bool
+
+    @property
+    def left(self) -> Counters:
+        """The drift that is left: stored less computed."""
+        return Counters(self.stored.count - self.computed.count, self.stored.unseen - self.computed.unseen)
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """What is there now, and whether every correction is right. Raises GateFailed."""
+    plan = read_plan(context.need("plan"), context.request.run)
+    require_files(plan, context.folder)
+    applied = context.need("apply")
+    drifts = read_drifts(plan, context.folder)
+    found = looked_at(context, plan, drifts, {mailbox for mailbox, outcome in applied["outcomes"].items() if outcome[0] == DONE})
+    wrong = [each for each in found if each.applied and not each.moved and each.left != Counters(0, 0)]
+    after = {"wrong": len(drifts) - sum(each.left == Counters(0, 0) for each in found), "largest": [shown(each) for each in found[:_LARGEST]]}
+    context.folder.write_json("after.json", {"after": after})
+    docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
+    result = run_gate("verify", [judged(applied, wrong)], docs)
+    return {
+        "success": True,
+        "after": after,
+        "movedSince": sum(each.moved for each in found if each.applied),
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+        "drifts": {str(each.drift.mailbox): each.left.count for each in found},
+    }
+
+
+def judged(applied: dict[str, Any], wrong: Sequence[After]) -> Frame:
+    """One row: what is expected of this run's updates."""
+    row = {
+        "still_wrong": len(wrong),
+        "accounted": applied["applied"] + applied["skipped"] + applied["failed"] + applied["left"] - applied["planned"],
+    }
+    expect = [
+        Expectation.equal("still_wrong", 0, "Every corrected mailbox that did not move since has the counters that its messages make."),
+        Expectation.equal("accounted", 0, "Every planned mailbox is either applied, skipped, failed or left."),
+    ]
+    return Frame("after", [row], expect)
+
+
+def looked_at(context: StepContext, plan: Plan, drifts: Sequence[Drift], applied: set[str]) -> list[After]:
+    """The corrected mailboxes and the largest of the others, in the plan's order."""
+    wanted = [drift for place, drift in enumerate(drifts) if place < _LARGEST or str(drift.mailbox) in applied]
+    also = unprojected(plan, context.folder, [drift.mailbox for drift in wanted])
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(beside_each_other(pool, lambda drift: _look(context, plan, drift, also, applied), wanted))
+
+
+def _look(context: StepContext, plan: Plan, drift: Drift, also: Unprojected, applied: Iterable[str]) -> After:
+    stored = context.stores.mailboxes.counters(drift.mailbox)
+    done = str(drift.mailbox) in applied
+    if done and stored == Counters(drift.seen.count, drift.seen.unseen):
+        return After(drift, done, stored, stored, moved=False)  # what was to be stored is: its messages need no third read
+    seen = read_again(context.stores, drift.mailbox, also.get(drift.mailbox, ()), trust_projection=plan.trust_projection)
+    return After(drift, done, stored, Counters(seen.count, seen.unseen), moved=seen != drift.seen)
+
+
+def shown(after: After) -> dict[str, Any]:
+    """As reports show it."""
+    return {
+        "mailbox": str(after.drift.mailbox),
+        "stored": {"count": after.stored.count, "unseen": after.stored.unseen},
+        "computed": {"count": after.computed.count, "unseen": after.computed.unseen},
+        "drift": {"count": after.left.count, "unseen": after.left.unseen},
+    }

@@ -1,0 +1,67 @@
+"""Mailboxes for counter_repair: a real Cassandra with James' tables, and the duty's steps over it, in this process with one Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mailslice.duties.counter_repair import decide
+from mailslice.model.settings import Settings
+from mailslice.quality import gate
+from mailslice.spark import in_worker
+from mailslice.stores import Stores, open_stores
+from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
+
+
+@pytest.fixture(autouse=True)
+def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data Docs are not rendered: a second a gate."""
+    if "with_pages" not in request.fixturenames:
+        monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+
+
+@pytest.fixture
+def with_pages() -> None:
+    """Data Docs, as in production."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _close_what_in_process_workers_opened() -> Iterator[None]:
+    yield
+    in_worker.close_all()
+
+
+@pytest.fixture(scope="session")
+def _place(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
+    settings = make_fresh().but(MAILSLICE_DUTY_SPARK_MASTER="local[2]").settings
+    with open_stores(settings) as stores:
+        create_mailbox_tables(stores)
+        yield settings, stores
+
+
+@pytest.fixture(scope="session")
+def shared_james(_place: tuple[Settings, Stores]) -> Mailboxes:
+    """Mailboxes that tests share: a test names its own by the param `mailboxes`."""
+    return Mailboxes(*_place)
+
+
+@pytest.fixture
+def james(shared_james: Mailboxes) -> Mailboxes:
+    """As `shared_james`."""
+    return shared_james
+
+
+@pytest.fixture
+def own_james(make_fresh: Callable) -> Iterator[Mailboxes]:
+    """Tables of its own, for tests of the whole."""
+    settings = make_fresh().but(MAILSLICE_DUTY_SPARK_MASTER="local[2]").settings
+    with open_stores(settings) as stores:
+        create_mailbox_tables(stores)
+        yield Mailboxes(settings, stores)
+
+
+@pytest.fixture
+def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an earlier run sent was sent long ago."""
+    monkeypatch.setattr(decide, "SENT_FOR", decide.SENT_FOR * 0)

@@ -1,0 +1,107 @@
+"""James' tables of mailboxes, as its DDL makes them (own text, equal in effect), and mailboxes in them that tests fill row by row, as James does."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from uuid import UUID
+
+from mailslice.duty.request import NO_QUEUE, RunRequest
+from mailslice.duty.road import run_all, run_step
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.settings import Settings
+from mailslice.stores import Stores
+
+_FLAGS = ("flaganswered", "flagdeleted", "flagdraft", "flagflagged", "flagrecent", "flagseen", "flaguser")
+_MESSAGE = (
+    "bodystartoctet int, flaganswered boolean, flagdeleted boolean, flagdraft boolean, flagflagged boolean, flagrecent boolean, flagseen boolean, "
+    "flaguser boolean, fullcontentoctets bigint, headercontent text, internaldate timestamp, modseq bigint, save_date timestamp, threadid timeuuid, "
+    "userflags set<text>"
+)
+DDL = (
+    "CREATE TYPE {ks}.mailboxbase (namespace text, user text)",
+    "CREATE TABLE {ks}.mailbox (id timeuuid PRIMARY KEY, mailboxbase frozen<mailboxbase>, name text, uidvalidity bigint)",
+    "CREATE TABLE {ks}.mailboxcounters (mailboxid timeuuid PRIMARY KEY, count counter, unseen counter)",
+    f"CREATE TABLE {{ks}}.imapuidtable (messageid timeuuid, mailboxid timeuuid, uid bigint, {_MESSAGE}, PRIMARY KEY (messageid, mailboxid, uid))",
+    f"CREATE TABLE {{ks}}.messageidtable (mailboxid timeuuid, uid bigint, messageid timeuuid, {_MESSAGE}, PRIMARY KEY (mailboxid, uid))",
+)
+BOTH = ("imapuidtable", "messageidtable")
+
+
+def create_mailbox_tables(stores: Stores) -> None:
+    """As a James that starts for the first time."""
+    for statement in DDL:
+        stores.cassandra.execute(statement.format(ks=stores.settings.cassandra.keyspace))
+
+
+def timeuuid() -> UUID:
+    """As James makes ids: version 1, of now."""
+    return uuid.uuid1(node=uuid.uuid4().int >> 80, clock_seq=uuid.uuid4().int % (1 << 14))
+
+
+@dataclass
+class Mailboxes:
+    """A keyspace with James' mailbox tables."""
+
+    settings: Settings
+    stores: Stores
+
+    def execute(self, cql: str, *params: object) -> list:
+        return self.stores.cassandra.execute(cql.replace("{ks}", self.settings.cassandra.keyspace), params)
+
+    def mailbox(self, user: str = "alice@example.com", *, name: str = "INBOX", messages: int = 0, seen: int = 0, add: tuple[int, int] = (0, 0)) -> UUID:
+        """A mailbox with messages, `seen` of them seen, and counters that are off by `add`."""
+        mailbox = timeuuid()
+        self.execute("INSERT INTO {ks}.mailbox (id, mailboxbase, name, uidvalidity) VALUES (%s, {namespace: '#private', user: %s}, %s, 1)", mailbox, user, name)
+        for uid in range(1, messages + 1):
+            self.message(mailbox, uid, seen=uid <= seen)
+        if messages or any(add):
+            self.add(mailbox, messages + add[0], messages - seen + add[1])
+        return mailbox
+
+    def message(
+        self, mailbox: UUID, uid: int, *, message: UUID | None = None, seen: bool = False, modseq: int = 0, flags: set | None = None, tables: tuple = BOTH
+    ) -> UUID:
+        """Rows of one message, counters left alone."""
+        message = message or timeuuid()
+        for table in tables:
+            columns = f"messageid, mailboxid, uid, modseq, {', '.join(_FLAGS)}, userflags, bodystartoctet, fullcontentoctets, threadid"
+            values = [message, mailbox, uid, modseq or uid, *(name == "flagseen" and seen for name in _FLAGS), flags, 10, 100, message]
+            marks = ", ".join(["%s"] * len(values))
+            self.execute(f"INSERT INTO {{ks}}.{table} ({columns}) VALUES ({marks})", *values)
+        return message
+
+    def remove(self, mailbox: UUID, uid: int, message: UUID, tables: tuple = BOTH) -> None:
+        """Delete rows of a message, counters left alone."""
+        if "imapuidtable" in tables:
+            self.execute("DELETE FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND uid = %s", message, mailbox, uid)
+        if "messageidtable" in tables:
+            self.execute("DELETE FROM {ks}.messageidtable WHERE mailboxid = %s AND uid = %s", mailbox, uid)
+
+    def add(self, mailbox: UUID, count: int, unseen: int) -> None:
+        """As James' increments."""
+        self.execute("UPDATE {ks}.mailboxcounters SET count = count + %s, unseen = unseen + %s WHERE mailboxid = %s", count, unseen, mailbox)
+
+    def counters(self, mailbox: UUID) -> tuple[int, int] | None:
+        """The counter row; None when there is none."""
+        rows = self.execute("SELECT count, unseen FROM {ks}.mailboxcounters WHERE mailboxid = %s", mailbox)
+        return rows[0] if rows else None
+
+    def projection(self, mailbox: UUID) -> dict[int, tuple]:
+        """uid -> (message, seen, modSeq, user flags)."""
+        rows = self.execute("SELECT uid, messageid, flagseen, modseq, userflags FROM {ks}.messageidtable WHERE mailboxid = %s", mailbox)
+        return {row[0]: (row[1], row[2], row[3], set(row[4] or ())) for row in rows}
+
+    def request(self, run: str = "", **params: object) -> RunRequest:
+        return RunRequest("counter_repair", NO_QUEUE, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params={"settle": "0s", **params})
+
+    def repair(self, clock: Clock = system_clock, **params: object) -> dict:
+        """A whole run; its report."""
+        return run_all(self.request(**params), self.settings, clock=clock)
+
+    def steps(self, request: RunRequest, *steps: str, clock: Clock = system_clock) -> dict:
+        """Some steps of a run; the summary of the last."""
+        summary: dict = {}
+        for step in steps:
+            summary = run_step(step, request, self.settings, clock=clock)
+        return summary

@@ -1,0 +1,240 @@
+"""What happens in mailboxes between the two reads, and to a run that is not alone (I9). One plan for many mailboxes: each is moved in its own way."""
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.duties.counter_repair import decide, second_read
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores.cassandra.mailboxes import MailboxTables
+from mailslice.stores.cassandra.own import CounterClaim
+
+
+def drifted(james, count=1):
+    """Mailboxes of five messages that show two too many."""
+    return [james.mailbox(messages=5, seen=2, add=(2, 1)) for _ in range(count)]
+
+
+def planned(james, mailboxes, **params):
+    request = james.request(mailboxes=[str(each) for each in mailboxes], **params)
+    james.steps(request, "plan", "check")
+    return request
+
+
+def outcomes(james, request):
+    folder = RunFolder(artifacts(james.settings), request.duty, request.queue, request.run)
+    return {mailbox: tuple(outcome) for mailbox, outcome in folder.read_json("applied.json")["outcomes"].items()}
+
+
+@pytest.fixture(scope="module")
+def moved(shared_james):
+    """Mailboxes by what happened between the reads."""
+    james = shared_james
+    names = (
+        "nothing",
+        "append",
+        "half an append",
+        "copy of an old message",
+        "expunge",
+        "flag",
+        "counter",
+        "corrected",
+        "deleted",
+        "replaced",
+        "back",
+        "gone half",
+    )
+    boxes = dict(zip(names, drifted(james, len(names)), strict=True))
+    old = {name: james.message(mailbox, 6, seen=True) for name, mailbox in boxes.items()}
+    for mailbox in boxes.values():
+        james.add(mailbox, 1, 0)
+    request = planned(james, boxes.values())
+    james.message(boxes["append"], 7)
+    james.add(boxes["append"], 1, 1)
+    james.message(boxes["half an append"], 7)
+    james.message(boxes["copy of an old message"], 7, message=old["nothing"], modseq=50)
+    james.add(boxes["copy of an old message"], 1, 1)
+    james.remove(boxes["expunge"], 6, old["expunge"])
+    james.add(boxes["expunge"], -1, 0)
+    james.message(boxes["flag"], 6, message=old["flag"], seen=True, modseq=51, flags={"$Junk"})
+    james.add(boxes["counter"], 1, 0)
+    james.add(boxes["corrected"], -2, -1)
+    james.execute("DELETE FROM {ks}.mailbox WHERE id = %s", boxes["deleted"])
+    james.remove(boxes["replaced"], 6, old["replaced"])
+    james.message(boxes["replaced"], 6, seen=True, modseq=6)
+    james.message(boxes["back"], 6, message=old["back"], seen=True, modseq=60)
+    james.message(boxes["back"], 6, message=old["back"], seen=True, modseq=6)
+    james.remove(boxes["gone half"], 6, old["gone half"], tables=("messageidtable",))
+    before = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
+    james.steps(request, "apply", "verify")
+    report = james.steps(request, "report")
+    after = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
+    by_id = outcomes(james, request)
+    return SimpleNamespace(boxes=boxes, before=before, after=after, report=report, outcomes={name: by_id[str(each)] for name, each in boxes.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("append", decide.MOVED),
+        ("half an append", decide.MOVED),
+        ("copy of an old message", decide.MOVED),
+        ("expunge", decide.MOVED),
+        ("flag", decide.NEWER),
+        ("counter", decide.MOVED),
+        ("corrected", decide.RIGHT_NOW),
+        ("deleted", decide.GONE),
+        ("replaced", decide.NEWER),
+        ("gone half", decide.MOVED),
+    ],
+)
+def test_a_mailbox_that_moved_is_skipped_and_said(moved, name, why):
+    assert moved.outcomes[name] == ("skipped", why)
+    assert moved.after[name] == moved.before[name]
+
+
+@pytest.mark.parametrize("name", ["nothing", "back"])
+def test_one_that_stood_still_is_corrected(moved, name):
+    assert moved.outcomes[name] == ("applied", "")
+    assert moved.after[name] == (6, 3)
+
+
+def test_the_report_counts_what_was_skipped_by_reason(moved):
+    assert (moved.report["status"], moved.report["wrong"], moved.report["applied"], moved.report["skipped"]) == ("done", 12, 2, 10)
+    assert moved.report["skippedBy"] == {decide.MOVED: 6, decide.NEWER: 2, decide.RIGHT_NOW: 1, decide.GONE: 1}
+
+
+def test_the_second_read_waits_for_settle_and_only_for_drifted_mailboxes(james, monkeypatch):
+    from mailslice.duties.counter_repair import apply
+
+    slept = []
+    monkeypatch.setattr(apply.run, "__kwdefaults__", {"sleep": slept.append})
+    request = planned(james, drifted(james), settle="7m")
+    james.steps(request, "apply")
+    assert len(slept) == 1
+    assert 410 < slept[0] <= 420
+    request = planned(james, [james.mailbox(messages=1)], settle="7m")
+    assert james.steps(request, "apply")["planned"] == 0
+    assert len(slept) == 1
+
+
+def test_one_claim_and_one_update_a_mailbox_and_the_same_run_again_adds_nothing(james, monkeypatch):
+    mailboxes = drifted(james, 3)
+    updates = []
+    add = MailboxTables.add
+    monkeypatch.setattr(MailboxTables, "add", lambda self, *given: (updates.append(given), add(self, *given))[1])
+    request = planned(james, mailboxes)
+    first = james.steps(request, "apply")
+    again = james.steps(request, "apply", "verify", "report")
+    assert sorted(updates) == sorted((mailbox, -2, -1) for mailbox in mailboxes)
+    assert (first["applied"], again["applied"], again["skipped"], again["failed"]) == (3, 3, 0, 0)
+    assert [james.counters(mailbox) for mailbox in mailboxes] == [(5, 3)] * 3
+    claims = [james.stores.own.counter_claims.list(mailbox) for mailbox in mailboxes]
+    assert [(claim.run, claim.stored_count, claim.add_count, claim.outcome) for (claim,) in claims] == [(request.run, 7, -2, "applied")] * 3
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_time_out_is_unknown_and_never_tried_again_by_its_run(james, monkeypatch, done):
+    add = MailboxTables.add
+    updates = []
+
+    def times_out(self, *given):
+        updates.append(given)
+        if done:
+            add(self, *given)
+        raise StoreUnavailable("no answer")
+
+    (mailbox,) = drifted(james)
+    with monkeypatch.context() as patch:
+        patch.setattr(MailboxTables, "add", times_out)
+        request = planned(james, [mailbox])
+        applied = james.steps(request, "apply")
+        assert (applied["applied"], applied["failed"], applied["unknown"]) == (0, 1, 1)
+        report = james.steps(request, "verify", "report")
+        assert (report["status"], report["failedMailboxes"], report["unknown"]) == ("failed", 1, 1)
+        again = james.steps(request, "apply")
+    assert len(updates) == 1
+    assert james.counters(mailbox) == ((5, 3) if done else (7, 4))
+    # What all replicas store proves that it was done; nothing proves that it was not.
+    assert (again["applied"], again["unknown"]) == ((1, 0) if done else (0, 1))
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_the_next_run_waits_until_nothing_of_an_unknown_update_can_come(james, monkeypatch, done):
+    (mailbox,) = drifted(james)
+    add = (-2, -1) if done else (0, 0)
+    request = planned(james, [mailbox])
+    claim = CounterClaim("r-before", system_clock() - decide.SENT_FOR + timedelta(seconds=20), 7, 4, -2, -1)
+    james.stores.own.counter_claims.claim(mailbox, claim, timedelta(hours=1))
+    applied = james.steps(request, "apply")
+    assert (applied["applied"], applied["skippedBy"]) == (0, {decide.EARLIER_OPEN: 1})
+    james.add(mailbox, *add)
+    monkeypatch.setattr(decide, "SENT_FOR", timedelta(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(MailboxTables, "counters_of_all_replicas", lambda *_: (_ for _ in ()).throw(StoreUnavailable("one is down")))
+        assert james.steps(request, "apply")["skippedBy"] == {decide.EARLIER_OPEN: 1}
+    report = james.repair(mailboxes=[str(mailbox)])
+    assert (report["wrong"], report["applied"]) == ((0, 0) if done else (1, 1))
+    assert james.counters(mailbox) == (5, 3)
+    if not done:
+        assert [claim.outcome for claim in james.stores.own.counter_claims.list(mailbox)] == [decide.OVER, decide.APPLIED]
+
+
+def test_a_counter_that_moves_between_claim_and_update_is_left_alone(james, monkeypatch):
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    claims = type(james.stores.own.counter_claims)
+    claim = claims.claim
+
+    def then_it_moves(self, *given):
+        taken = claim(self, *given)
+        james.add(mailbox, 1, 1)
+        return taken
+
+    monkeypatch.setattr(claims, "claim", then_it_moves)
+    applied = james.steps(request, "apply")
+    assert applied["skippedBy"] == {decide.MOVED: 1}
+    assert james.counters(mailbox) == (8, 5)
+    assert james.steps(request, "apply")["skippedBy"] == {decide.NOT_SENT: 1}
+
+
+def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some(james, monkeypatch):
+    from mailslice.duties.counter_repair import apply, repairing
+
+    mailboxes = drifted(james, 4)
+    request = planned(james, mailboxes)
+    monkeypatch.setattr(apply, "_THREADS", 1)
+    monkeypatch.setattr(apply, "_MOST_FAILURES", 2)
+    monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
+    monkeypatch.setattr(repairing, "read_again", lambda *_, **__: (_ for _ in ()).throw(StoreUnavailable("Cassandra at x does not answer")))
+    applied = james.steps(request, "apply")
+    assert (applied["failed"], applied["unknown"], applied["left"], applied["applied"]) == (2, 0, 2, 0)
+    monkeypatch.setattr(repairing, "read_again", second_read.read_again)
+    assert james.steps(request, "apply")["applied"] == 4
+    assert [james.counters(mailbox) for mailbox in mailboxes] == [(5, 3)] * 4
+
+
+def test_what_the_time_limit_leaves_the_next_run_does(james):
+    mailboxes = drifted(james, 2)
+    request = planned(james, mailboxes, time_limit="1ms")
+    report = james.steps(request, "apply", "verify", "report")
+    assert (report["status"], report["applied"], report["left"]) == ("done", 0, 2)
+    assert james.repair(mailboxes=[str(each) for each in mailboxes])["applied"] == 2
+
+
+def test_a_message_in_the_truth_alone_counts_in_both_reads(james):
+    mailbox = james.mailbox(messages=3)
+    james.message(mailbox, 8, tables=("imapuidtable",))
+    report = james.repair(mailboxes=[str(mailbox)])
+    assert (report["applied"], report["inconsistencies"]["onlyInImapUidTable"]) == (1, 1)
+    assert james.counters(mailbox) == (4, 4)
+
+
+def test_a_message_that_is_twice_in_a_mailbox_counts_twice(james):
+    mailbox = james.mailbox(messages=1, add=(1, 0))
+    james.message(mailbox, 7, message=next(iter(james.projection(mailbox).values()))[0], seen=True)
+    report = james.repair(mailboxes=[str(mailbox)])
+    assert (report["wrong"], report["inconsistencies"]["onlyInImapUidTable"]) == (0, 0)

@@ -1,0 +1,142 @@
+"""What stops a run before anything changes, and what a run can be held to."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from mailslice.duties.counter_repair import plan as planning
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.lock import LockHeld
+from mailslice.duty.road import run_all
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import BadInput, GateFailed, PlanRefused, Refused
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST
+from tests.services.duties.counter_repair.making import Mailboxes, timeuuid
+
+
+@pytest.fixture(scope="module")
+def drifted(shared_james):
+    """A planned and checked run with one drifted mailbox, and its folder: tests spoil copies of it."""
+    mailbox = shared_james.mailbox(messages=2, add=(1, 0))
+    request = shared_james.request(mailboxes=[str(mailbox)])
+    shared_james.steps(request, "plan", "check")
+    return mailbox, request, RunFolder(artifacts(shared_james.settings), request.duty, request.queue, request.run)
+
+
+def test_without_james_tables_it_refuses_by_name(make_fresh):
+    settings = make_fresh().settings
+    with open_stores(settings) as stores:
+        james = Mailboxes(settings, stores)
+        with pytest.raises(Refused, match="no table imapuidtable, mailbox, mailboxcounters, messageidtable"):
+            run_all(james.request(), settings)
+        with pytest.raises(Refused, match="no table mailbox, mailboxcounters, messageidtable"):
+            run_all(james.request(trust_projection=True), settings)
+        for table in ("mailbox", "mailboxcounters", "messageidtable", "imapuidtable"):
+            stores.cassandra.execute(f"CREATE TABLE {settings.cassandra.keyspace}.{table} (id timeuuid PRIMARY KEY, mailboxid timeuuid, uid bigint)")
+        with pytest.raises(Refused, match="messageidtable has no column messageid, modseq, flagseen"):
+            run_all(james.request(), settings)
+
+
+@pytest.mark.parametrize("file", ["plan.json", "drifts"])
+def test_a_plan_that_was_edited_is_refused(james, drifted, file):
+    mailbox, request, folder = drifted
+    place = folder.artifacts
+    name = folder.file(file) if file == "plan.json" else next(each for each in place.files(folder.name) if "drifts-" in each)
+    kept = place.read(name)
+    edited = json.loads(kept) if file == "plan.json" else None
+    if edited is not None:
+        edited["decided"]["settle"] = "1s"
+    place.write(name, json.dumps(edited).encode() if edited is not None else kept[:-1] + bytes([kept[-1] ^ 1]))
+    try:
+        with pytest.raises(PlanRefused, match="changed"):
+            james.steps(request, "apply")
+    finally:
+        place.write(name, kept)
+    assert james.counters(mailbox) == (3, 2)
+
+
+def test_a_file_of_the_plan_that_is_gone_is_refused(james, drifted):
+    _, request, folder = drifted
+    name = next(each for each in folder.artifacts.files(folder.name) if "drifts-" in each)
+    kept = folder.artifacts.read(name)
+    folder.artifacts.remove(name)
+    try:
+        with pytest.raises(PlanRefused, match="is gone"):
+            james.steps(request, "apply")
+    finally:
+        folder.artifacts.write(name, kept)
+
+
+def test_a_plan_of_yesterday_or_one_that_passed_no_gate_is_refused(james, drifted):
+    _, request, folder = drifted
+    with pytest.raises(PlanRefused, match="h old"):
+        james.steps(request, "apply", clock=lambda: system_clock() + timedelta(hours=25))
+    kept = folder.read_json("check.json")
+    folder.write_json("check.json", {**kept, "planDigest": "other"})
+    with pytest.raises(PlanRefused, match="the gate did not pass this plan"):
+        james.steps(request, "apply")
+    folder.write_json("check.json", kept)
+
+
+def test_a_second_run_is_refused_while_the_first_works(james, drifted, monkeypatch):
+    from mailslice.duty import lock
+
+    monkeypatch.setattr(lock.locked.__wrapped__, "__kwdefaults__", {**lock.locked.__wrapped__.__kwdefaults__, "patience": timedelta(0)})
+    with lock.locked(james.stores.own.locks, "counter_repair/-", "another"), pytest.raises(LockHeld, match="is locked by run another"):
+        james.steps(drifted[1], "apply")
+    assert james.counters(drifted[0]) == (3, 2)
+
+
+def test_a_range_that_was_not_read_stops_at_the_gate(james, monkeypatch):
+    mailbox = james.mailbox(messages=2, add=(1, 0))
+    request = james.request(mailboxes=[str(mailbox)])
+    monkeypatch.setattr(planning, "token_ranges", lambda *_: [(LOWEST, 0), (5, HIGHEST)])
+    james.steps(request, "plan")
+    with pytest.raises(GateFailed, match="tile the ring"):
+        james.steps(request, "check")
+    with pytest.raises(PlanRefused, match=r"has no check\.json"):
+        james.steps(request, "apply")
+    assert james.counters(mailbox) == (3, 2)
+
+
+def test_mailboxes_and_users_hold_a_run_to_these(james):
+    name = f"{timeuuid()}@example.com"
+    ours, theirs = james.mailbox(name, messages=1, add=(1, 0)), james.mailbox("bob@example.com", messages=1, add=(1, 0))
+    report = james.repair(users=[name])
+    assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (1, 1, 1)
+    assert (james.counters(ours), james.counters(theirs)) == ((1, 1), (2, 1))
+    report = james.repair(users=[name], mailboxes=f"{theirs},{timeuuid()}")
+    assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (2, 1, 1)
+    assert james.repair(users=["nobody@example.com"])["processedMailboxes"] == 0
+
+
+def test_trust_projection_counts_the_projection_and_reads_no_truth(james):
+    mailbox = james.mailbox(messages=2, add=(3, 3))
+    james.message(mailbox, 8, tables=("messageidtable",))
+    report = james.repair(mailboxes=[str(mailbox)], trust_projection=True)
+    assert (report["applied"], report["inconsistencies"]) == (1, {"mailboxGone": 0, "counterOfGoneMailbox": 0})
+    assert james.counters(mailbox) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"mailboxes": ["x"]}, "'x' is not the id of a mailbox"),
+        ({"trust_projection": True, "repair_projection": True}, "only one of the two"),
+        ({"settle": "soon"}, "settle='soon'"),
+        ({"settle": "999999d"}, "at most"),
+        ({"queue": "spool"}, "queue is not a param"),
+    ],
+)
+def test_params_that_make_no_sense_are_refused_by_name(james, params, message):
+    with pytest.raises(BadInput, match=message):
+        run_all(james.request(**params), james.settings)
+
+
+def test_the_gate_has_its_page(james, with_pages):
+    mailbox = james.mailbox(messages=1, add=(1, 0))
+    report = james.repair(mailboxes=[str(mailbox)])
+    assert report["dataDocs"].startswith("file:///")
+    assert any(name.endswith("-check.html") for name in artifacts(james.settings).files("data_docs/gates"))

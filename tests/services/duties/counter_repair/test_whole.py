@@ -1,0 +1,170 @@
+"""A keyspace with one mailbox of every kind: what a run finds, what it corrects, what it leaves, and that the next one finds nothing."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.duties.counter_repair.plan_file import read_plan, read_rows
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.ledger import Ledger
+from mailslice.quality import gate
+from mailslice.stores import open_stores
+from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables, timeuuid
+
+WRONG = {
+    "shows too many": ((7, 4), (5, 3)),
+    "shows too few": ((1, 0), (5, 3)),
+    "only unseen is off": ((5, 9), (5, 3)),
+    "negative": ((-3, -8), (5, 3)),
+    "no counter row": (None, (5, 3)),
+    "no messages, but counters": ((3, 2), (0, 0)),
+    "only in truth": ((5, 3), (6, 4)),
+    "only in projection": ((6, 4), (5, 3)),
+}
+"""name -> counters before and after."""
+INCONSISTENCIES = {
+    "onlyInImapUidTable": 1,
+    "onlyInMessageIdTable": 1,
+    "flagsDiffer": 2,
+    "modSeqDiffers": 1,
+    "mailboxGone": 2,
+    "counterOfGoneMailbox": 2,
+}
+
+
+def planted(james):
+    """Every kind of mailbox, by name."""
+    boxes = SimpleNamespace(
+        **{
+            "right": james.mailbox(messages=5, seen=2),
+            "empty": james.mailbox(),
+            "shows too many": james.mailbox(messages=5, seen=2, add=(2, 1)),
+            "shows too few": james.mailbox(messages=5, seen=2, add=(-4, -3)),
+            "only unseen is off": james.mailbox(messages=5, seen=2, add=(0, 6)),
+            "negative": james.mailbox(messages=5, seen=2, add=(-8, -11)),
+            "no messages, but counters": james.mailbox(add=(3, 2)),
+            "only in truth": james.mailbox(messages=5, seen=2),
+            "only in projection": james.mailbox(messages=5, seen=2, add=(1, 1)),
+            "flags differ": james.mailbox(messages=5, seen=2),
+            "modSeq differs": james.mailbox(messages=5, seen=2),
+            "gone": timeuuid(),
+            "gone without messages": timeuuid(),
+        }
+    )
+    named = vars(boxes)
+    named["no counter row"] = james.mailbox()
+    for uid in range(1, 6):
+        james.message(named["no counter row"], uid, seen=uid <= 2)
+    james.message(named["only in truth"], 9, tables=("imapuidtable",))
+    james.message(named["only in projection"], 9, tables=("messageidtable",))
+    for uid, flags, modseq in ((7, {"seen": False}, 3), (8, {"flags": {"$Forwarded"}}, 4)):
+        message = james.message(named["flags differ"], uid, seen=uid == 7, modseq=modseq)
+        james.message(named["flags differ"], uid, message=message, modseq=modseq, tables=("messageidtable",), **flags)
+    james.add(named["flags differ"], 2, 1)
+    message = james.message(named["modSeq differs"], 7, modseq=70)
+    james.message(named["modSeq differs"], 7, message=message, modseq=71, tables=("messageidtable",))
+    james.add(named["modSeq differs"], 1, 1)
+    james.message(named["gone"], 1)
+    james.message(named["gone"], 2, tables=("messageidtable",))
+    james.add(named["gone"], 40, 4)
+    james.add(named["gone without messages"], 7, 7)
+    return named
+
+
+@pytest.fixture(scope="module")
+def whole(make_fresh):
+    settings = make_fresh().but(MAILSLICE_DUTY_SPARK_MASTER="local[2]").settings
+    with open_stores(settings) as stores, pytest.MonkeyPatch.context() as patch:
+        create_mailbox_tables(stores)
+        james = Mailboxes(settings, stores)
+        boxes = planted(james)
+        before = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
+        patch.setattr(gate, "_publish", lambda *_: "not rendered")
+        dry = james.repair(dry_run=True)
+        untouched = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
+        report = james.repair(reason="a test")
+        after = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
+        second = james.repair()
+        yield SimpleNamespace(james=james, boxes=boxes, before=before, untouched=untouched, dry=dry, report=report, after=after, second=second)
+
+
+def test_what_was_planted_is_what_the_test_thinks(whole):
+    assert {name: whole.before[name] for name in WRONG} == {name: counters[0] for name, counters in WRONG.items()}
+
+
+def test_every_wrong_mailbox_is_found_and_corrected(whole):
+    found = {name: whole.report[name] for name in ("processedMailboxes", "failedMailboxes", "wrong", "planned", "applied", "skipped", "failed", "left")}
+    assert found == {
+        "processedMailboxes": 12,
+        "failedMailboxes": 0,
+        "wrong": len(WRONG),
+        "planned": len(WRONG),
+        "applied": len(WRONG),
+        "skipped": 0,
+        "failed": 0,
+        "left": 0,
+    }
+    assert {name: whole.after[name] for name in WRONG} == {name: counters[1] for name, counters in WRONG.items()}
+
+
+def test_everything_else_is_left_as_it_was(whole):
+    others = {name for name in whole.boxes if name not in WRONG}
+    assert {name: whole.after[name] for name in others} == {name: whole.before[name] for name in others}
+
+
+def test_inconsistencies_are_counted_by_kind_and_listed(whole):
+    assert whole.report["inconsistencies"] == INCONSISTENCIES
+    folder = RunFolder(artifacts(whole.james.settings), "counter_repair", "-", whole.report["run"])
+    plan = read_plan(folder.read_json("plan.json"), whole.report["run"])
+    listed = sorted((row["kind"], row["mailbox"], row["uid"]) for file in plan.differences for row in read_rows(file, folder))
+    boxes = {name: str(mailbox) for name, mailbox in whole.boxes.items()}
+    assert listed == sorted(
+        [
+            ("onlyInImapUidTable", boxes["only in truth"], 9),
+            ("onlyInMessageIdTable", boxes["only in projection"], 9),
+            ("flagsDiffer", boxes["flags differ"], 7),
+            ("flagsDiffer", boxes["flags differ"], 8),
+            ("modSeqDiffers", boxes["modSeq differs"], 7),
+            ("mailboxGone", boxes["gone"], 1),
+            ("mailboxGone", boxes["gone"], 2),
+        ]
+    )
+    assert {(row["kind"], row["uid"]) for row in whole.report["inconsistencySample"]} == {(kind, uid) for kind, _, uid in listed}
+
+
+def test_a_dry_run_finds_the_same_and_changes_nothing(whole):
+    assert (whole.dry["status"], whole.dry["wrong"], whole.dry["applied"], whole.dry["inconsistencies"]) == ("dry run", len(WRONG), 0, INCONSISTENCIES)
+    assert whole.untouched == whole.before
+
+
+def test_a_second_run_finds_no_drift(whole):
+    found = (whole.second["status"], whole.second["wrong"], whole.second["applied"], whole.second["inconsistencies"])
+    assert found == ("nothing to do", 0, 0, INCONSISTENCIES)
+
+
+def test_the_largest_drifts_stand_first_before_and_after(whole):
+    first, *_, last = whole.report["before"]["largest"]
+    assert first == {
+        "mailbox": str(whole.boxes["negative"]),
+        "stored": {"count": -3, "unseen": -8},
+        "computed": {"count": 5, "unseen": 3},
+        "drift": {"count": -8, "unseen": -11},
+    }
+    assert max(abs(last["drift"]["count"]), abs(last["drift"]["unseen"])) == 1
+    assert whole.report["after"]["wrong"] == 0
+    assert {each["drift"]["count"] for each in whole.report["after"]["largest"]} == {0}
+
+
+def test_the_report_is_in_the_ledger_without_a_queue_and_without_a_user(whole):
+    kept = Ledger(whole.james.stores, whole.james.settings).show(whole.report["run"])
+    assert json.loads(json.dumps(kept)) == kept
+    assert (kept["queue"], kept["duty"], kept["reason"], kept["wrong"]) == (None, "counter_repair", "a test", len(WRONG))
+    assert "alice" not in json.dumps(kept)
+
+
+def test_the_plot_shows_the_drifts_before_and_after(whole):
+    place = artifacts(whole.james.settings)
+    picture = place.read(whole.report["plot"].removeprefix(place.uri("")).lstrip("/")).decode()
+    assert f"before {len(WRONG)}" in picture
+    assert f"after {len(WRONG)}" in picture
