@@ -33,6 +33,34 @@ def count(place: str, least: int = 1, most: int = _MOST) -> Callable[[Any], int]
     return parse
 
 
+class Counts(tuple[int, ...]):
+    """Whole numbers, given as `1,2,4`."""
+
+    __slots__ = ()
+
+
+def counts(place: str, most: int = _MOST) -> Callable[[Any], Counts]:
+    """A parser of whole numbers from 1 to `most` with commas between them."""
+    one = count(place, most=most)
+    return lambda text: Counts(one(word) for word in str(text).split(","))
+
+
+def share(place: str) -> Callable[[Any], float]:
+    """A parser of shares from 0 to 1: 0.8, 80%."""
+
+    def parse(text: Any) -> float:
+        word = str(text).strip()
+        try:
+            value = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+        except ValueError:
+            value = -1
+        if not 0 <= value <= 1:
+            raise BadInput(f"{place}: {word[:60]!r} is not allowed; a share from 0 to 1 is (0.8, 80%)")
+        return value
+
+    return parse
+
+
 def duration(place: str, most: timedelta | None = _LONGEST) -> Callable[[Any], timedelta]:
     """A parser of durations up to `most`: a hundred years added to now is still a date."""
 

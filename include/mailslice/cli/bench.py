@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import count, size
+from mailslice.cli.arguments import Counts, count, counts, share, size
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.model.mail import QueueName
@@ -34,12 +34,23 @@ def hotpath(
     mails: Annotated[int, typer.Option("--count", parser=count("--count", most=10_000_000), metavar="N", help="Mails.")] = 2000,
     each: Annotated[int, typer.Option("--size", parser=size("--size"), metavar="BYTES", help="Bytes of a mail: 4096, 200k, 25M.")] = 4096,
     in_flight: Annotated[int, typer.Option("--in-flight", parser=count("--in-flight", most=4096), metavar="K", help="Mails in flight.")] = 64,
-    repeat: Annotated[int, typer.Option("--repeat", parser=count("--repeat", most=1000), metavar="N", help="Runs; the median of each figure is given.")] = 1,
+    repeats: Annotated[
+        int,
+        typer.Option("--repeats", "--repeat", parser=count("--repeats", most=1000), metavar="N", help="Runs; the median of each figure, and the spread."),
+    ] = 1,
+    load: Annotated[
+        float, typer.Option("--load", parser=share("--load"), metavar="SHARE", help="Latencies at this share of the peak rate, too, for seconds; 0 = not.")
+    ] = 0.8,
+    processes: Annotated[
+        Counts | None,
+        typer.Option("--processes", parser=counts("--processes", most=64), metavar="N,N", help="So many processes at once, too: 1,2,4; each has K in flight."),
+    ] = None,
 ) -> None:
     """Enqueue, then dequeue and complete; beside it each store's own limit, measured alone in the same run."""
-    from mailslice.cli.bench_hotpath import measure
+    from mailslice.cli.bench_hotpath import Wanted, measure
 
-    out.one(measure(_settings(), queue, mails=mails, each=each, in_flight=in_flight, repeat=repeat, say=_say(out)))
+    wanted = Wanted(mails, each, in_flight, repeats, load, processes or ())
+    out.one(measure(_settings(), queue, wanted, _say(out)))
 
 
 @command(app, "size")
@@ -71,6 +82,19 @@ def cleanup(
 
     found = measure_view(_settings(), queue, live=1000, dead=rows, slices=slices, say=_say(out))
     out.one({"slices": slices, **found["cleanup"]})
+
+
+@command(app, "counters")
+def counters(
+    out: Output,
+    *,
+    mailboxes: Annotated[int, typer.Option("--mailboxes", parser=count("--mailboxes", most=10_000_000), metavar="N", help="Mailboxes.")] = 1000,
+    messages: Annotated[int, typer.Option("--messages", parser=count("--messages", most=_MOST_ROWS), metavar="N", help="Messages, dealt evenly.")] = 100_000,
+) -> None:
+    """A counter_repair over mailboxes in a keyspace of its own: messages a second compared and counted, mailboxes a second corrected, peak memory."""
+    from mailslice.cli.bench_counters import measure_counters
+
+    out.one(measure_counters(_settings(), mailboxes=mailboxes, messages=messages, say=_say(out)))
 
 
 @command(app, "all")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mailslice.cli.bench_hotpath import measure
+from mailslice.cli.bench_hotpath import Wanted, measure
 from mailslice.cli.bench_view import measure_view
 from mailslice.cli.output import cell, iso
 from mailslice.model.clock import system_clock
@@ -20,16 +20,20 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 _KIB, _MIB = 1024, 1024 * 1024
-HOTPATH = ((4000, 4 * _KIB, 64), (600, 200 * _KIB, 64), (64, 25 * _MIB, 64))
-"""Mails, bytes of each, in flight."""
+HOTPATH = (
+    Wanted(2000, 4 * _KIB, 64, repeats=3, load=0.8, processes=(1, 2, 4)),
+    Wanted(1000, 50 * _KIB, 64, repeats=3, load=0.8),
+    Wanted(200, _MIB, 64, repeats=3, load=0.8),
+    Wanted(64, 25 * _MIB, 64),
+)
 
 
 def run_all(out: Output, settings: Settings, queue: QueueName, *, largest: int, page: Path | None, say: Callable[[str], None]) -> None:
     """Measure everything. JSON lines appear one by one; the page is printed, and written to `page`, at the end."""
     hot, views = [], []
-    for mails, each, in_flight in HOTPATH:
-        say(f"{mails} mails of {each} bytes")
-        hot.append({"bench": "hotpath", **measure(settings, queue, mails=mails, each=each, in_flight=in_flight, repeat=1, say=say)})
+    for wanted in HOTPATH:
+        say(f"{wanted.mails} mails of {wanted.each} bytes")
+        hot.append({"bench": "hotpath", **measure(settings, queue, wanted, say)})
         _line(out, hot[-1])
     for dead in (0, largest // 10, largest):
         views.append({"bench": "view", **measure_view(settings, queue, live=1000, dead=dead, slices=100, say=say)})
@@ -56,9 +60,25 @@ def _page(hot: Sequence[Row], views: Sequence[Row]) -> list[str]:
         "",
         "## Hot path",
         "",
-        "A dequeue is dequeue + complete. The stores' own limits were measured alone, in the same run, with the same sizes and mails in flight.",
+        "A dequeue is dequeue + complete. Medians of the repeats; what stands as a - b is their least and their most.",
         "",
         *_table(HOT_COLUMNS, hot),
+        "",
+        "CPU seconds per 1,000 mails, enqueue / dequeue, of the worker and of the stores' processes; and the rates at which those would keep all cores busy.",
+        "",
+        *_table(CPU_COLUMNS, hot),
+        "",
+        "The stores' own limits, a second, each alone in the same run, by the same clients, with the same sizes and mails in flight (a mail is two blobs).",
+        "",
+        *_table(LIMIT_COLUMNS, hot),
+        "",
+        "Latencies at a share of the peak rate, counted from when each mail was due.",
+        "",
+        *_table(PACED_COLUMNS, [row for row in hot if "paced" in row]),
+        "",
+        "Several processes against one queue, each with as many mails in flight; CPU seconds per 1,000 mails of all of them together.",
+        "",
+        *_table(SCALING_COLUMNS, [{"size": row["size"], **each} for row in hot for each in row.get("scaling", ())]),
         "",
         "## Counting, browsing and cleaning the view",
         "",
@@ -76,14 +96,50 @@ HOT_COLUMNS: Sequence[tuple[str, str]] = (
     ("bytes", "size"),
     ("mails", "count"),
     ("enqueues/s", "enqueue_rate"),
+    ("of all runs", "runs.enqueue_rate"),
     ("p50 / p95 / p99 ms", "enqueue_ms"),
     ("dequeues/s", "dequeue_rate"),
+    ("of all runs", "runs.dequeue_rate"),
     ("p50 / p95 / p99 ms", "dequeue_ms"),
-    ("CPU s / 1,000", "cpu_seconds_per_1000"),
     ("peak MiB", "peak_mib"),
-    ("S3 puts/s", "limits.s3_puts"),
-    ("view inserts/s", "limits.view_inserts"),
-    ("confirmed publishes/s", "limits.confirmed_publishes"),
+)
+CPU_COLUMNS: Sequence[tuple[str, str]] = (
+    ("bytes", "size"),
+    ("worker, enqueue", "enqueue_cpu_seconds_per_1000"),
+    ("worker, dequeue", "dequeue_cpu_seconds_per_1000"),
+    ("Cassandra", "stores_cpu_seconds_per_1000.cassandra"),
+    ("RabbitMQ", "stores_cpu_seconds_per_1000.rabbitmq"),
+    ("S3", "stores_cpu_seconds_per_1000.s3"),
+    ("mails/s at most", "cpu_bound_rate"),
+)
+LIMIT_COLUMNS: Sequence[tuple[str, str]] = (
+    ("bytes", "size"),
+    ("S3 puts", "limits.s3_puts"),
+    ("S3 gets", "limits.s3_gets"),
+    ("S3 bulk deletes", "limits.s3_bulk_deletes"),
+    ("view inserts", "limits.view_inserts"),
+    ("reads of marks", "limits.view_reads"),
+    ("marks", "limits.view_marks"),
+    ("confirmed publishes", "limits.confirmed_publishes"),
+    ("acked deliveries", "limits.acked_deliveries"),
+)
+PACED_COLUMNS: Sequence[tuple[str, str]] = (
+    ("bytes", "size"),
+    ("share", "paced.load"),
+    ("mails", "paced.count"),
+    ("enqueues/s", "paced.enqueue_rate"),
+    ("p50 / p95 / p99 ms", "paced.enqueue_ms"),
+    ("dequeues/s", "paced.dequeue_rate"),
+    ("p50 / p95 / p99 ms", "paced.dequeue_ms"),
+)
+SCALING_COLUMNS: Sequence[tuple[str, str]] = (
+    ("bytes", "size"),
+    ("processes", "processes"),
+    ("enqueues/s", "enqueue_rate"),
+    ("CPU s / 1,000", "enqueue_cpu_seconds_per_1000"),
+    ("dequeues/s", "dequeue_rate"),
+    ("CPU s / 1,000", "dequeue_cpu_seconds_per_1000"),
+    ("peak MiB of one", "peak_mib"),
 )
 VIEW_COLUMNS: Sequence[tuple[str, str]] = (
     ("dead rows", "dead"),
@@ -113,7 +169,9 @@ def _figure(row: Row, path: str) -> str:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     if isinstance(value, Mapping):
-        return " / ".join(_figure(value, key) for key in ("p50", "p95", "p99"))
+        if "min" in value:
+            return f"{_figure(value, 'min')} - {_figure(value, 'max')}"
+        return " / ".join(_figure(value, key) for key in value)
     return f"{value:,}" if isinstance(value, int | float) else cell(value)
 
 

@@ -1,8 +1,9 @@
-"""`bench hotpath`: the worker's measurement in a queue of its own, and the median of several."""
+"""`bench hotpath`: the worker's measurement in a queue of its own, repeated: medians, and their spread under `runs`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -13,34 +14,122 @@ if TYPE_CHECKING:
     from mailslice.model.mail import QueueName
     from mailslice.model.settings import Settings
 
-_LIMITS = {"s3_puts": "s3_put_rate", "view_inserts": "view_insert_rate", "confirmed_publishes": "confirmed_publish_rate"}
-
 _BYTES_ALONE = 96 * 1024 * 1024
+_GIVEN = ("queue", "count", "size", "in_flight")
+_SPREAD = (
+    "enqueue_rate",
+    "dequeue_rate",
+    "enqueue_ms",
+    "dequeue_ms",
+    "cpu_seconds_per_1000",
+    "enqueue_cpu_seconds_per_1000",
+    "dequeue_cpu_seconds_per_1000",
+    "stores_cpu_seconds_per_1000",
+    "peak_mib",
+    "limits",
+)
+_PACED_SECONDS = 5.0
+_OPERATIONS, _LEAST_OPERATIONS = 2000, 200
+"""Of each store alone: as many as there are mails, within these."""
 
 
-def measure(settings: Settings, queue: QueueName, *, mails: int, each: int, in_flight: int, repeat: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Rates a second, latencies in ms, CPU seconds of this process, peak MiB; `limits` are the stores alone. The median of `repeat` runs."""
-    from mailslice.worker.bench import measure_hotpath, measure_stores
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to measure. `load`: the share of the peak rate at which latencies are measured once more, 0 = not. `processes`: how many at once, in turn."""
 
-    runs: list[dict[str, Any]] = []
+    mails: int
+    each: int
+    in_flight: int
+    repeats: int = 1
+    load: float = 0.0
+    processes: tuple[int, ...] = ()
+
+
+def measure(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
+    """Rates a second, latencies in ms, CPU seconds, peak MiB: the median of the repeats; `limits` are the stores alone; `runs` has min, median and max.
+
+    Each repeat has a process of its own: memory that was used before is not counted, and nothing is warm.
+    """
     with bench_queue(settings, queue, synthetic=False):
-        for number in range(repeat):
-            say(f"run {number + 1} of {repeat}: the hot path")
-            found = dict(run(measure_hotpath(settings, queue, count=mails, size=each, in_flight=in_flight)))
-            say(f"run {number + 1} of {repeat}: each store alone")
-            together = max(1, min(in_flight, _BYTES_ALONE // each))  # as the worker's own memory budget bounds large mails
-            alone = dict(run(measure_stores(settings, queue, size=each, in_flight=together)))
-            limits = {name: alone.pop(key) for name, key in _LIMITS.items()}
-            runs.append(found | {"limits": limits} | alone)
-    return {**runs[0], **_median(runs), "queue": queue, "runs": repeat}
+        runs = [_one(settings, queue, wanted, _counting(say, f"run {number + 1} of {wanted.repeats}")) for number in range(wanted.repeats)]
+        found = {key: runs[0][key] for key in _GIVEN} | combined([_measured(run) for run in runs], _middle)
+        if wanted.load:
+            say(f"the hot path at {wanted.load:.0%} of its rate")
+            found["paced"] = _paced(settings, queue, wanted, found)
+        if wanted.processes:
+            found["scaling"] = [_processes(settings, queue, wanted, number, say) for number in wanted.processes]
+    return {**found, "repeats": wanted.repeats, "runs": combined([{key: run[key] for key in _SPREAD} for run in runs], spread)}
 
 
-def _median(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The median of each number, in objects within objects, too."""
+def spread(figures: Sequence[float]) -> dict[str, float]:
+    """Least, median, most."""
+    return {"min": min(figures), "median": _middle(figures), "max": max(figures)}
+
+
+def _middle(figures: Sequence[float]) -> float:
+    return round(median(figures), 3)
+
+
+def _measured(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in _GIVEN}
+
+
+def combined(runs: Sequence[Mapping[str, Any]], of: Callable[[Sequence[float]], Any]) -> dict[str, Any]:
+    """Each figure of the runs made one by `of`, in objects and lists, too; None where any run has none. What is no figure is left out."""
     result: dict[str, Any] = {}
     for key, value in runs[0].items():
+        values = [run[key] for run in runs]
         if isinstance(value, Mapping):
-            result[key] = _median([run[key] for run in runs])
+            result[key] = combined(values, of)
+        elif isinstance(value, list):
+            result[key] = [of(each) for each in zip(*values, strict=True)]
+        elif any(each is None for each in values):
+            result[key] = None
         elif isinstance(value, int | float):
-            result[key] = median(run[key] for run in runs)
+            result[key] = of(values)
     return result
+
+
+def _one(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
+    from mailslice.worker.bench_processes import apart
+    from mailslice.worker.bench_stores import measure_stores
+
+    say("the hot path")
+    found: dict[str, Any] = apart(_hotpath, settings, queue, wanted)
+    say("each store alone")
+    together = max(1, min(wanted.in_flight, _BYTES_ALONE // wanted.each))  # as the worker's own memory budget bounds large mails
+    operations = min(_OPERATIONS, max(_LEAST_OPERATIONS, wanted.mails))
+    return {**found, **run(measure_stores(settings, queue, size=wanted.each, in_flight=together, operations=operations))}
+
+
+def _hotpath(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, object]:
+    from mailslice.worker.bench import measure_hotpath
+
+    return run(measure_hotpath(settings, queue, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight))
+
+
+def _paced(settings: Settings, queue: QueueName, wanted: Wanted, peak: Mapping[str, Any]) -> dict[str, Any]:
+    """Five seconds of it, or all mails."""
+    from mailslice.worker.bench_processes import apart
+
+    enqueue_rate, dequeue_rate = wanted.load * peak["enqueue_rate"], wanted.load * peak["dequeue_rate"]
+    count = max(1, min(wanted.mails, int(_PACED_SECONDS * min(enqueue_rate, dequeue_rate))))
+    given = {"count": count, "size": wanted.each, "in_flight": wanted.in_flight, "enqueue_rate": enqueue_rate, "dequeue_rate": dequeue_rate}
+    return {"load": wanted.load, **apart(_paced_once, settings, queue, given)}
+
+
+def _paced_once(settings: Settings, queue: QueueName, given: Mapping[str, Any]) -> dict[str, Any]:
+    from mailslice.worker.bench_paced import measure_paced
+
+    return run(measure_paced(settings, queue, **given))
+
+
+def _processes(settings: Settings, queue: QueueName, wanted: Wanted, number: int, say: Callable[[str], None]) -> dict[str, Any]:
+    from mailslice.worker.bench_processes import measure_processes
+
+    say(f"{number} processes")
+    return measure_processes(settings, queue, processes=number, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight)
+
+
+def _counting(say: Callable[[str], None], prefix: str) -> Callable[[str], None]:
+    return lambda text: say(f"{prefix}: {text}")

@@ -5,6 +5,18 @@ import pytest
 from tests.acceptance.command import Cli
 
 
+LIMITS = {
+    "s3_puts",
+    "s3_gets",
+    "s3_bulk_deletes",
+    "view_inserts",
+    "view_reads",
+    "view_marks",
+    "confirmed_publishes",
+    "acked_deliveries",
+}
+
+
 @pytest.fixture(scope="module")
 def cli(fresh_module):
     cli = Cli(fresh_module.env).inside()
@@ -13,15 +25,33 @@ def cli(fresh_module):
 
 
 def test_hotpath_answers_with_its_figures_and_removes_the_queue_that_it_made(cli, s3):
-    found = cli("bench", "hotpath", "--count", 10, "--size", "2k", "--in-flight", 4, "--repeat", 2, "--json").one
-    keys = {"enqueue_rate", "dequeue_rate", "enqueue_ms", "dequeue_ms", "cpu_seconds_per_1000", "peak_mib", "limits"}
-    assert keys <= found.keys()
+    found = cli("bench", "hotpath", "--count", 10, "--size", "2k", "--in-flight", 4, "--repeats", 2, "--json").one
+    keys = {"enqueue_rate", "dequeue_rate", "cpu_seconds_per_1000", "enqueue_cpu_seconds_per_1000", "dequeue_cpu_seconds_per_1000", "peak_mib"}
+    assert all(found[key] > 0 for key in keys)
     assert found["enqueue_ms"].keys() == found["dequeue_ms"].keys() == {"p50", "p95", "p99"}
-    assert found["limits"].keys() == {"s3_puts", "view_inserts", "confirmed_publishes"}
-    assert (found["count"], found["size"], found["in_flight"], found["runs"]) == (10, 2048, 4, 2)
+    assert found["limits"].keys() == LIMITS
+    assert all(rate > 0 for rate in found["limits"].values())
+    assert found["stores_cpu_seconds_per_1000"].keys() == {"cassandra", "rabbitmq", "s3"}
+    assert (found["count"], found["size"], found["in_flight"], found["repeats"]) == (10, 2048, 4, 2)
+    assert len(found["enqueue_rate_of_tenths"]) == len(found["dequeue_rate_of_tenths"]) == 10
+    for spread, middle in ((found["runs"]["enqueue_rate"], found["enqueue_rate"]), (found["runs"]["dequeue_ms"]["p99"], found["dequeue_ms"]["p99"])):
+        assert 0 < spread["min"] <= spread["median"] == middle <= spread["max"]
+    assert (found["paced"]["load"], found["paced"]["count"]) == (0.8, 10)
+    assert found["paced"]["enqueue_ms"]["p99"] > 0
+    assert "scaling" not in found
     assert [line["queue"] for line in cli.json("queue", "list")] == ["spool"]
     assert s3.list_objects_v2(Bucket=cli.env["MAILSLICE_S3_BUCKET"])["KeyCount"] == 0
     assert cli.json("report", "list") == []
+
+
+def test_several_processes_share_the_mails(cli):
+    words = ("--count", 11, "--size", "2k", "--in-flight", 2, "--load", 0, "--processes", "2")
+    found = cli("bench", "hotpath", *words, "--json").one
+    assert "paced" not in found
+    assert [each["processes"] for each in found["scaling"]] == [2]
+    for each in found["scaling"]:
+        assert each["count"] == 11
+        assert all(each[key] > 0 for key in ("enqueue_rate", "dequeue_rate", "enqueue_cpu_seconds_per_1000", "dequeue_cpu_seconds_per_1000", "peak_mib"))
 
 
 def test_a_queue_with_mails_of_others_is_refused_and_left_as_it_is(cli):
