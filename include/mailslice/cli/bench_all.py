@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,8 @@ def run_all(out: Output, settings: Settings, queue: QueueName, *, largest: int, 
         print(text)
     if page is not None:
         page.write_text(text, encoding="utf-8")
+        measured = {"date": iso(system_clock())[:10], "machine": _machine(), "rows": [*hot, *views]}
+        page.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
         say(f"{page} is written")
 
 

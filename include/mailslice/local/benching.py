@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import psutil
 
 from mailslice.local.command_line import CommandLine
+from mailslice.local.pages import write as write_pages
 from mailslice.local.services import store_settings
 from mailslice.local.settings import Profile, stack_settings
 from mailslice.local.stack import Stack, one_at_a_time, remove
@@ -18,7 +19,7 @@ PERFORMANCE_PAGE = clone_root() / "docs" / "performance.md"
 
 
 def bench(arguments: list[str]) -> int:
-    """Runs `mailslice bench` with these words; without any, all of it, which also writes docs/performance.md. Gives the exit code."""
+    """Runs `mailslice bench` with these words; without any, all of it, and writes docs/performance.md with its JSON, from which docs/scale.md is computed."""
     stack = stack_settings(Profile.TEST)
     steps = Steps()
     with one_at_a_time(stack):
@@ -30,6 +31,8 @@ def bench(arguments: list[str]) -> int:
                 f"{datetime.now(UTC):%Y-%m-%d}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total // 2**30} GiB, {platform.platform()}"
             )
             CommandLine(settings).show("bench", *(arguments or ("all", "--write", str(PERFORMANCE_PAGE))))
+            if not arguments:
+                write_pages(stack.root)
         finally:
             remove(stack)
     return 0

@@ -1,4 +1,4 @@
-"""The generated pages under docs/: settings, command line, DAGs. `make docs` writes them; a test compares."""
+"""The generated pages under docs/: settings, command line, DAGs, scale. `make docs` writes them; a test compares."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from mailslice.cli.documentation import cli_page
+from mailslice.local.scale import read_measured, scale_page
 from mailslice.local.settings import TEST_PREFIX, stack_variables
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import groups, variables
@@ -22,7 +23,8 @@ _HEAD = "Generated (`make docs`); a test compares."
 
 def pages(root: Path) -> Mapping[str, str]:
     """Every generated page: its path below docs/ and its text."""
-    return {"settings.md": settings_page(), "cli.md": cli_page(), "dags.md": dags_page(root)}
+    scale = scale_page(read_measured(root / "docs" / "performance.json"))
+    return {"settings.md": settings_page(), "cli.md": cli_page(), "dags.md": dags_page(root), "scale.md": scale}
 
 
 def settings_page() -> str:
