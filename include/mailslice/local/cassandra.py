@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -52,32 +53,56 @@ _OPENS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a cluster on this machine: its loopback address, the seed's, its folder, its own JMX port (that one is always on 127.0.0.1)."""
+
+    address: str
+    seed: str
+    folder: Path
+    jmx_port: int
+    ring_delay_ms: int = 1
+    """How long a node that joins listens first; one that is alone has nobody to listen to."""
+
+
+def only_node(stack: StackSettings) -> Node:
+    """The node of a stack."""
+    return Node("127.0.0.1", "127.0.0.1", stack.state / "cassandra", stack.ports.cassandra_jmx_port)
+
+
 def cassandra(stack: StackSettings) -> Program:
     """Writes the folder of Cassandra and gives its program."""
-    folder = stack.state / "cassandra"
+    return cassandra_node(stack, only_node(stack))
+
+
+def cassandra_node(stack: StackSettings, node: Node) -> Program:
+    """Writes the folder of one node and gives its program; versions, sizes and the two other ports are the stack's."""
+    folder = node.folder
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
     files = resources.files("mailslice.local") / "files"
     yaml = (files / "cassandra.yaml").read_text(encoding="utf-8")
-    (folder / "cassandra.yaml").write_text(
-        yaml.format(folder=folder, port=stack.ports.cassandra_port, storage_port=stack.ports.cassandra_storage_port), encoding="utf-8"
-    )
+    ports = {"port": stack.ports.cassandra_port, "storage_port": stack.ports.cassandra_storage_port}
+    memtables = min(256, _mib(stack.sizes.cassandra_heap) // 5)
+    text = yaml.format(folder=folder, address=node.address, seed=node.seed, memtables=memtables, **ports)
+    (folder / "cassandra.yaml").write_text(text, encoding="utf-8")
     (folder / "logback.xml").write_text((files / "logback.xml").read_text(encoding="utf-8").replace("LEVEL", "INFO"), encoding="utf-8")
     arguments = folder / "java.args"
-    arguments.write_text("\n".join(_quoted(argument) for argument in _arguments(stack, folder)) + "\n", encoding="utf-8")
+    arguments.write_text("\n".join(_quoted(argument) for argument in _arguments(stack, node)) + "\n", encoding="utf-8")
     return Program(
-        name="cassandra",
+        name=folder.name,
         command=(str(java()), f"@{arguments}"),
         environment={"JAVA_HOME": str(java_home())},
-        healthy=lambda: answers_cql("127.0.0.1", stack.ports.cassandra_port),
+        healthy=lambda: answers_cql(node.address, stack.ports.cassandra_port),
         ports=("cassandra_port", "cassandra_storage_port", "cassandra_jmx_port"),
         stop_seconds=40,
     )
 
 
-def nodetool_command(stack: StackSettings) -> tuple[str, ...]:
-    """`nodetool` of this stack's Cassandra, without its arguments; no script of Cassandra's distribution is needed."""
-    jvm = ("-Xmx128m", *_opened(), f"-Duser.home={stack.state / 'cassandra'}", "-cp", f"{part('cassandra', stack.sizes)}/*")
-    return (str(java()), *jvm, "org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(stack.ports.cassandra_jmx_port))
+def nodetool_command(stack: StackSettings, node: Node | None = None) -> tuple[str, ...]:
+    """`nodetool` of this stack's Cassandra, or of another node, without its arguments; no script of Cassandra's distribution is needed."""
+    node = node or only_node(stack)
+    jvm = ("-Xmx128m", *_opened(), f"-Duser.home={node.folder}", "-cp", f"{part('cassandra', stack.sizes)}/*")
+    return (str(java()), *jvm, "org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(node.jmx_port))
 
 
 def nodetool_setting(stack: StackSettings) -> dict[str, str]:
@@ -89,8 +114,8 @@ def nodetool_setting(stack: StackSettings) -> dict[str, str]:
     return {"MAILSLICE_NODETOOL": re.sub(r"([^\w/.,+-])", r"\\\1", str(script))}
 
 
-def _arguments(stack: StackSettings, folder: Path) -> list[str]:
-    heap = stack.sizes.cassandra_heap
+def _arguments(stack: StackSettings, node: Node) -> list[str]:
+    heap, folder = stack.sizes.cassandra_heap, node.folder
     return [
         f"-Xms{heap}",
         f"-Xmx{heap}",
@@ -108,13 +133,18 @@ def _arguments(stack: StackSettings, folder: Path) -> list[str]:
         f"-Dcassandra.storagedir={folder}",
         f"-Dcassandra.logdir={folder / 'logs'}",
         f"-Dlogback.configurationFile={folder / 'logback.xml'}",
-        f"-Dcassandra.jmx.local.port={stack.ports.cassandra_jmx_port}",
+        f"-Dcassandra.jmx.local.port={node.jmx_port}",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
-        "-Dcassandra.ring_delay_ms=1",
+        f"-Dcassandra.ring_delay_ms={node.ring_delay_ms}",
         "-cp",
         f"{part('cassandra', stack.sizes)}/*",
         "org.apache.cassandra.service.CassandraDaemon",
     ]
+
+
+def _mib(size: str) -> int:
+    """MiB of a heap's size."""
+    return int(size[:-1]) * (1024 if size.endswith("g") else 1)
 
 
 def _opened() -> list[str]:

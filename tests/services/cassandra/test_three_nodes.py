@@ -1,0 +1,152 @@
+"""Three nodes of Cassandra, three copies: with one away duties go on, with two away they stop and nothing is deleted."""
+
+import random
+import socket
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.duty.context import StepContext
+from mailslice.duty.request import NO_QUEUE, RunRequest
+from mailslice.duty.road import run_all, run_step
+from mailslice.local.cluster import Cluster
+from mailslice.local.settings import Profile, stack_settings
+from mailslice.model.errors import GateFailed, StoreUnavailable
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.slices import slice_start
+from mailslice.quality import gate
+from mailslice.queue import directory
+from mailslice.spark import in_worker
+from mailslice.spark.frames import InProcess
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.session import CassandraSession
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
+
+WINDOW = timedelta(seconds=10)
+ROWS, SLICES = 3000, 5
+FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+
+
+def free_ports(count):
+    """A row of ports that nobody listens on."""
+    for _ in range(50):
+        base = random.randrange(20000, 31000)
+        try:
+            for number in range(count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", base + number))
+        except OSError:
+            continue
+        return base
+    raise AssertionError("no free ports")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    base = free_ports(6)
+    environ = {
+        "MAILSLICE_STACK_TEST_STATE": str(tmp_path_factory.mktemp("cluster")),
+        "MAILSLICE_STACK_TEST_CASSANDRA_PORT": str(base),
+        "MAILSLICE_STACK_TEST_CASSANDRA_STORAGE_PORT": str(base + 1),
+        "MAILSLICE_STACK_TEST_CASSANDRA_JMX_PORT": str(base + 2),
+        "MAILSLICE_STACK_CASSANDRA_HEAP": "450m",
+        "MAILSLICE_STACK_START_TIMEOUT": "300",
+    }
+    with Cluster(stack_settings(Profile.TEST, environ)) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch):
+    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
+    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    yield
+    in_worker.close_all()
+
+
+@pytest.fixture(scope="module")
+def place(cluster, fresh_module):
+    """Settings of a deployment whose view is on the cluster, three copies of all."""
+    more = {"MAILSLICE_QUEUE_SLICE_WINDOW": "10s", "MAILSLICE_QUEUE_SHARED": "false", "MAILSLICE_CASSANDRA_TIMEOUT": "5s"}
+    replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
+    settings = fresh_module.but(**cluster.settings(), **more, MAILSLICE_OWN_REPLICATION=replication).settings
+    with CassandraSession(settings.cassandra) as session:
+        session.execute(f"CREATE KEYSPACE {settings.cassandra.keyspace} WITH replication = {replication}")
+    return settings
+
+
+def fill(stores):
+    """A queue with dead rows in closed slices, and one live mail after them."""
+    queue = directory.create(stores, f"q-{uuid.uuid4().hex[:8]}")
+    base = slice_start(datetime.now(UTC), WINDOW) - 30 * WINDOW
+    stores.tables.browse_starts.insert_first(queue, base)
+    stores.tables.content_starts.insert_first(queue, base)
+    rows = [row(queue, base + number % SLICES * WINDOW, number) for number in range(ROWS)]
+    stores.tables.v4.insert_many([*rows, row(queue, base + 8 * WINDOW, 0)])
+    stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in rows])
+    return queue
+
+
+def row(queue, start, number):
+    name = random.Random(number).randbytes(600).hex()
+    return ViewRow(queue, Place(start, 0), start, QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")))
+
+
+def request(queue, **params):
+    return RunRequest("queue_cleanup", queue, f"r-{uuid.uuid4().hex[:8]}", params={"grace": "1s", **params})
+
+
+def rows_at_one(settings, queue):
+    """Rows that the only node that is left has, by a session of its own that asks for no more than one answer."""
+    from cassandra import ConsistencyLevel
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+    from cassandra.policies import WhiteListRoundRobinPolicy
+
+    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([FIRST]), consistency_level=ConsistencyLevel.ONE, request_timeout=30)
+    with Cluster([FIRST], port=settings.cassandra.port, execution_profiles={EXEC_PROFILE_DEFAULT: profile}) as one:
+        found = one.connect().execute(f"SELECT queuename FROM {settings.cassandra.keyspace}.enqueuedmailsv4")
+        return sum(each[0] == queue for each in found)
+
+
+def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes_nothing(cluster, place):
+    with open_stores(place) as stores:
+        queue = fill(stores)
+        cluster.kill(THIRD)
+        planned = run_all(request(queue, dry_run=True), place)
+        assert (planned["status"], planned["planned"]) == ("dry run", ROWS)
+
+        halfway = request(queue)
+        for step in ("plan", "check"):
+            run_step(step, halfway, place)
+        cluster.kill(SECOND)
+        in_worker.close_all()  # what a new process knows of the cluster it learns now
+        for asked, step in ((request(queue), "plan"), (halfway, "apply")):
+            with pytest.raises(StoreUnavailable):
+                run_step(step, asked, place)
+        assert rows_at_one(place, queue) == ROWS + 1
+
+        cluster.start(SECOND)
+        in_worker.close_all()
+        report = run_all(request(queue), place)
+        assert (report["status"], report["applied"], report["failed"]) == ("done", ROWS, 0)
+        assert report["after"] | {"browseStart": None, "contentStart": None} == {"browseStart": None, "contentStart": None, "live": 1, "dead": 0}
+
+
+def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(cluster, place):
+    """Runs second: the third node is still away, and has missed all deletes."""
+    asked = {"params": {"force": True}}
+    with pytest.raises(GateFailed, match="Every node is up"):
+        run_all(RunRequest("reclaim", NO_QUEUE, "away", **asked), place)
+    cluster.start(THIRD)
+    report = run_all(RunRequest("reclaim", NO_QUEUE, "whole", **asked), place)
+    assert (report["status"], report["planned"], report["applied"], report["failed"]) == ("done", 3, 3, 0)
+    assert [each["node"] for each in report["nodes"]] == [FIRST, SECOND, THIRD]
+    ends = [(each["reclaimedAt"], each["seconds"]) for each in report["nodes"]]
+    began = [datetime.fromisoformat(at) for at, _ in ends]
+    for (at, (_, seconds)), after in zip(zip(began, ends, strict=True), began[1:], strict=False):
+        assert at + timedelta(seconds=seconds) <= after + timedelta(milliseconds=5)
+    assert all(each["after"]["enqueuedmailsv4"] <= each["before"]["enqueuedmailsv4"] for each in report["nodes"])
+    first = report["nodes"][0]
+    assert first["after"]["enqueuedmailsv4"] < first["before"]["enqueuedmailsv4"]
