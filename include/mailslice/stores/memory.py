@@ -110,7 +110,10 @@ class MemoryEnqueuedMails:
         return ((row, written) for place, ids in wanted for written, row in self._sorted(queue, place) if row.enqueue_id in ids)
 
     def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:  # noqa: ARG002
-        return len([self._write(row, written) for row, written in rows])
+        copied = list(rows)
+        for row, written in copied:
+            self._write(row, written)
+        return len(copied)
 
     def some_ids(
         self,

@@ -1,0 +1,55 @@
+"""### Copies the live mails of enqueuedMailsV3 to enqueuedMailsV4, once
+
+For a deployment that comes from James 3.5 or older: its queue view is in V3, which James 3.6 and later neither reads nor copies ("use an empty queue").
+mailslice reads both tables, before and after. Afterwards James sees the old mails, too, and V3 may be dropped when it holds no live row any more.
+
+**Steps, for each queue by itself**
+
+| task | what it does | changes |
+|---|---|---|
+| `plan_migration` | Spark: reads V3 and its deleted marks, leaves out what V4 has already, writes down the ids of the rest | nothing |
+| `check_plan` | Great Expectations: every partition read once, every row accounted for; a failing one ends the run | nothing |
+| `apply_migration` | Spark: proves each row live once more and writes it to V4, same place, same id, same write time; reads it back | enqueuedMailsV4 |
+| `verify` | Great Expectations: every live row of V3 against V4, counts and a hash a slice | nothing |
+| `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
+
+**Dangers.** None for mail: V3 is only read, marks and both starts are not touched, and a copy loses to whatever is newer in V4. A mail that is deleted
+meanwhile is a dead row in both. Rows behind browseStart are left out: James' own start has passed them, or its clear has. No cleanup of the queue runs
+meanwhile: each waits for the other. Until V3 is dropped, size, browse and cleanup read every copied mail twice, and count it once.
+
+**Params.** `queues`: names, none = all. `intensity`: share of MAILSLICE_DUTY_RATE_CASSANDRA. `dry_run`: plan, check and report, copy nothing. `reason`: kept.
+
+**Needs** MAILSLICE_QUEUE_TABLE=v4 (the default), the Airflow connection `spark_default`, the pool `spark`. Run it again as long as something writes V3: it adds
+what came since.
+
+**Example**
+
+```
+airflow dags trigger migrate_v3_to_v4 --conf '{"queues": ["spool"], "reason": "James 3.8"}'
+mailslice duty run migrate_v3_to_v4 --queue spool --json       # the same without Airflow
+```
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Asset, dag
+
+from mailslice.duty.airflow.forms import form_of
+from mailslice.duty.airflow.road import Tag, dag_arguments, five_steps, list_queues
+
+MIGRATED = Asset("migrate_v3_to_v4", uri="mailslice://queue/migration")
+
+
+@dag(
+    dag_id="migrate_v3_to_v4",
+    doc_md=__doc__,
+    params=form_of("migrate_v3_to_v4"),
+    schedule=None,
+    **dag_arguments(tags=[Tag.MAIL_QUEUE], timeout=timedelta(hours=12)),
+)
+def migrate_v3_to_v4() -> None:
+    """Plan, check, apply, verify, report: for each queue."""
+    five_steps("migrate_v3_to_v4", "migration", MIGRATED).expand(queue=list_queues())
+
+
+migrate_v3_to_v4()

@@ -1,0 +1,9 @@
+"""What a run of migrate_v3_to_v4 can be told: nothing but what every duty takes."""
+
+from __future__ import annotations
+
+from mailslice.duty.params import DutyParams
+
+
+class Params(DutyParams):
+    """Params of migrate_v3_to_v4."""

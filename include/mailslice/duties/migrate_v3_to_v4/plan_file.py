@@ -1,0 +1,74 @@
+"""plan.json and plan/: which places of V3 have rows to copy, and the digest over all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mailslice.duty.artifacts import iso
+from mailslice.model.errors import PlanRefused
+from mailslice.spark.plan_files import Digest, PlanPart
+
+PARTS = "plan"
+"""The folder of the Parquet files, in the run's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPlace:
+    """A place of V3, how many of its rows are to be copied, and where their ids are."""
+
+    slice_ms: int
+    bucket: int
+    rows: int
+    part: PlanPart
+
+    def as_json(self) -> list[object]:
+        """Short: there is one a partition."""
+        return [self.slice_ms, self.bucket, self.rows, self.part.file, self.part.first, self.part.groups]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run may copy."""
+
+    run: str
+    queue: str
+    made_at: datetime
+    rows: Digest
+    places: tuple[PlannedPlace, ...]
+
+    @property
+    def planned(self) -> int:
+        """Rows that are to be copied."""
+        return self.rows.count
+
+    def decided(self) -> dict[str, object]:
+        """All that apply acts by, as JSON values in a stable order."""
+        places = [place.as_json() for place in self.places]
+        return {"run": self.run, "queue": self.queue, "madeAt": iso(self.made_at), "rows": str(self.rows), "places": places}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `decided`, which holds the digest of the rows."""
+        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
+    """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
+    try:
+        value = summary["decided"]
+        places = tuple(PlannedPlace(start, bucket, rows, PlanPart(file, first, groups)) for start, bucket, rows, file, first, groups in value["places"])
+        plan = Plan(value["run"], value["queue"], datetime.fromisoformat(value["madeAt"]), Digest.parse(value["rows"]), places)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanRefused(f"plan.json of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error
+    if plan.digest != summary.get("planDigest"):
+        raise PlanRefused(f"plan.json of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
+    if (plan.run, plan.queue) != (run, queue):
+        raise PlanRefused(f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}")
+    if sum(place.rows for place in plan.places) != plan.planned:
+        raise PlanRefused(f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.planned}")
+    return plan

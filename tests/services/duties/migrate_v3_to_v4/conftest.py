@@ -1,0 +1,139 @@
+"""A queue whose view is in V3, as James 3.5 leaves it, and the steps over it; workers' code runs in this process unless a test asks for Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mailslice.duty.context import StepContext
+from mailslice.duty.request import RunRequest
+from mailslice.duty.road import run_all, run_step
+from mailslice.model.clock import system_clock
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.model.slices import bucket_of, slice_start
+from mailslice.quality import gate
+from mailslice.queue import directory
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.spark import in_worker
+from mailslice.spark.frames import InProcess
+from mailslice.stores import Stores, open_stores
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+
+HOUR = timedelta(hours=1)
+BUCKETS = 2
+
+
+@dataclass
+class OldView:
+    """One queue. Slice 0 is the one of an hour ago, -1 the one before it."""
+
+    settings: Settings
+    stores: Stores
+    queue: QueueName
+
+    def at(self, number: int) -> datetime:
+        return slice_start(datetime.now(UTC), HOUR) + (number - 1) * HOUR
+
+    def row(self, number: int = 0, name: str | None = None, **changes: Any) -> ViewRow:
+        mail = Mail(**{"name": name or f"m-{uuid.uuid4().hex[:6]}", "sender": "a@b.example", "recipients": ("c@d.example", "e@f.example"), **changes})
+        item = QueuedMail(EnqueueId(uuid.uuid4()), mail, BlobId("h"), BlobId("b"))
+        start = self.at(number)
+        return ViewRow(self.queue, Place(start, bucket_of(mail.name, BUCKETS)), start + timedelta(minutes=7, milliseconds=123), item)
+
+    def insert(self, number: int = 0, *, dead: bool = False, table: EnqueuedMails | None = None, **changes: Any) -> ViewRow:
+        """One row of V3."""
+        row = self.row(number, **changes)
+        (table or self.stores.tables.v3).insert_future(row).result()
+        if dead:
+            self.mark(row)
+        return row
+
+    def mark(self, *rows: ViewRow) -> None:
+        self.stores.tables.deleted.mark_many(self.queue, [row.enqueue_id for row in rows])
+
+    def start_at(self, number: int) -> None:
+        for table in (self.stores.tables.browse_starts, self.stores.tables.content_starts):
+            table.insert_first(self.queue, self.at(number))
+
+    def of(self, table: EnqueuedMails) -> dict[EnqueueId, tuple[ViewRow, int | None]]:
+        """Every row of the queue in a table, with its write time."""
+        return {row.enqueue_id: (row, at) for _, page in table.written_rows_of(self.queue, list(table.places(self.queue))) for row, at in page}
+
+    @property
+    def v3(self) -> dict[EnqueueId, tuple[ViewRow, int | None]]:
+        return self.of(self.stores.tables.v3)
+
+    @property
+    def v4(self) -> dict[EnqueueId, tuple[ViewRow, int | None]]:
+        return self.of(self.stores.tables.v4)
+
+    @property
+    def mail_queue(self) -> MailQueue:
+        return MailQueue(self.stores, self.queue, system_clock)
+
+    def request(self, **params: object) -> RunRequest:
+        return RunRequest("migrate_v3_to_v4", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params)
+
+    def run(self, **params: object) -> dict[str, Any]:
+        """A whole run; its report."""
+        return run_all(self.request(**params), self.settings)
+
+    def steps(self, request: RunRequest, *steps: str) -> dict[str, Any]:
+        summary: dict[str, Any] = {}
+        for step in steps:
+            summary = run_step(step, request, self.settings)
+        return summary
+
+    def let_the_locks_run_out(self) -> None:
+        """What 60 s would do."""
+        for name in (f"migrate_v3_to_v4/{self.queue}", f"queue_cleanup/{self.queue}"):
+            if (holder := self.stores.own.locks.holder(name)) is not None:
+                self.stores.own.locks.release(name, holder)
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "with_spark" not in request.fixturenames:
+        monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
+        monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _close_what_in_process_workers_opened() -> Iterator[None]:
+    yield
+    in_worker.close_all()
+
+
+@pytest.fixture
+def with_spark() -> None:
+    """Real Spark jobs and rendered Data Docs, as in production."""
+
+
+def settings_of(fresh: Any, **more: str) -> Settings:
+    given = {"MAILSLICE_DUTY_SPARK_MASTER": "local[2]", "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS), **more}
+    settings: Settings = fresh.but(**given).settings
+    return settings
+
+
+@pytest.fixture(scope="module")
+def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
+    settings = settings_of(fresh_module)
+    v3 = settings.model_copy(update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})})
+    with open_stores(v3) as old:
+        old.tables.create()
+    with open_stores(settings) as stores:
+        yield settings, stores
+
+
+@pytest.fixture
+def old(_place: tuple[Settings, Stores]) -> OldView:
+    """A fresh queue, where V3 and V4 both exist."""
+    settings, stores = _place
+    return OldView(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
