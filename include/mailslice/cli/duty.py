@@ -7,7 +7,7 @@ import typer
 
 from mailslice.cli.arguments import DryRun, Reason
 from mailslice.cli.command import command, group
-from mailslice.cli.door import guard, open_queue, open_stores, who
+from mailslice.cli.door import open_queue, who
 from mailslice.cli.duty_options import DutyCommand, given, refuse_twice
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput, MailsliceError
@@ -134,12 +134,12 @@ def _opened(duty: str, queue: QueueName | None, params: dict[str, object], run: 
 
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
     """The settings, once the queue is known and the configuration guard agrees. BadInput when a queue is missing, or is too much."""
+    from mailslice.model.settings import load_settings
+
     if not needs_queue:
         if queue is not None:
             raise BadInput(f"duty {duty}: --queue {queue!r} is not allowed: {duty} is not about one queue")
-        with open_stores() as stores:
-            guard(stores)
-            return stores.settings
+        return load_settings()
     if queue is None:
         raise BadInput(f"duty {duty}: --queue is missing: allowed is the name of a mail queue ('mailslice queue list' shows them)")
     with open_queue(queue) as opened:
