@@ -138,7 +138,10 @@ class Handling:
         task.add_done_callback(self._ended)
 
     async def drain(self, longest: float | None) -> int:
-        """Waits up to `longest` seconds (None: as long as it takes) for the running handlers, then gives up on the rest: their number. The broker hands those out again."""
+        """Waits up to `longest` seconds (None: as long as it takes) for the running handlers, then gives up on the rest: their number.
+
+        The broker hands those out again.
+        """
         if self._running:
             await asyncio.wait(self._running, timeout=longest)
         left = set(self._running)

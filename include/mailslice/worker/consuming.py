@@ -1,0 +1,127 @@
+"""Consume a queue with a function, on the event loop that is there: until stopped, idle, or so many mails are handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.handler_spec import loaded
+from mailslice.worker.handling import Handling
+from mailslice.worker.queue_worker import QueueWorker
+
+_LEAST_WAIT = 0.05
+_LET_GO = 64
+
+
+@dataclass(slots=True)
+class Consumed:
+    """What became of the mails that were handed to a handler.
+
+    `given_back`: another one had taken the mail (stage marks). `failures`: attempts that ended in an exception; those mails are among the retried.
+    """
+
+    completed: int = 0
+    retried: int = 0
+    rejected: int = 0
+    bounced: int = 0
+    given_back: int = 0
+    failures: int = 0
+
+    @property
+    def total(self) -> int:
+        """Mails whose outcome is stored."""
+        return self.completed + self.retried + self.rejected + self.bounced + self.given_back
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """A mail is in a handler."""
+        yield
+
+    def settled(self, outcome: str, _seconds: float) -> None:
+        """An outcome is stored, of the name of a field above."""
+        setattr(self, outcome, getattr(self, outcome) + 1)
+
+    def handler_failed(self) -> None:
+        """A handler ended in an exception."""
+        self.failures += 1
+
+    def store_failed(self) -> None:
+        """A store did not take an outcome; it is told again."""
+
+
+async def consume(
+    worker: QueueWorker,
+    handler: Callable[..., Any],
+    *,
+    prefetch: int = 16,
+    concurrency: int = 8,
+    most: int | None = None,
+    idle: timedelta | None = None,
+    stop: asyncio.Event | None = None,
+    give_up_after: timedelta | None = None,
+) -> Consumed:
+    """Calls `handler(mail, content)` for each mail, at most `concurrency` at once, and settles each by what it says (`Outcome`; None is `Complete()`).
+
+    Async handlers run on this loop, plain functions in threads. An exception is a retry with a growing pause, from 30 s; a `DeadLetter` a reject.
+    Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails; what runs in handlers then comes to its end. Else it never ends.
+    Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or StoreUnavailable after `give_up_after` without a store.
+    """
+    if most is not None and most < 1:
+        raise BadInput(f"most={most} is not allowed; a whole number from 1 is, or None for no end")
+    consumed = Consumed()
+    handling = Handling(loaded(handler), concurrency, consumed)
+    deliveries = worker.deliveries(prefetch if most is None else min(prefetch, most), give_up_after=give_up_after)
+    handed: set[Delivery] = set()
+    begun = 0
+    stopping = asyncio.create_task(stopped(stop, deliveries)) if stop is not None else None
+    longest: float | None = 0.0
+    try:
+        while begun != most and (delivery := await following(deliveries, idle, lambda: handling.in_flight > 0)):
+            begun += 1
+            handed.add(delivery)
+            if len(handed) > _LET_GO + concurrency:
+                handed = {each for each in handed if not each.settled.is_set()}
+            await handling.start(delivery)
+        longest = None
+    finally:
+        if stopping is not None:
+            stopping.cancel()
+        await deliveries.aclose()
+        await handling.drain(longest)
+        await _let_go(deliveries, handed)
+    return consumed
+
+
+async def following(deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]) -> Delivery | None:
+    """The next delivery; None when there are no more, or when nothing came for `idle` while the caller was not `busy`."""
+    if idle is None:
+        return await anext(deliveries, None)
+    longest = idle.total_seconds()
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(_LEAST_WAIT, longest - deliveries.idle_seconds)):
+                return await anext(deliveries, None)
+        if not busy() and deliveries.idle_seconds >= longest:
+            return None
+
+
+async def _let_go(deliveries: Deliveries, handed: set[Delivery]) -> None:
+    """The end of deliveries of which only `handed` may still be in hand: those go back, and then the connection is closed."""
+    for delivery in handed:
+        if not delivery.settled.is_set():
+            with suppress(MailsliceError):  # the broker takes it back with the connection
+                await delivery.retry()
+    await deliveries.disconnect()
+
+
+async def stopped(stop: asyncio.Event, deliveries: Deliveries) -> None:
+    """Closes the deliveries when `stop` is set: whoever waits for the next one then learns that there is none."""
+    await stop.wait()
+    await deliveries.aclose()

@@ -1,0 +1,103 @@
+"""An event loop on a thread of its own, for callers that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from mailslice.model.errors import BadInput
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads. `name` is the thread's, and is named in errors."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pid = os.getpid()
+        self._begun = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """The loop turns from now on."""
+        self._thread.start()
+        self._begun.wait()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begins `work` on the loop. Raises BadInput where nothing can run it, or where waiting for it would be for ever."""
+        return asyncio.run_coroutine_threadsafe(self._watched(work), self._usable(work))
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives, or raises. When the waiting is interrupted (Ctrl-C) the work is cancelled, and `stop` waits for its end."""
+        told = self.submit(work)
+        try:
+            return told.result()
+        except BaseException:
+            told.cancel()
+            raise
+
+    def end(self, last: Coroutine[Any, Any, object]) -> None:
+        """Runs `last` when everything else has ended, work that was cancelled too. In a fork there is nothing to end."""
+        if self._pid == os.getpid():
+            self.call(self._after_all(last))
+        else:
+            last.close()
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Calls it on the loop; from any thread, and from signal handlers. Nothing happens once the loop has ended."""
+        if self._loop is not None and not self._loop.is_closed() and self._pid == os.getpid():
+            self._loop.call_soon_threadsafe(callback)
+
+    def stop(self) -> None:
+        """Waits for what is under way and ends the thread."""
+        if self._pid == os.getpid():
+            if self._end is not None:
+                self.soon(self._end.set)
+            self._thread.join()
+
+    def _usable(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        wrong = None
+        if self._pid != os.getpid():
+            wrong = f"was opened by process {self._pid} and cannot be used by its fork {os.getpid()}: open it after the fork"
+        elif threading.current_thread() is self._thread:
+            wrong = "was called from its own event loop, as by an async handler: that would wait for itself for ever; use open_worker there"
+        elif self._loop is None or self._end is None or self._end.is_set():
+            wrong = "is closed"
+        if wrong is not None or self._loop is None:
+            work.close()
+            raise BadInput(f"{self._name} {wrong}")
+        return self._loop
+
+    async def _after_all(self, last: Coroutine[Any, Any, object]) -> None:
+        while others := self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        await last
+
+    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await work
+
+    def _run(self) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._until_ended())
+
+    async def _until_ended(self) -> None:
+        self._end = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._begun.set()
+        await self._end.wait()
+        while self._tasks:
+            await asyncio.wait(self._tasks)

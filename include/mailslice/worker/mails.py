@@ -1,0 +1,43 @@
+"""Envelopes for mails that are new: what `mail enqueue`, scripts and services have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from uuid import uuid4
+
+from mailslice.codec.addresses import checked_address, checked_sender
+from mailslice.codec.mime import envelope
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import Mail
+
+
+def new_mail(
+    sender: str | None, recipients: Iterable[str], *, name: str | None = None, state: str = "root", attributes: Mapping[str, bytes] | None = None
+) -> Mail:
+    """An envelope with a name like James' when none is given, last updated now. `sender` None, `<>` or empty: the null sender, as of a report.
+
+    `state` is James' processor; `attributes` a name -> the JSON of James' attribute. Raises BadInput for what is no address, or without recipients.
+    """
+    if isinstance(recipients, str):
+        raise BadInput(f"recipients: {recipients!r} is one text; a list of addresses is wanted")
+    given = tuple(checked_address(recipient, "recipient") for recipient in recipients)
+    if not given:
+        raise BadInput("a mail needs at least one recipient")
+    milliseconds = time.time_ns() // 1_000_000
+    return Mail(
+        name=name or f"Mail{milliseconds}-{uuid4()}",
+        sender=None if sender is None else checked_sender(sender),
+        recipients=given,
+        state=state,
+        last_updated_ns=milliseconds * 1_000_000,
+        attributes=dict(attributes or {}),
+    )
+
+
+def mail_of(content: bytes, *, name: str | None = None) -> Mail:
+    """An envelope by the headers of `content`: sender of Return-Path, Sender or From, recipients of To, Cc and Bcc. Raises BadInput when those name nobody."""
+    found = envelope(content)
+    if not found.recipients:
+        raise BadInput("the headers name no recipient; give them by new_mail")
+    return new_mail(found.sender, found.recipients, name=name)

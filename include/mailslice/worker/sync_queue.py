@@ -1,0 +1,247 @@
+"""A queue for code without an event loop: the same worker on a loop of its own, on one thread, behind plain calls. For any number of threads at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import BadInput, MailsliceError, TryAgain
+from mailslice.model.mail import Mail, QueuedMail, QueueName
+from mailslice.model.names import queue_name
+from mailslice.model.settings import Settings, load_settings
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.worker.consuming import Consumed, consume, following, stopped
+from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.loop_thread import LoopThread
+from mailslice.worker.queue_worker import QueueWorker, open_worker
+
+_BYTES_IN_FLIGHT = 64 * 1024 * 1024
+"""Content that `enqueue_many` holds, but for one mail that is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """What became of one mail of `enqueue_many`: its queue entry, or the error that kept it out."""
+
+    mail: Mail
+    item: QueuedMail | None
+    error: MailsliceError | OSError | None = None
+
+
+class SyncDelivery:
+    """A mail with its content, to be settled once. The same as `Delivery`, in calls that wait; each may raise StoreUnavailable: call it again then."""
+
+    def __init__(self, loop: LoopThread, delivery: Delivery) -> None:
+        self._loop = loop
+        self._delivery = delivery
+
+    @property
+    def item(self) -> QueuedMail:
+        """The mail, its enqueue id, its blob ids."""
+        return self._delivery.item
+
+    @property
+    def mail(self) -> Mail:
+        """The envelope."""
+        return self._delivery.item.mail
+
+    @property
+    def content(self) -> bytes:
+        """Header and body, byte for byte as they were enqueued."""
+        return self._delivery.content
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker has handed it out before; after a restart of the broker it may say so of any mail."""
+        return self._delivery.redelivered
+
+    def complete(self) -> None:
+        """The mail is done: it will not be handed out again, and its content goes."""
+        self._loop.call(self._delivery.complete())
+
+    def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None:
+        """Hand it out again, at once or `after` a delay, to the `recipients` that remain (None: all of them)."""
+        self._loop.call(self._delivery.retry(recipients, after))
+
+    def reject(self, reason: str) -> None:
+        """To the dead letter queue. The reason goes to the log: no address in it."""
+        self._loop.call(self._delivery.reject(reason))
+
+
+class SyncQueue:
+    """One queue, open for work until the `with` of `open_queue` ends."""
+
+    def __init__(self, loop: LoopThread, worker: QueueWorker) -> None:
+        self._loop = loop
+        self._worker = worker
+        self._stop = asyncio.Event()
+
+    @property
+    def name(self) -> QueueName:
+        """The queue's name."""
+        return self._worker.queue
+
+    @cached_property
+    def view(self) -> MailQueue:
+        """The queue as an administrator sees it: `size`, `browse`, `find`, `content`; `delete` and `clear`, too."""
+        return view_of(self._worker)
+
+    def enqueue(self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None) -> QueuedMail:
+        """Returns when the mail is durable, to be delivered now or after `delay`; `content` is the whole mail, or a file of it.
+
+        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued, or will be dropped at its delivery.
+        """
+        return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
+
+    def enqueue_many(self, mails: Iterable[tuple[Mail, bytes | Path]], *, in_flight: int = 64, delay: timedelta | None = None) -> Iterator[Enqueued]:
+        """Enqueues the mails as they are drawn from `mails`, `in_flight` at once, and gives each as soon as it is durable or refused, in any order.
+
+        An iterator: nothing happens beyond what is asked of it. At most `in_flight` mails, or 64 MiB of them, are held. A mail that cannot be enqueued
+        is given with its error. When a store is away nothing more is drawn; what was under way is given, and then StoreUnavailable raised.
+        """
+        if in_flight < 1:
+            raise BadInput(f"in_flight={in_flight} is not allowed; a whole number from 1 is")
+        return self._enqueuing(iter(mails), in_flight, delay)
+
+    def consume(
+        self,
+        handler: Callable[..., Any],
+        *,
+        prefetch: int = 16,
+        concurrency: int = 8,
+        most: int | None = None,
+        idle: timedelta | None = None,
+        give_up_after: timedelta | None = None,
+    ) -> Consumed:
+        """Calls `handler(mail, content)` for each mail and settles it by what that says; see `worker.consume`.
+
+        Ends after `most` mails, when the queue gave nothing for `idle`, or by `stop`; on Ctrl-C what is not settled goes back.
+        """
+        work = consume(self._worker, handler, prefetch=prefetch, concurrency=concurrency, most=most, idle=idle, stop=self._stop, give_up_after=give_up_after)
+        return self._loop.call(work)
+
+    def deliveries(self, *, prefetch: int = 16, idle: timedelta | None = None, give_up_after: timedelta | None = None) -> Iterator[SyncDelivery]:
+        """The mails one by one, `prefetch` of them fetched ahead; settle each. Ends when the queue gave nothing for `idle`, or by `stop`.
+
+        What was not handed out goes back when the loop over it is left, what was not settled at the latest when the queue is closed.
+        """
+        taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))
+        try:
+            while (delivery := self._loop.call(taking.next(idle))) is not None:
+                yield SyncDelivery(self._loop, delivery)
+        finally:
+            with suppress(BadInput):  # the queue was closed before the loop was left
+                self._loop.call(taking.close())
+
+    def flush(self) -> int:
+        """Delivers every delayed mail now; how many there were."""
+        return self._loop.call(self._worker.flush())
+
+    def stop(self) -> None:
+        """Ends `consume` and `deliveries`, those that run and those to come. From any thread, and from signal handlers; does not wait."""
+        self._loop.soon(self._stop.set)
+
+    def _enqueuing(self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None) -> Iterator[Enqueued]:
+        ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]] = SimpleQueue()
+        flying = held = 0
+        away: TryAgain | None = None
+        more = True
+        try:
+            while more or flying:
+                if more and ended.empty() and (not flying or (flying < in_flight and held < _BYTES_IN_FLIGHT)):
+                    drawn = next(mails, None)
+                    if drawn is None:
+                        more = False
+                        continue
+                    held += self._begin(drawn, delay, ended)
+                    flying += 1
+                    continue
+                mail, size, done = ended.get()
+                flying, held = flying - 1, held - size
+                result = _result(mail, done)
+                if isinstance(result.error, TryAgain):
+                    away, more = away or result.error, False
+                yield result
+        finally:
+            for _ in range(flying):
+                ended.get()
+        if away is not None:
+            raise away
+
+    def _begin(self, drawn: tuple[Mail, bytes | Path], delay: timedelta | None, ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]]) -> int:
+        """The bytes that are held until it has ended; a file's are not, before they are read in their turn."""
+        mail, content = drawn
+        size = 0 if isinstance(content, Path) else len(content)
+        self._loop.submit(self._worker.enqueue(mail, content, delay=delay)).add_done_callback(lambda done: ended.put((mail, size, done)))
+        return size
+
+
+@contextmanager
+def open_queue(queue: str, settings: Settings | None = None, *, clock: Clock = system_clock) -> Iterator[SyncQueue]:
+    """Opens the stores for one queue, with an event loop on a thread of its own, and closes them. Settings are read from MAILSLICE_* when not given.
+
+    Raises UnknownQueue, ConfigurationDiffers, BadSetting, and StoreUnavailable naming the address, each within 15 s. Open it once and share it between
+    threads; in a process that was forked open it anew.
+    """
+    settings = settings or load_settings()
+    loop = LoopThread(f"queue {queue!r}")
+    loop.start()
+    try:
+        stack = AsyncExitStack()
+        worker = loop.call(stack.enter_async_context(open_worker(settings, queue_name(queue), clock=clock)))
+        opened = SyncQueue(loop, worker)
+        try:
+            yield opened
+        finally:
+            opened.stop()
+            loop.end(stack.aclose())
+    finally:
+        loop.stop()
+
+
+def view_of(worker: QueueWorker) -> MailQueue:
+    """The queue of an open worker as an administrator sees it. Its calls wait for Cassandra: on an event loop use `asyncio.to_thread`."""
+    return MailQueue(worker.wiring.stores, worker.queue, worker.wiring.clock)
+
+
+class _Taking:
+    """Deliveries for the iterator of another thread, on the loop."""
+
+    def __init__(self, deliveries: Deliveries, stop: asyncio.Event) -> None:
+        self._deliveries = deliveries
+        self._stopping = asyncio.create_task(stopped(stop, deliveries))
+        self._handed: set[Delivery] = set()
+
+    async def next(self, idle: timedelta | None) -> Delivery | None:
+        delivery = await following(self._deliveries, idle, lambda: False)
+        if delivery is not None:
+            self._handed = {each for each in self._handed if not each.settled.is_set()} | {delivery}
+        return delivery
+
+    async def close(self) -> None:
+        """The connection stays while anything is in hand, so that it can still be settled."""
+        self._stopping.cancel()
+        await self._deliveries.aclose()
+        if all(each.settled.is_set() for each in self._handed):
+            await self._deliveries.disconnect()
+
+
+async def _taking(worker: QueueWorker, prefetch: int, give_up_after: timedelta | None, stop: asyncio.Event) -> _Taking:
+    return _Taking(worker.deliveries(prefetch, give_up_after=give_up_after), stop)
+
+
+def _result(mail: Mail, done: Future[QueuedMail]) -> Enqueued:
+    try:
+        return Enqueued(mail, done.result())
+    except (MailsliceError, OSError) as error:
+        return Enqueued(mail, None, error)
