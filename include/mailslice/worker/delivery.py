@@ -18,7 +18,7 @@ from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import row_of
 from mailslice.worker.delays import Delays, own_headers, place_in
-from mailslice.worker.failing import tell
+from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.marks import Marks
 from mailslice.worker.noting import note_dead_letter
@@ -46,7 +46,7 @@ class Delivery:
         self._message_recipients = item.mail.recipients
         self._marks: Marks | None = None
         if wiring.stages is not None and record is not None:
-            self._marks = Marks(wiring.stages, record, self._staged)
+            self._marks = Marks(wiring.stages, record, self._staged, self._late)
             item = _narrowed(item, record.remaining)
         self._item = item
         self._content = content
@@ -220,6 +220,9 @@ class Delivery:
             await self._done()
             return None
         return again if set(again) != set(left) else left
+
+    async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
+        await sent_after_all(self._wiring, self._item, record, recipients)
 
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value

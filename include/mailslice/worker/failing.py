@@ -1,27 +1,34 @@
 """Recipients of whom nobody can say whether they have the mail: told, and only then written down as failed. They are never tried again.
 
-A crash before the record is written tells again, at the next delivery; a crash after it has told. So nobody fails in silence.
+A crash before the record is written tells again, at the next delivery; a crash after it has told. So nobody fails in silence. The mail, with these
+recipients alone, is in quarantine before that: a person may look, ask the recipient, release or discard it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from mailslice.codec.reports import Failure
 from mailslice.model.mail import QueuedMail
-from mailslice.model.stages import Decision, MailStage
+from mailslice.model.stages import Decision, MailStage, Stage
+from mailslice.queue.quarantine import Decided, Holder, Quarantine
+from mailslice.stores.cassandra.own import DecisionRow
+from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 
-WHY = "whoever was sending the mail ended before the answer was written down"
+WHY = "who was sending it ended before the answer was written down"
+_SENT_AFTER_ALL = "its sender was slow, not dead: the mail had gone out, and these recipients were sent to"
 _IN_DOUBT = "it is not known whether the mail arrived: the system that was sending it stopped before it could write down the answer, and it is not sent twice"
 
 
 async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequence[str], content: bytes | None = None) -> None:
-    """The operator (log, figures, decision, quarantine) and, where that is set, the sender. Raises StoreUnavailable: then nobody may be written down as failed.
+    """The operator (quarantine, decision, log, figures) and, where that is set, the sender. Raises StoreUnavailable: then nobody may be written down as failed.
 
     `record` is what says that they were being sent to. Told once by a worker, however often it is asked.
     """
@@ -29,10 +36,11 @@ async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequ
     if not failed or key in wiring.told:
         return
     doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
+    await asyncio.to_thread(_set_aside, wiring, doubtful, record)
     if wiring.reporter is not None:
         await wiring.reporter.report(doubtful, [Failure(recipient, "4.4.2", _IN_DOUBT) for recipient in failed], content)
     log.error(
-        "mail %s: %d recipients failed in attempt %d: %s, who was %s",
+        "mail %s: %d recipients failed in attempt %d: %s: %s",
         item.enqueue_id,
         len(failed),
         record.attempt,
@@ -49,4 +57,53 @@ async def fail(wiring: Wiring, item: QueuedMail, decision: Decision) -> bool:
     if wiring.stages is None:
         return False
     await tell(wiring, item, decision.record, decision.failed)
-    return await wiring.stages.advance(decision.record, decision.after)
+    if await wiring.stages.advance(decision.record, decision.after):
+        return True
+    there = await wiring.stages.read(item.enqueue_id)
+    if there is not None and any(there.recipients.get(recipient) is Stage.SENT for recipient in decision.failed):
+        await sent_after_all(wiring, item, decision.record, decision.failed)
+    return False
+
+
+async def sent_after_all(wiring: Wiring, item: QueuedMail, record: MailStage, recipients: Sequence[str]) -> None:
+    """Recipients that were told as failed have the mail: the quarantine and the decisions say so, lest somebody releases it to them."""
+    log.warning(
+        "mail %s: %d recipients that were failed were sent to after all",
+        item.enqueue_id,
+        len(recipients),
+        extra={"action": "sent_after_failed", "enqueue_id": str(item.enqueue_id), "recipients": len(recipients), "queue": wiring.queue},
+    )
+    await asyncio.to_thread(_correct, wiring, item, record)
+
+
+def _set_aside(wiring: Wiring, item: QueuedMail, record: MailStage) -> None:
+    now = wiring.clock()
+    since = record.updated or now
+    holder = Holder(record.owner, Stage.SENDING.value, since, max(timedelta(0), now - since), record.attempt)
+    Quarantine(wiring.stores, wiring.queue, wiring.clock).keep(item, holder, Decided("failed", WHY, wiring.worker), State.KEPT)
+    _decide(wiring, item, record, "failed", WHY)
+
+
+def _correct(wiring: Wiring, item: QueuedMail, record: MailStage) -> None:
+    there = wiring.stores.own.quarantine.read(wiring.queue, item.enqueue_id, record.attempt)
+    if there is not None:
+        Quarantine(wiring.stores, wiring.queue, wiring.clock).finished(there, wiring.clock())
+    _decide(wiring, item, record, "sent", _SENT_AFTER_ALL)
+
+
+def _decide(wiring: Wiring, item: QueuedMail, record: MailStage, action: str, why: str) -> None:
+    now = wiring.clock()
+    row = DecisionRow(
+        enqueue_id=item.enqueue_id,
+        name=item.mail.name,
+        stage=Stage.SENDING.value,
+        worker=record.owner,
+        age=max(timedelta(0), now - (record.updated or now)),
+        verdict="in doubt",
+        action=action,
+        why=why,
+        decided=now,
+        who=wiring.worker,
+        attempt=record.attempt,
+    )
+    wiring.stores.own.decisions.save(wiring.queue, row, wiring.settings.duty.retention)

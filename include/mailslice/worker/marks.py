@@ -6,7 +6,8 @@ What is known here is always at least what the table says: a `sent` that could n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from mailslice.model.errors import BadInput, TakenOver, TryAgain
@@ -18,11 +19,17 @@ log = logging.getLogger(__name__)
 
 
 class Marks:
-    """One delivery's. `taken`: a write was refused, so the mail is another one's, and nothing more may be done to it here."""
+    """One delivery's. `taken`: a write was refused, so the mail is another one's, and nothing more may be done to it here.
 
-    def __init__(self, stages: Stages, record: MailStage, on_stage: Callable[[Stage], None] = lambda _stage: None) -> None:
+    `on_stage` hears of each stage of the mail, `on_late` of recipients that were sent to after another one had failed them.
+    """
+
+    def __init__(
+        self, stages: Stages, record: MailStage, on_stage: Callable[[Stage], None], on_late: Callable[[MailStage, tuple[str, ...]], Awaitable[None]]
+    ) -> None:
         self._stages = stages
         self._on_stage = on_stage
+        self._on_late = on_late
         self._written = record
         self._known = record
         self._next: MailStage | None = None
@@ -56,20 +63,16 @@ class Marks:
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
         """These recipients (all that are being sent to, when none are named) have the mail. Does not raise: what cannot be written now is written later."""
         wanted = self._begun(recipients)
-        self._known = self._moved(wanted, Stage.SENT)
+        before, self._known = self._known, self._moved(wanted, Stage.SENT)
         self._on_stage(self._known.stage)
         try:
             await self._write(self._known)
         except TryAgain as error:
             log.warning("'sent' is not stored yet: %s", error, extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)})
         except TakenOver:
-            # The operator was told that they failed: they did not.
-            log.warning(
-                "%d recipients that another one has failed were sent to after all: mail %s",
-                len(wanted),
-                self._known.enqueue_id,
-                extra={"action": "sent_after_failed", "enqueue_id": str(self._known.enqueue_id)},
-            )
+            # The operator was told that they failed, and they did not.
+            with suppress(TryAgain):
+                await self._on_late(before, wanted)
 
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These recipients surely do not have the mail: a plain refusal. They are left to be tried again. The next mark writes it."""

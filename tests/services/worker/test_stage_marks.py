@@ -8,16 +8,19 @@ import email.policy
 import logging
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from mailslice.codec import message
 from mailslice.codec.reports import Failure
 from mailslice.model.errors import BadInput, BadSetting, TakenOver, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueuedMail
-from mailslice.model.stages import MailStage, Stage
+from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.queue.directory import create
+from mailslice.queue.quarantine import Decided, Holder, Quarantine
+from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker import Deliveries, Delivery, QueueWorker, open_worker
 from tests.services.worker.conftest import Place4Queue, at, mail
 
@@ -66,11 +69,24 @@ async def settled(spool: Place4Queue, deliveries: Deliveries, *items: QueuedMail
         while not ids <= spool.marks():
             with pytest.raises(TimeoutError):
                 await next_of(deliveries, 0.5)
-        while deliveries.idle_seconds < 0.5:
+        while deliveries.idle_seconds < 0.5:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.1)
 
 
-def reports(spool: Place4Queue) -> list[email.message.EmailMessage]:
+def set_aside(spool: Place4Queue) -> list[tuple[EnqueueId, int, tuple[str, ...], str]]:
+    """(enqueue id, attempt, recipients, whether it was finished after all) of each mail in quarantine."""
+    return [
+        (kept.enqueue_id, kept.attempt, message.decode(kept.message).mail.recipients, kept.finished is not None)
+        for kept in spool.stores.own.quarantine.list(spool.queue)
+    ]
+
+
+def decisions(spool: Place4Queue) -> list[tuple[EnqueueId, str]]:
+    now = datetime.now(UTC)
+    return [(row.enqueue_id, row.action) for row in spool.stores.own.decisions.list(spool.queue, now - timedelta(days=1), now + timedelta(days=1))]
+
+
+def reports(spool: Place4Queue) -> list[tuple[tuple[str, ...], email.message.EmailMessage]]:
     found = []
     for row in [row for place in spool.stores.tables.written.places(BOUNCES) for row in spool.stores.tables.written.rows(BOUNCES, place)]:
         content = spool.stores.blobs.get(row.item.header_blob_id) + spool.stores.blobs.get(row.item.body_blob_id)
@@ -169,8 +185,6 @@ async def test_a_retry_writes_the_next_attempt_first_and_carries_only_who_remain
 
 
 async def test_an_older_copy_serves_only_who_remains(spool: Any) -> None:
-    from mailslice.codec import message
-
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)
         put(spool, item.enqueue_id, (C,), a=SENT, b=FAILED)
@@ -208,6 +222,8 @@ async def test_who_was_being_sent_to_by_one_who_is_gone_has_failed_and_is_told_a
                 assert record(spool, item) == MailStage(item.enqueue_id, worker.wiring.worker, 2, 2, (C,), {A: SENT, B: FAILED})
                 await delivery.complete()
     assert failed == [1]
+    assert set_aside(spool) == [(item.enqueue_id, 1, (B,), False)]
+    assert decisions(spool) == [(item.enqueue_id, "failed")]
     assert f"mail {item.enqueue_id}: 1 recipients failed in attempt 1" in caplog.text
     assert "@" not in caplog.text
     assert new_reports(spool, before) == [B]
@@ -243,8 +259,6 @@ async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender
 
 async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
     """Two workers hold the same mail, as after a lost connection: the second one neither sends nor fails it while the first one lives."""
-    from mailslice.codec import message
-
     async with open_worker(spool.settings, spool.queue) as first, open_worker(spool.settings, spool.queue) as second:
         item = await enqueued(first, A)
         async with aclosing(first.deliveries(1)) as ours, aclosing(second.deliveries(1)) as theirs:
@@ -264,8 +278,6 @@ async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
 
 
 async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: Any) -> None:
-    from mailslice.codec import message
-
     async with open_worker(spool.settings, spool.queue) as first, open_worker(spool.settings, spool.queue) as second:
         item = await enqueued(first, A, B)
         async with aclosing(first.deliveries(1)) as ours, aclosing(second.deliveries(1)) as theirs:
@@ -312,9 +324,32 @@ async def test_a_handler_that_ends_in_doubt_fails_those_it_was_sending_to_and_th
     assert new_reports(spool, before) == [A, B, C]
 
 
-async def test_a_rejected_mail_names_only_who_remains_also_when_it_is_redriven(spool: Any) -> None:
-    from mailslice.codec import message
+async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handler_touches_nobody_else(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            stage = delivery.stage_for_coroutine()
+            await stage.sending([A])
+            read = spool.stores.own.mail_stages.read(spool.queue, item.enqueue_id)
+            decision = decide(read, item.enqueue_id, item.mail.recipients, by="run of a duty", now=worker.wiring.clock())
+            assert decision.failed == (A,)
+            holder = Holder(worker.wiring.worker, "sending", worker.wiring.clock(), timedelta(0))
+            Quarantine(spool.stores, spool.queue, worker.wiring.clock).keep(item, holder, Decided("failed", "hangs", "duty"), State.KEPT)
+            assert spool.stores.own.mail_stages.advance(spool.queue, decision.record, decision.after)
+            await stage.sent()
+            with pytest.raises(TakenOver):
+                await stage.sending()
+            await delivery.complete()
+            assert spool.marks() == set()
+            again = await next_of(deliveries)
+            assert (again.item.mail.recipients, again.attempt) == ((B, C), 2)
+            await again.complete()
+    assert [(attempt, finished) for _, attempt, _, finished in set_aside(spool)] == [(1, True)]
+    assert decisions(spool) == [(item.enqueue_id, "sent")]
 
+
+async def test_a_rejected_mail_names_only_who_remains_also_when_it_is_redriven(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)
         async with aclosing(worker.deliveries(3)) as deliveries:

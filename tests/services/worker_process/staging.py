@@ -1,0 +1,131 @@
+"""A relaying worker that kills (-9) or stops itself at a named point: `staging.py MODE POINT QUEUE PORT`, MODE kill, stop or none, POINT such as `dot#2`.
+
+A point is a step of a mail's way, `#n` the n-th time it is passed: `read` (its stage), `loaded`, `sending` and `began` (before and after that mark is
+written), `dot` and `unanswered` (before and after the last byte of DATA), `answered` and `sent` (before and after that mark), `again` and `next` (before
+and after a retry's record), `publish`, `published`, `mark`, `marked`, `ack`, `acked`.
+Prints each point, and `settled` after each outcome. Ends by SIGTERM. `relaying` is what the tests run themselves, without points.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import smtplib
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings, load_settings
+from mailslice.model.stages import MailStage, Stage
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.stores.rabbitmq.publisher import Publisher
+from mailslice.worker import handling, open_worker
+from mailslice.worker.handler_spec import load_handler
+from mailslice.worker.loading import Loader
+from mailslice.worker.metrics import ConsumerMetrics
+from mailslice.worker.stages import Stages
+from mailslice.worker.wiring import Wiring
+
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def say(word: str) -> None:
+    print(word, flush=True)
+
+
+def points(mode: str, wanted: str) -> None:
+    """Puts the points into the code."""
+    passed: Counter[str] = Counter()
+
+    def at(name: str) -> None:
+        passed[name] += 1
+        say(f"{name}#{passed[name]}")
+        if f"{name}#{passed[name]}" == wanted and mode in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[mode])
+
+    def around(owner: Any, method: str, before: Callable[..., str | None], after: Callable[..., str | None]) -> None:
+        original = getattr(owner, method)
+
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            if name := before(*args):
+                at(name)
+            result = await original(*args, **kwargs)
+            if name := after(*args):
+                at(name)
+            return result
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if name := before(*args):
+                at(name)
+            result = original(*args, **kwargs)
+            if name := after(*args):
+                at(name)
+            return result
+
+        setattr(owner, method, awaited if asyncio.iscoroutinefunction(original) else called)
+
+    def moved(names: tuple[str, str, str]) -> Callable[..., str]:
+        def name(_stages: Stages, before: MailStage, after: MailStage) -> str:
+            if after.attempt > before.attempt:
+                return names[2]
+            return names[0] if Stage.SENDING in after.recipients.values() else names[1]
+
+        return name
+
+    def dot(name: str) -> Callable[..., str | None]:
+        return lambda _server, data: name if isinstance(data, bytes) and data.endswith(b"\r\n.\r\n") else None
+
+    around(Stages, "read", lambda *_: "read", lambda *_: None)
+    around(Loader, "load", lambda *_: None, lambda *_: "loaded")
+    around(Stages, "advance", moved(("sending", "answered", "again")), moved(("began", "sent", "next")))
+    around(smtplib.SMTP, "send", dot("dot"), dot("unanswered"))
+    around(Publisher, "publish", lambda *_: "publish", lambda *_: "published")
+    around(Wiring, "mark", lambda *_: "mark", lambda *_: "marked")
+    around(Message, "ack", lambda *_: "ack", lambda *_: "acked")
+
+
+async def relaying(settings: Settings, queue: QueueName, stop: asyncio.Event, on_idle: Callable[[float], None] = lambda _seconds: None) -> None:
+    """Relays what the queue gives until `stop`; tells `on_idle` for how long there was nothing. A retry does not wait."""
+    handling.FIRST_BACK_OFF = timedelta(0)
+    async with open_worker(settings, queue) as worker:
+        running = handling.Handling(load_handler("relay", settings), 2, ConsumerMetrics(queue, CollectorRegistry()))
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            while not stop.is_set():
+                try:
+                    delivery = await asyncio.wait_for(anext(deliveries), 0.2)
+                except TimeoutError:
+                    on_idle(0.0 if running.in_flight else deliveries.idle_seconds)
+                    continue
+                await running.start(delivery)
+            await running.drain(5)
+
+
+def saying_settled() -> None:
+    original = handling.Handling._tell
+
+    async def told(*args: Any) -> None:
+        await original(*args)
+        say("settled")
+
+    handling.Handling._tell = told
+
+
+async def main() -> None:
+    mode, point, queue, port = sys.argv[1:]
+    points(mode, point)
+    saying_settled()
+    settings = load_settings()
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await relaying(settings.model_copy(update={"relay": settings.relay.model_copy(update={"port": int(port)})}), QueueName(queue), stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
