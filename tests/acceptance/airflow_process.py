@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,8 @@ class Airflow:
 
 
 @contextmanager
-def airflow_standalone(home: Path, settings: Mapping[str, str]) -> Iterator[Airflow]:
-    """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused, a Spark pool of one slot and no Spark connection yet."""
+def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[str] = ("queue_cleanup", "queue_size")) -> Iterator[Airflow]:
+    """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused (`dags` are parsed), a Spark pool of one slot and no Spark connection yet."""
     root, port = clone_root(), free_port()
     home.mkdir(parents=True)
     (home / "passwords.json").write_text('{"admin": "admin"}', encoding="utf-8")
@@ -169,7 +169,7 @@ def airflow_standalone(home: Path, settings: Mapping[str, str]) -> Iterator[Airf
     with group([str(BIN / "airflow"), "standalone"], environ, home / "standalone.log"):
         airflow = Airflow(port, environ)
         until("starting Airflow", 150, airflow.healthy)
-        for dag in ("queue_cleanup", "queue_size"):
+        for dag in dags:
             until(f"parsing {dag}", 90, lambda dag=dag: airflow.parsed(dag))
         airflow.api("POST", "pools", {"name": "spark", "slots": 1, "description": "", "include_deferred": False})
         yield airflow

@@ -15,7 +15,6 @@ from mailslice.duty.airflow.spark_step import SparkStep
 from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
 
-
 ASSET = Asset("told", uri="mailslice://told")
 
 

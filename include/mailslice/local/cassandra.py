@@ -111,7 +111,12 @@ def nodetool_setting(stack: StackSettings) -> dict[str, str]:
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(f'#!/bin/sh\nexec {shlex.join(nodetool_command(stack))} "$@"\n', encoding="utf-8")
     script.chmod(0o755)
-    return {"MAILSLICE_NODETOOL": re.sub(r"([^\w/.,+-])", r"\\\1", str(script))}
+    return {"MAILSLICE_NODETOOL": as_word(script)}
+
+
+def as_word(path: Path) -> str:
+    """The path as one word of a command, without quotes: those at the ends of a value are the settings file's own."""
+    return re.sub(r"([^\w/.,+-])", r"\\\1", str(path))
 
 
 def _arguments(stack: StackSettings, node: Node) -> list[str]:

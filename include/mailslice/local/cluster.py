@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from mailslice.local.cassandra import Node, cassandra_node, nodetool_command
+from mailslice.local.cassandra import Node, as_word, cassandra_node, nodetool_command
 from mailslice.local.problems import CannotStart
 from mailslice.local.settings import StackSettings
 
@@ -79,5 +79,5 @@ class Cluster:
         return {
             "MAILSLICE_CASSANDRA_CONTACT_POINTS": ",".join(node.address for node in self.nodes),
             "MAILSLICE_CASSANDRA_PORT": str(self._stack.ports.cassandra_port),
-            "MAILSLICE_NODETOOL": f"{self.nodetool()} {{host}}",
+            "MAILSLICE_NODETOOL": f"{as_word(self.nodetool())} {{host}}",
         }
