@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
+from uuid import uuid4
 
 from mailslice.codec.content import split
+from mailslice.model.mail import Mail
 
 _MOST_HEADER_BYTES = 64 * 1024
 _POLICY = email.policy.SMTPUTF8.clone(max_line_length=None)
@@ -27,6 +29,24 @@ class Failure:
     status: str
     reason: str
     diagnostic: str | None = None
+
+
+def in_doubt(recipient: str) -> Failure:
+    """Of a recipient whose sender stopped before the answer was written down."""
+    return Failure(
+        recipient,
+        "4.4.2",
+        "it is not known whether the mail arrived: the system that was sending it stopped before it could write down the answer, and it is not sent twice",
+    )
+
+
+def report_of(mail: Mail, failures: Iterable[Failure], content: bytes | None, *, reporter: str, now: datetime) -> tuple[Mail, bytes] | None:
+    """The report to the mail's sender, to be enqueued: envelope and content. None for the null sender: no report is ever answered by another."""
+    if not mail.sender:
+        return None
+    report_id = str(uuid4())
+    envelope = Mail(f"report-{report_id}", None, (mail.sender,))
+    return envelope, failure_report(content, failures, to=mail.sender, reporter=reporter, report_id=report_id, now=now)
 
 
 def failure_report(content: bytes | None, failures: Iterable[Failure], *, to: str, reporter: str, report_id: str, now: datetime) -> bytes:

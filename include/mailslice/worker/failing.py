@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from mailslice.codec.reports import Failure
+from mailslice.codec.reports import in_doubt
 from mailslice.model.mail import QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 WHY = "who was sending it ended before the answer was written down"
 _SENT_AFTER_ALL = "its sender was slow, not dead: the mail had gone out, and these recipients were sent to"
-_IN_DOUBT = "it is not known whether the mail arrived: the system that was sending it stopped before it could write down the answer, and it is not sent twice"
 
 
 async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequence[str], content: bytes | None = None) -> None:
@@ -38,7 +37,7 @@ async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequ
     doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
     await asyncio.to_thread(_set_aside, wiring, doubtful, record)
     if wiring.reporter is not None:
-        await wiring.reporter.report(doubtful, [Failure(recipient, "4.4.2", _IN_DOUBT) for recipient in failed], content)
+        await wiring.reporter.report(doubtful, [in_doubt(recipient) for recipient in failed], content)
     log.error(
         "mail %s: %d recipients failed in attempt %d: %s: %s",
         item.enqueue_id,

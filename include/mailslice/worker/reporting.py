@@ -7,11 +7,10 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-from mailslice.codec.reports import Failure, failure_report
+from mailslice.codec.reports import Failure, report_of
 from mailslice.model.errors import ContentMissing
-from mailslice.model.mail import Mail, QueuedMail, QueueName
+from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.worker.delays import Delays
 from mailslice.worker.enqueuer import Enqueuer
 
@@ -36,14 +35,11 @@ class Reporter:
 
         Whoever is killed between this and writing down that it was done reports again: a sender is told twice rather than never.
         """
-        sender = item.mail.sender
-        if not sender:
+        header = content if content is not None or not item.mail.sender else await self._header(item)
+        made = report_of(item.mail, failures, header, reporter=self._name, now=self._clock())
+        if made is None:
             return False
-        report_id = str(uuid4())
-        header = content if content is not None else await self._header(item)
-        report = failure_report(header, failures, to=sender, reporter=self._name, report_id=report_id, now=self._clock())
-        # The address of the report's own sender is null (RFC 3464 2): no report is ever answered by another.
-        enqueued = await self._enqueuer.enqueue(Mail(f"report-{report_id}", None, (sender,), last_updated_ns=None), report)
+        enqueued = await self._enqueuer.enqueue(*made)
         log.info(
             "the sender of %s is told of %d recipients by %s",
             item.enqueue_id,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mailslice.codec.reports import Failure, failure_report
+from mailslice.codec.reports import Failure, failure_report, in_doubt, report_of
+from mailslice.model.mail import Mail
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 CONTENT = b"From: alice@example.org\r\nSubject: hi\r\nX: \xe9\r\n\r\nsecret body\r\n"
@@ -86,3 +87,17 @@ def test_addresses_beyond_ascii_are_sent_as_they_are() -> None:
 def test_a_boundary_in_the_mail_does_not_end_a_part() -> None:
     parsed, _ = report(content=b"X: 1\r\n--===============1==\r\nY: 2\r\n\r\n")
     assert len(list(parsed.iter_parts())) == 3
+
+
+def test_a_report_goes_to_the_sender_from_nobody() -> None:
+    made = report_of(Mail("m", "alice@example.org", ("bob@example.net",)), [in_doubt("bob@example.net")], CONTENT, reporter="mx", now=NOW)
+    assert made is not None
+    envelope, content = made
+    assert (envelope.sender, envelope.recipients) == (None, ("alice@example.org",))
+    assert b"Final-Recipient: rfc822; bob@example.net\r\nAction: failed\r\nStatus: 4.4.2\r\n" in content
+    assert b"it is not known whether the mail arrived" in content
+
+
+@pytest.mark.parametrize("sender", [None, ""])
+def test_the_null_sender_gets_no_report(sender: str | None) -> None:
+    assert report_of(Mail("m", sender, ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW) is None
