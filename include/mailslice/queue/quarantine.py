@@ -170,6 +170,16 @@ class Quarantine:
                 return False
         return True
 
+    def sweep(self) -> int:
+        """Remove copies that no row knows, when they are old enough: a kill came between copy and row. How many objects."""
+        self._stores.own_blobs.ensure_bucket()
+        found = [blob for blob in self._stores.own_blobs.list(self._folder) if self._clock() - blob.modified > OVER]
+        if not found:
+            return 0
+        known = {key for mail in self.mails() for key in self._keys(mail.enqueue_id, mail.attempt)}
+        orphans = [blob.key for blob in found if blob.key not in known]
+        return len(orphans) - len(self._stores.own_blobs.delete_many(orphans)) if orphans else 0
+
     def _release(self, mail: QuarantinedMail, until: float) -> EnqueueId:
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
@@ -280,8 +290,12 @@ class Quarantine:
         self._crash("quarantine:emptied")
         self._table.remove(self._queue, mail)
 
+    @property
+    def _folder(self) -> str:
+        return f"quarantine/{quote(self._queue, safe='')}/"
+
     def _keys(self, enqueue_id: EnqueueId, attempt: int) -> tuple[BlobId, BlobId]:
-        folder = f"quarantine/{quote(self._queue, safe='')}/{enqueue_id}/{attempt}"
+        folder = f"{self._folder}{enqueue_id}/{attempt}"
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
 
     def _lease(self, mail: QuarantinedMail) -> float:

@@ -225,6 +225,19 @@ def test_a_closing_that_was_cut_off_is_finished_by_what_the_mark_says(place, mar
     assert len(place.own_keys()) == (2 if marked else 0)
 
 
+def test_a_copy_without_a_row_is_swept_when_it_is_old(place):
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="quarantine:copied").keep(place.item, HOLDER, CLOSED)
+    kept = Place(place.stores)
+    kept.queue = place.queue
+    kept.kept()
+    assert place.quarantine().sweep() == 0
+    later = place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
+    assert later.sweep() == 2
+    assert len(place.own_keys()) == 2
+    assert place.quarantine().content(next(place.quarantine().mails())) == HEADER + BODY
+
+
 def test_a_queue_name_of_odd_characters_is_no_path(stores):
     queue = create(stores, "a b%2F..\\é?")
     item = replace(row(queue).item, enqueue_id=EnqueueId(row(queue).enqueue_id))

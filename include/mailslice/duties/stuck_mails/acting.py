@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.plan_file import Plan, PlannedMail
 from mailslice.duties.stuck_mails.seen import Stuck
 from mailslice.duties.stuck_mails.verdicts import Action, item_of, stages_of
@@ -57,6 +58,13 @@ class Acting:
         if self.plan.mode is StuckMode.RECOVER and found.record.stage_marks:
             return self._recovered(item, holder, found.mail.place)
         return self._closed(item, holder)
+
+    def earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
+        """What an earlier try of this very run has closed: its decisions, finished."""
+        mine = [mail for mail in self.quarantine.mails() if mail.run == self.plan.run and mail.action == Action.CLOSED]
+        marked = self.context.stores.tables.deleted.marked(self.context.queue, [mail.enqueue_id for mail in mine])
+        done = [self.quarantine.settle(mail) if mail.state is State.CLOSING else mail for mail in mine if mail.enqueue_id in marked]
+        return {mail.enqueue_id: _kept(mail) for mail in done}
 
     def forget_notes(self, planned: Collection[EnqueueId]) -> None:
         """Notes of shadow mode about mails that are not stuck any more go."""
@@ -188,6 +196,13 @@ def _shown(item: QueuedMail, holder: Holder, action: Action, why: str) -> dict[s
         "action": action,
         "why": why,
     }
+
+
+def _kept(mail: QuarantinedMail) -> dict[str, Any]:
+    """As `_told`, of what an earlier try has kept."""
+    holder = Holder(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
+    item = codec.decode(mail.message)
+    return {**_shown(item, holder, Action.CLOSED, mail.why), "content": mail.content.value, "bytes": mail.size}
 
 
 def _whole(age: timedelta) -> timedelta:

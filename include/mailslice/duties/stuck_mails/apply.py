@@ -75,8 +75,12 @@ class _Work:
         seen = self._look()
         found = {each.mail.enqueue_id: each for each in stuck(seen, self.plan.timeout)}
         acting = Acting(context, self.plan, quarantine)
+        earlier = {} if shadow else acting.earlier_try()
         left = 0
         for number, mail in enumerate(self.plan.mails):
+            if mail.enqueue_id in earlier:
+                self.done.append(earlier[mail.enqueue_id])
+                continue
             if context.out_of_time():
                 left = len(self.plan.mails) - number
                 break

@@ -30,6 +30,8 @@ def finish(context: StepContext, quarantine: Quarantine, planned: Collection[Enq
             finished[_recover(context, quarantine, mail)] += 1
         elif mail.enqueue_id not in planned and quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER):
             finished[f"was {mail.state}"] += 1
+    if orphans := quarantine.sweep():
+        finished["content without a row"] = orphans
     return dict(finished)
 
 

@@ -1,0 +1,175 @@
+"""A queue whose workers are made of records: a thread speaks for each, as the worker's own task would. And the duty's steps, in this process."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.duty.request import RunRequest
+from mailslice.duty.road import run_all, run_step
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.settings import Settings
+from mailslice.model.slices import slice_start
+from mailslice.quality import gate
+from mailslice.queue import directory
+from mailslice.queue.quarantine import Quarantine
+from mailslice.stores import Stores, open_stores
+from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
+from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
+
+HEADER, BODY = b"Subject: x\r\n\r\n", b"body \xff"
+TIMEOUT = "1m"
+DAY = timedelta(days=1)
+
+
+class Speaker:
+    """A worker, as its record shows it: it speaks ten times a second until it is silenced."""
+
+    def __init__(self, place: Place4Stuck, *mails: InFlightMail, **changes: Any) -> None:
+        self.place = place
+        self.began = datetime.now(UTC)
+        self.record = replace(
+            WorkerRecord(f"host:{uuid.uuid4().hex[:6]}", "host", 1, self.began, timedelta(seconds=0.2), 0, mails, stage_marks=False), **changes
+        )
+        self.name = self.record.worker
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self.say()
+        self._thread = threading.Thread(target=self._speak, daemon=True)
+        self._thread.start()
+
+    def say(self, **changes: Any) -> None:
+        """One record more."""
+        with self._lock:
+            self.record = replace(self.record, beat=self.record.beat + 1, **changes)
+            with suppress(MailsliceError):
+                self.place.stores.own.worker_records.save(self.place.queue, self.record)
+
+    def fall_silent(self) -> None:
+        """As by kill -9 or SIGSTOP."""
+        self._end.set()
+        self._thread.join()
+
+    def _speak(self) -> None:
+        while not self._end.wait(0.1):
+            self.say()
+
+
+@dataclass
+class Place4Stuck:
+    """A queue, and what a test looks at."""
+
+    settings: Settings
+    stores: Stores
+    queue: QueueName
+    speakers: list[Speaker] = field(default_factory=list)
+
+    def mail(self, name: str = "m", recipients: tuple[str, ...] = ("c@d.example",)) -> QueuedMail:
+        """Blobs and row, as an enqueue leaves them."""
+        item = QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, "a@b.example", recipients), BlobId(str(uuid.uuid4())), BlobId(str(uuid.uuid4())))
+        self.stores.blobs.put(item.header_blob_id, HEADER)
+        self.stores.blobs.put(item.body_blob_id, BODY)
+        self.stores.tables.written.insert_many([ViewRow(self.queue, self.where, system_clock(), item)])
+        self.stores.tables.content_starts.insert_first(self.queue, self.where.slice_start)
+        self.stores.tables.browse_starts.insert_first(self.queue, self.where.slice_start)
+        return item
+
+    @property
+    def where(self) -> Place:
+        return Place(slice_start(system_clock() - DAY / 24, timedelta(hours=1)), 0)
+
+    def held(self, item: QueuedMail, seconds: float = 120.0, **changes: Any) -> InFlightMail:
+        """The mail in a handler, for so long."""
+        mail = InFlightMail(
+            item.enqueue_id, item.mail.name, timedelta(seconds=seconds), "loaded", 1, begun=True, place=self.where, message=message.encode(item)
+        )
+        return replace(mail, **changes)
+
+    def worker(self, *mails: InFlightMail, **changes: Any) -> Speaker:
+        self.speakers.append(Speaker(self, *mails, **changes))
+        return self.speakers[-1]
+
+    def request(self, **params: Any) -> RunRequest:
+        return RunRequest("stuck_mails", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params={"lock_timeout": TIMEOUT, **params})
+
+    def run(self, **params: Any) -> dict[str, Any]:
+        """A whole run; its report."""
+        return run_all(self.request(**params), self.settings)
+
+    def steps(self, request: RunRequest, *steps: str) -> dict[str, Any]:
+        summary: dict[str, Any] = {}
+        for step in steps:
+            summary = run_step(step, request, self.settings)
+        return summary
+
+    def is_marked(self, item: QueuedMail) -> bool:
+        return self.stores.tables.deleted.is_marked(self.queue, item.enqueue_id)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        return Quarantine(self.stores, self.queue, system_clock, sleep=lambda _: None)
+
+    def kept(self) -> list[QuarantinedMail]:
+        return list(self.quarantine.mails())
+
+    def decisions(self) -> list[DecisionRow]:
+        now = system_clock()
+        return list(self.stores.own.decisions.list(self.queue, now - DAY, now + DAY))
+
+
+@pytest.fixture(autouse=True)
+def _quick_gate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rules by plain Python: a second less a gate. `real_gate` is Great Expectations, without rendering."""
+    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    if "real_gate" not in request.fixturenames:
+        monkeypatch.setattr(gate, "judge", _judge)
+
+
+@pytest.fixture
+def real_gate() -> None:
+    """Great Expectations itself."""
+
+
+def _judge(name: str, frames: Any, _docs: Any) -> gate.GateResult:
+    findings = []
+    for frame in frames:
+        for each in frame.expectations if frame.rows else ():
+            values = [row[each.column] for row in frame.rows]
+            bad = [value for value in values if not _holds(each, value)] if each.kind != "ExpectColumnValuesToBeUnique" else values[len(set(values)) :]
+            findings.append(gate.Finding(frame.name, each.sentence, not bad, each.column, str(bad[:3]), len(frame.rows), len(bad)))
+    return gate.GateResult(name, tuple(findings), "not rendered")
+
+
+def _holds(each: gate.Expectation, value: Any) -> bool:
+    if each.kind == "ExpectColumnValuesToBeInSet":
+        return value in each.arguments["value_set"]
+    low, high = each.arguments["min_value"], each.arguments["max_value"]
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+@pytest.fixture(scope="module")
+def _opened(make_fresh: Any) -> Iterator[tuple[Settings, Stores]]:
+    settings = make_fresh().settings
+    with open_stores(settings) as stores:
+        directory.create(stores, "first")
+        stores.own_blobs.ensure_bucket()
+        yield settings, stores
+
+
+@pytest.fixture
+def place(_opened: tuple[Settings, Stores]) -> Iterator[Place4Stuck]:
+    settings, stores = _opened
+    made = Place4Stuck(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
+    yield made
+    for speaker in made.speakers:
+        speaker.fall_silent()

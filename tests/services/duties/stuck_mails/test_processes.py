@@ -1,0 +1,156 @@
+"""Whole worker processes that hang, are stopped (SIGSTOP) and killed (-9), and the duty beside them."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from mailslice.model.names import RabbitNames
+from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.services.duties.stuck_mails.test_kill import MAILSLICE, environ
+
+HANDLER = """
+import pathlib, time
+from mailslice.worker import Reject
+
+def handle(mail, content):
+    with open("begun", "a") as file:
+        file.write(mail.name + "\\n")
+    while mail.name != "quick" and not pathlib.Path("go").exists():
+        time.sleep(0.1)
+    if mail.name == "retries":
+        raise ValueError("later")
+    return Reject("no") if mail.name == "rejects" else None
+"""
+
+
+class Process:
+    """`mailslice worker run` on the queue, in a folder with the handler."""
+
+    def __init__(self, place, folder):
+        (folder / "handlers.py").write_text(HANDLER)
+        self.folder, self.place = folder, place
+        words = [MAILSLICE, "worker", "run", "--queue", place.queue, "--handler", "handlers:handle", "--drain", "1s"]
+        with (folder / "log").open("a") as log:
+            env = {**environ(place), "MAILSLICE_WORKER_RECORD_EVERY": "500ms"}
+            self.popen = subprocess.Popen(words, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
+
+    def signal(self, number):
+        os.killpg(self.popen.pid, number)
+
+    def begun(self):
+        file = self.folder / "begun"
+        return sorted(file.read_text().split()) if file.exists() else []
+
+    def recorded(self):
+        return {mail.name for record in self.place.stores.own.worker_records.list(self.place.queue) for mail in record.in_flight if record.is_alive}
+
+
+def until(what, seconds=60):
+    """At load 10 a process takes its time to start."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture
+def worker(place, tmp_path):
+    started = []
+
+    def start(folder=tmp_path):
+        started.append(Process(place, Path(folder)))
+        return started[-1]
+
+    yield start
+    for process in started:
+        for number in (signal.SIGCONT, signal.SIGKILL):
+            if process.popen.poll() is None:
+                process.signal(number)
+        process.popen.wait()
+
+
+def enqueue(place, folder, *names):
+    for name in names:
+        (folder / f"{name}.eml").write_bytes(b"Subject: x\r\n\r\n" + name.encode())
+        words = [
+            MAILSLICE,
+            "mail",
+            "enqueue",
+            place.queue,
+            str(folder / f"{name}.eml"),
+            "--name",
+            name,
+            "--sender",
+            "a@b.example",
+            "--recipient",
+            "c@d.example",
+        ]
+        subprocess.run(words, env=environ(place), check=True, capture_output=True, timeout=120)
+
+
+def depth(place, name):
+    with blocking_connection(place.settings.rabbitmq) as connection:
+        return connection.channel().queue_declare(name, passive=True).method.message_count
+
+
+def test_a_handler_that_hangs_and_comes_back_after_its_mail_was_closed(place, worker, tmp_path):
+    names = ["completes", "rejects", "retries"]
+    enqueue(place, tmp_path, "quick", *names)
+    process = worker()
+    until(lambda: process.begun() == sorted(["quick", *names]))
+    until(lambda: process.recorded() == set(names))
+    time.sleep(1.1)
+    report = place.run(lock_timeout="1s")
+    assert (report["inFlight"], report["closed"], report["workers"]["alive"]) == (3, 3, 1)
+    assert [mail.name for mail in sorted(place.kept(), key=lambda mail: mail.name)] == names
+    assert {mail.stage for mail in place.kept()} == {"loaded"}
+
+    (tmp_path / "go").touch()
+    until(lambda: not process.recorded())
+    process.signal(signal.SIGTERM)
+    process.popen.wait(60)
+    assert process.begun() == sorted(["quick", *names])
+    queues = RabbitNames(place.queue)
+    assert [depth(place, name) for name in (queues.work_queue, queues.dead_letter_queue)] == [0, 0]
+
+    report = place.run(lock_timeout="1s")
+    assert (report["inFlight"], report["closed"], report["discardedRecords"]) == (0, 0, 0)
+    finished = {mail.name: mail.finished is not None for mail in place.kept()}
+    assert finished == {"completes": True, "rejects": False, "retries": False}
+    assert place.quarantine.content(next(mail for mail in place.kept() if mail.name == "completes")).endswith(b"completes")
+
+
+def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(place, worker, tmp_path):
+    enqueue(place, tmp_path, "hangs")
+    process = worker()
+    until(lambda: process.recorded() == {"hangs"})
+    time.sleep(1.1)
+    process.signal(signal.SIGSTOP)
+    report = place.run(lock_timeout="1s")
+    assert (report["closed"], report["discardedRecords"], report["inFlight"]) == (0, 1, 0)
+
+    process.signal(signal.SIGCONT)
+    until(lambda: process.recorded() == {"hangs"})
+    process.signal(signal.SIGKILL)
+    process.popen.wait(60)
+    report = place.run(lock_timeout="1s")
+    assert (report["closed"], report["discardedRecords"], report["inFlight"]) == (0, 1, 0)
+    assert place.kept() == []
+
+    (tmp_path / "go").touch()
+    process = worker()
+    until(lambda: process.begun() == ["hangs", "hangs"])
+    until(lambda: not list(filter(lambda row: not place.stores.tables.deleted.is_marked(place.queue, row.enqueue_id), rows(place))))
+    assert place.run(lock_timeout="1s")["closed"] == 0
+    assert [mail for mail in place.kept() if mail.state is not State.KEPT] == []
+
+
+def rows(place):
+    written = place.stores.tables.written
+    return [row for at in written.places(place.queue) for row in written.rows(place.queue, at)]

@@ -1,0 +1,141 @@
+"""Who lives and what is stuck, by the workers' records: pure, with the interleavings of a scan beside workers that live, hang, die and stop."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from mailslice.duties.stuck_mails.seen import Seen, lock_timeout, look, stuck
+from mailslice.model.processing_times import ProcessingTimes
+from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+ID = UUID(int=7)
+
+
+def held(seconds=0.0, **changes):
+    return replace(InFlightMail(uuid4(), "m", seconds * SECOND, "loaded", 1, begun=True), **changes)
+
+
+def worker(name="w", *mails, beat=5, silent=0.0, every=3.0, **changes):
+    record = WorkerRecord(name, "h", 1, NOW, every * SECOND, beat, tuple(mails), heartbeat=NOW - silent * SECOND, read_at=NOW)
+    return replace(record, **changes)
+
+
+class Records:
+    """The table over time: `later` gives the records after so many seconds."""
+
+    def __init__(self, *looks):
+        self.looks = list(looks)
+        self.slept = 0.0
+
+    def read(self):
+        return self.looks[0] if len(self.looks) == 1 else self.looks.pop(0)
+
+    def sleep(self, seconds):
+        self.slept += seconds
+
+
+def seen(*looks, spoken=None):
+    records = Records(*looks)
+    found = look(records.read, spoken, records.sleep)
+    return found, records.slept
+
+
+def test_a_worker_that_speaks_again_is_alive():
+    first, second = worker("w", held(5)), worker("w", held(6), beat=6)
+    found, slept = seen([first], [first], [second])
+    assert (found.alive, found.dead, found.silent) == ((second,), (), ())
+    assert 0 < slept <= 3
+
+
+def test_a_worker_that_was_killed_a_moment_ago_is_waited_for_until_it_is_dead():
+    mail = held(500)
+    looks = [[worker("w", mail, silent=seconds)] for seconds in (1, 5, 10, 13.9, 14.5)]
+    found, _ = seen(*looks)
+    assert (found.alive, [record.worker for record in found.dead]) == ((), ["w"])
+    assert stuck(found, SECOND) == []
+
+
+def test_a_worker_that_is_long_silent_is_dead_at_once():
+    found, slept = seen([worker("w", held(500), silent=60)])
+    assert ([record.worker for record in found.dead], slept) == (["w"], 0)
+
+
+def test_a_worker_that_neither_speaks_nor_dies_is_silent_and_nothing_is_done():
+    """As when Cassandra refuses its records: the wait ends."""
+    found, slept = seen([worker("w", held(500), silent=1)])
+    assert ([record.worker for record in found.silent], found.alive, found.dead) == (["w"], (), ())
+    assert slept < 25
+
+
+def test_a_stopped_worker_that_goes_on_is_alive_again():
+    mail = held(500)
+    found, _ = seen([worker("w", mail, silent=13)], [worker("w", mail, beat=6)])
+    assert [record.worker for record in found.alive] == ["w"]
+
+
+def test_workers_that_hold_nothing_are_not_waited_for():
+    found, slept = seen([worker("idle"), worker("long gone", silent=9999)])
+    assert (found.alive, found.dead, slept) == ((), (), 0)
+
+
+def test_one_that_ended_while_it_was_looked_at_holds_nothing():
+    found, _ = seen([worker("w", held(5))], [worker("w", beat=6)])
+    assert (found.alive, found.dead, found.silent) == ((), (), ())
+
+
+def test_a_beat_of_an_earlier_look_is_proof_enough():
+    found, slept = seen([worker("w", held(5), beat=9)], spoken={"w": 8})
+    assert (len(found.alive), slept) == (1, 0)
+
+
+def test_only_what_a_handler_has_for_too_long_is_stuck():
+    hung = held(601)
+    mails = [hung, held(599), held(9999, begun=False, stage="received"), held(9999, returned=True)]
+    found = Seen((worker("w", *mails),), (), (), ())
+    assert [each.mail for each in stuck(found, 600 * SECOND)] == [hung]
+    assert len(found.in_flight) == 3
+
+
+def test_the_silence_since_the_record_counts():
+    mail = held(599)
+    assert stuck(Seen((worker("w", mail, silent=2),), (), (), ()), 600 * SECOND)
+
+
+def test_of_two_holders_the_newest_counts():
+    """The first one's connection was cut without its knowing; another has the mail, and is at it."""
+    old, new = held(9999, enqueue_id=ID), held(5, enqueue_id=ID)
+    found = Seen((worker("a", old), worker("b", new)), (), (), ())
+    assert stuck(found, MINUTE) == []
+    found = Seen((worker("a", old), worker("b", replace(new, held=90 * SECOND))), (), (), ())
+    assert [each.record.worker for each in stuck(found, MINUTE)] == ["b"]
+
+
+def test_a_mail_that_waits_elsewhere_again_is_not_stuck():
+    old, waits = held(9999, enqueue_id=ID), held(5, enqueue_id=ID, begun=False)
+    assert stuck(Seen((worker("a", old), worker("b", waits)), (), (), ()), MINUTE) == []
+
+
+def test_the_oldest_comes_first():
+    first, second, third = held(700), held(900), held(800)
+    found = stuck(Seen((worker("a", first, second), worker("b", third)), (), (), ()), 600 * SECOND)
+    assert [each.mail for each in found] == [second, third, first]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [([], 10 * MINUTE), ([0.01] * 100, 10 * MINUTE), ([120.0] * 100, 20 * MINUTE)])
+def test_the_lock_timeout_is_ten_times_the_p99_and_at_least_ten_minutes(seconds, expected):
+    times = ProcessingTimes()
+    for each in seconds:
+        times.add(each)
+    found = lock_timeout(times, factor=10, at_least=10 * MINUTE)
+    assert expected <= found <= expected * 1.2
+    assert found == expected or seconds
+
+
+def test_times_of_all_workers_are_one():
+    slow, quick = ProcessingTimes({10: 1}), ProcessingTimes({1: 99})
+    found = Seen((), (), (), (worker("a", times=slow), worker("b", times=quick), worker("c", times=None)))
+    assert (found.times.total, dict(found.times.counts)) == (100, {10: 1, 1: 99})
