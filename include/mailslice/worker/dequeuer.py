@@ -18,6 +18,7 @@ from enum import Enum, auto
 from mailslice.codec import message as codec
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.mail import QueuedMail
+from mailslice.model.names import HEADER_REDRIVE_COUNT
 from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
@@ -264,6 +265,8 @@ class Deliveries:
 
     async def _staged(self, slot: _Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the stage of the mail."""
+        if item.enqueue_id in self._wiring.in_hand:
+            return False  # what was read may be the doing of the delivery that is in hand here since
         record = decision.record
         match decision.verdict:
             case Verdict.WAIT:
@@ -299,15 +302,25 @@ class Deliveries:
         try:
             content, hold = await self._wiring.loader.load(item, on_wait=lambda: self._hold(slot))
         except ContentMissing as error:
+            if await self._wiring.is_marked(item.enqueue_id):
+                return False  # done meanwhile, by whoever had another copy: its blobs went with it
             await dead_letter(self._wiring, slot.message, f"content missing: {error}", str(item.enqueue_id))
             self._remove(slot)
             return True
+        if _may_be_double(slot.message) and await self._wiring.is_marked(item.enqueue_id):
+            hold.release()
+            return False  # another copy was done here while this one was loaded
         if item.enqueue_id in self._wiring.in_hand:
             hold.release()
             return False
         slot.ready = Delivery(self._wiring, self._delays, slot.message, item, content=content, hold=hold, record=record)
         slot.state = _State.READY
         return True
+
+
+def _may_be_double(message: Message) -> bool:
+    """Whether another copy may be under way beside it: after a lost connection, or a redrive that was cut short."""
+    return message.redelivered or HEADER_REDRIVE_COUNT in message.headers
 
 
 async def _ended(slots: deque[_Slot]) -> None:

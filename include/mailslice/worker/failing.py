@@ -55,6 +55,9 @@ async def fail(wiring: Wiring, item: QueuedMail, decision: Decision) -> bool:
     """Tells of the decision's failed recipients and writes the record after it; False when another one was faster. Raises StoreUnavailable."""
     if wiring.stages is None:
         return False
+    now = await wiring.stages.read(item.enqueue_id)
+    if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
+        return False  # it was read a while ago, and nobody is to be told of what has ended well since
     await tell(wiring, item, decision.record, decision.failed)
     if await wiring.stages.advance(decision.record, decision.after):
         return True

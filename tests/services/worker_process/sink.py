@@ -30,6 +30,8 @@ class Sink:
     got: list[tuple[str, tuple[str, ...], bytes, tuple[str, ...]]] = field(default_factory=list)
     port: int = 0
     drop_after_rcpt: bool = False
+    drop_at: str = ""
+    """`answer`: takes the mail and hangs up without a word."""
 
     async def handle_MAIL(self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
         if "MAIL" in self.refuse:
@@ -46,9 +48,11 @@ class Sink:
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:
+    async def handle_DATA(self, server: SMTP, _session: Session, envelope: Envelope) -> str:
         if "DATA" in self.refuse:
             return self.refuse["DATA"]
+        if self.drop_at == "answer":
+            server.transport.abort()
         self.got.append((envelope.mail_from or "", tuple(envelope.rcpt_tos), envelope.original_content or b"", tuple(envelope.mail_options)))
         return "250 OK"
 

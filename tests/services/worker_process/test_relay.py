@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import smtplib
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mailslice.model.errors import BadSetting, TakenOver
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import Settings
+from mailslice.worker.handler_stage import BlockingStage
 from mailslice.worker.handlers.relay import Relay
-from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
+from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 from tests.services.worker_process.sink import Sink, certificate, running
 
 A, B = "a@next.example", "b@next.example"
@@ -165,3 +170,114 @@ def test_no_address_is_logged_above_debug(sink: Sink, caplog: pytest.LogCaptureF
     text = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("mailslice"))
     assert f"next hop 127.0.0.1:{sink.port} failed" in text
     assert "@" not in text
+
+
+@dataclass
+class Marked(BlockingStage):
+    """Remembers its marks, and how many mails the server had at each."""
+
+    sink: Sink
+    age: timedelta | None = None
+    told: list[tuple[str, tuple[str, ...], int]] = field(default_factory=list)
+
+    def sending(self, recipients: Iterable[str] | None = None) -> None:
+        self.told.append(("sending", tuple(recipients or ()), len(self.sink.got)))
+
+    def sent(self, recipients: Iterable[str] | None = None) -> None:
+        self.told.append(("sent", tuple(recipients or ()), len(self.sink.got)))
+
+    def not_sent(self, recipients: Iterable[str] | None = None) -> None:
+        self.told.append(("not sent", tuple(recipients or ()), len(self.sink.got)))
+
+
+def marked(sink: Sink, *, age: timedelta | None = None, sender: str | None = "s@home.example", **given: Any) -> tuple[Outcome, Marked]:
+    stage = Marked(sink, age)
+    return relay(sink.port, **given)(Mail("m", sender, (A, B), per_recipient_headers=(RecipientHeader(B, "X", "y"),)), CONTENT, stage=stage), stage
+
+
+def test_each_transaction_is_marked_before_its_data_and_after_its_250(sink: Sink) -> None:
+    outcome, stage = marked(sink)
+    assert outcome == Complete()
+    assert stage.told == [("sending", (A,), 0), ("sent", (A,), 1), ("sending", (B,), 1), ("sent", (B,), 2)]
+
+
+def test_who_is_refused_at_rcpt_was_never_begun(sink: Sink) -> None:
+    sink.refuse[A] = "450 later"
+    assert marked(sink)[1].told == [("sending", (B,), 0), ("sent", (B,), 1)]
+
+
+def test_a_refusal_of_the_data_is_certain(sink: Sink) -> None:
+    sink.refuse["DATA"] = "452 full"
+    assert marked(sink)[1].told == [("sending", (A,), 0), ("not sent", (A,), 0), ("sending", (B,), 0), ("not sent", (B,), 0)]
+
+
+def test_only_a_mail_that_was_sent_whole_and_not_answered_is_in_doubt(sink: Sink) -> None:
+    sink.drop_at = "answer"
+    outcome, stage = marked(sink)
+    assert stage.told == [("sending", (A,), 0)]
+    assert (outcome, len(sink.got)) == (Retry(recipients=(A, B), back_off=True), 1)
+
+
+def test_a_server_that_hangs_up_at_data_has_nothing(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
+    original = smtplib.SMTP.docmd
+
+    def hangs_up(server: smtplib.SMTP, command: str, args: str = "") -> tuple[int, bytes]:
+        if command == "DATA":
+            raise smtplib.SMTPServerDisconnected("gone")
+        return original(server, command, args)
+
+    monkeypatch.setattr(smtplib.SMTP, "docmd", hangs_up)
+    assert marked(sink)[1].told == [("sending", (A,), 0), ("not sent", (A,), 0)]
+
+
+def test_a_refused_mark_sends_nothing_and_is_the_workers_business(sink: Sink) -> None:
+    class Refused(Marked):
+        def sending(self, recipients: Iterable[str] | None = None) -> None:
+            raise TakenOver("another one has it")
+
+    with pytest.raises(TakenOver):
+        relay(sink.port)(Mail("m", None, (A,)), CONTENT, stage=Refused(sink))
+    assert sink.got == []
+
+
+OLD = timedelta(days=5, seconds=1)
+
+
+def test_a_mail_that_is_too_old_is_given_up_but_not_before_it_was_tried(sink: Sink) -> None:
+    assert marked(sink, age=OLD)[0] == Complete()
+    sink.refuse.update({A: "450 4.2.0 later", B: "550 5.1.1 never"})
+    assert marked(sink, age=timedelta(days=5))[0] == Retry(recipients=(A, B), back_off=True)
+    expected = "given up after 5d (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: 450 for 1, 550 for 1"
+    assert marked(sink, age=OLD)[0] == Reject(expected)
+    assert marked(sink, age=timedelta(hours=2), max_age="1h")[0] == Reject(expected.replace("5d", "1h"))
+
+
+def test_who_was_served_is_not_given_up_with_the_rest(sink: Sink) -> None:
+    sink.refuse[B] = "450 later"
+    assert marked(sink, age=OLD)[0] == Retry(recipients=(B,))
+    assert relay(sink.port)(Mail("m", None, (B,)), CONTENT, stage=Marked(sink, OLD)) == Reject(
+        "given up after 5d (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: 450 for 1"
+    )
+
+
+def test_a_mail_of_unknown_age_is_tried_again(sink: Sink) -> None:
+    sink.refuse.update({A: "450 later", B: "450 later"})
+    assert marked(sink, age=None)[0] == Retry(recipients=(A, B), back_off=True)
+
+
+def test_what_is_given_up_is_bounced_where_that_is_set(sink: Sink) -> None:
+    sink.refuse.update({A: "550 5.1.1 no such user", B: "554 5.7.1 spam"})
+    settings = Settings.model_validate(
+        {"relay": {"host": "127.0.0.1", "port": sink.port, "timeout": "5s", "give_up": "bounce"}, "worker": {"bounce_queue": "out"}}
+    )
+    outcome = Relay(settings)(Mail("m", "s@home.example", (A, B)), CONTENT)
+    assert isinstance(outcome, Bounce)
+    assert [(failure.recipient, failure.status, failure.diagnostic) for failure in outcome.failures] == [
+        (A, "5.1.1", "550 5.1.1 no such user"),
+        (B, "5.7.1", "554 5.7.1 spam"),
+    ]
+
+
+def test_bouncing_without_a_queue_for_reports_is_refused_at_the_start() -> None:
+    with pytest.raises(BadSetting, match="MAILSLICE_WORKER_BOUNCE_QUEUE"):
+        relay(25, give_up="bounce")

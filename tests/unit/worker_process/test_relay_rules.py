@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailslice.codec.reports import Failure
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.worker.handlers.relay import Refusals, Transaction, outcome_of, transactions
-from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire
+from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire, with_end
 from mailslice.worker.outcome import Complete, Reject, Retry
 
 A, B, C = "a@x", "b@x", "c@x"
@@ -96,3 +97,29 @@ def test_header_lines_cannot_be_broken_out_of() -> None:
 @pytest.mark.parametrize(("address", "good"), [("a@b", True), ("a@b> SIZE=1", False), ("a@b\r\nDATA", False), ("dé@exämple", True), ("a\x00@b", False)])
 def test_an_address_cannot_end_its_command(address: str, *, good: bool) -> None:
     assert is_sendable(address) is good
+
+
+@pytest.mark.parametrize(
+    ("wire", "sent"),
+    [
+        (b"", b"\r\n.\r\n"),
+        (b"a\r\n", b"a\r\n.\r\n"),
+        (b"a", b"a\r\n.\r\n"),
+        (b".\r\n", b"..\r\n.\r\n"),
+        (b"a\r\n.b\r\n..\r\n", b"a\r\n..b\r\n...\r\n.\r\n"),
+        (b"a.\r\nb", b"a.\r\nb\r\n.\r\n"),
+    ],
+)
+def test_the_end_of_the_mail_is_one_dot_that_no_line_of_it_can_be(wire: bytes, sent: bytes) -> None:
+    assert with_end(wire) == sent
+
+
+def test_a_report_has_the_servers_words_and_its_status() -> None:
+    refused = Refusals()
+    refused.add((A,), 550, "5.1.1 no such user\nhere")
+    refused.add((B,), 554, "spam")
+    refused.add((C,), 451, "4.7.1 greylisted")
+    said = [(failure.recipient, failure.status, failure.diagnostic) for failure in map(refused.failure, (A, B, C))]
+    assert said == [(A, "5.1.1", "550 5.1.1 no such user here"), (B, "5.0.0", "554 spam"), (C, "4.4.7", "451 4.7.1 greylisted")]
+    refused.add((C,), 0)
+    assert refused.failure(C) == Failure(C, "4.4.7", "it could not be delivered for too long, and is given up", None)

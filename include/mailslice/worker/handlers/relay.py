@@ -23,7 +23,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.handler_stage import UNMARKED, BlockingStage
-from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire
+from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire, with_end
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 
 log = logging.getLogger(__name__)
@@ -175,15 +175,26 @@ def _send(server: smtplib.SMTP, sender: str | None, transaction: Transaction, co
         server.rset()
         return
     stage.sending(accepted)
-    try:
-        code, said = server.data(wire)
-    except smtplib.SMTPDataError as error:
-        code, said = error.smtp_code, error.smtp_error if isinstance(error.smtp_error, bytes) else error.smtp_error.encode()
+    code, words = _data(server, wire, accepted, stage)
     if code == 250:
         stage.sent(accepted)
     else:
         stage.not_sent(accepted)
-        refused.add(accepted, code, _text(said))
+        refused.add(accepted, code, words)
+
+
+def _data(server: smtplib.SMTP, wire: bytes, recipients: list[str], stage: BlockingStage) -> tuple[int, str]:
+    """The answer to the mail itself. Only a connection that breaks after the last byte leaves the recipients in doubt: without it no server takes a mail."""
+    try:
+        code, words = server.docmd("DATA")
+        if code == 354:
+            server.send(with_end(wire))
+    except (OSError, smtplib.SMTPException):
+        stage.not_sent(recipients)
+        raise
+    if code == 354:
+        code, words = server.getreply()
+    return code, _text(words)
 
 
 def _addressable(server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], refused: Refusals) -> tuple[str, ...]:

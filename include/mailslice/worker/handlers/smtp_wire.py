@@ -9,12 +9,19 @@ from email.header import Header
 from mailslice.model.mail import RecipientHeader
 
 _BARE = re.compile(rb"(?<!\r)\n|\r(?!\n)")
+_FIRST_DOT = re.compile(rb"(?m)^\.")
 _HEADER_NAME = re.compile(r"[!-9;-~]+")
 
 
 def on_the_wire(content: bytes) -> bytes:
     """Every line end as CRLF (RFC 5321 2.3.8: bare CR and LF must not be sent); all other bytes as they are."""
     return _BARE.sub(b"\r\n", content)
+
+
+def with_end(wire: bytes) -> bytes:
+    """What follows DATA: dots at the start of a line doubled (RFC 5321 4.5.2), and the end of the mail."""
+    doubled = _FIRST_DOT.sub(b"..", wire)
+    return doubled + (b".\r\n" if doubled.endswith(b"\r\n") else b"\r\n.\r\n")
 
 
 def header_block(headers: Iterable[RecipientHeader]) -> bytes:
