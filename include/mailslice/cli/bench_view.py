@@ -62,7 +62,7 @@ def _cleaned(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
     from mailslice.duty.road import run_all
 
     request = RunRequest("queue_cleanup", name, new_run(system_clock), None, who(), {"grace": GRACE, "reason": "mailslice bench"})
-    with _peak() as peak:
+    with peak_memory() as peak:
         report, seconds = _timed(lambda: run_all(request, settings))
     if report["applied"] != dead:
         raise RuntimeError(f"the cleanup of {dead} dead rows applied {report['applied']}: {report.get('message')}")
@@ -78,7 +78,7 @@ def _cleaned(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _peak() -> Iterator[list[int]]:
+def peak_memory() -> Iterator[list[int]]:
     """Most memory, in bytes, that this process and its children (Spark's JVM and its Python workers) held together; sampled."""
     import psutil
 
