@@ -10,7 +10,7 @@ import email.utils
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from email.message import EmailMessage
+from email.message import EmailMessage, Message
 from uuid import uuid4
 
 from mailslice.codec.content import split
@@ -77,7 +77,7 @@ def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
 def _status(failures: tuple[Failure, ...], reporter: str) -> EmailMessage:
     status = EmailMessage(_POLICY)
     status["Content-Type"] = "message/delivery-status"
-    blocks = [_block({"Reporting-MTA": f"dns; {_line(reporter)}"})]
+    blocks: list[Message[str, str] | str] = [_block({"Reporting-MTA": f"dns; {_line(reporter)}"})]
     for failure in failures:
         kind = "rfc822" if failure.recipient.isascii() else "utf-8"
         fields = {"Final-Recipient": f"{kind}; {_line(failure.recipient)}", "Action": "failed", "Status": failure.status}
