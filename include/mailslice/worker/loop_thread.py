@@ -33,7 +33,8 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begins `work` on the loop. Raises BadInput where nothing can run it, or where waiting for it would be for ever."""
-        return asyncio.run_coroutine_threadsafe(self._watched(work), self._usable(work))
+        loop = self._usable(work)
+        return asyncio.run_coroutine_threadsafe(self._watched(work), loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives, or raises. When the waiting is interrupted (Ctrl-C) the work is cancelled, and `stop` waits for its end."""

@@ -1,0 +1,74 @@
+"""What the repeats of a benchmark are made into."""
+
+from __future__ import annotations
+
+import os
+from statistics import median
+
+import pytest
+
+from mailslice.cli.arguments import counts, share
+from mailslice.cli.bench_hotpath import combined, spread
+from mailslice.model.errors import BadInput
+from mailslice.model.settings import Settings
+from mailslice.worker.bench import Measured, cpu_bound_rate, peak_mib, percentiles
+from mailslice.worker.store_cpu import StoreCpu, spent
+
+NONE = {"cassandra": None, "rabbitmq": None, "s3": None}
+
+
+def test_figures_of_all_runs_become_one_and_what_one_run_does_not_know_is_unknown() -> None:
+    runs = [{"rate": rate, "ms": {"p50": rate / 10}, "tenths": [rate, 1], "cpu": cpu, "name": "x"} for rate, cpu in ((30, 1.0), (10, None), (20, 2.0))]
+    assert combined(runs, median) == {"rate": 20, "ms": {"p50": 2.0}, "tenths": [20, 1], "cpu": None}
+    assert combined(runs, spread)["rate"] == {"min": 10, "median": 20, "max": 30}
+
+
+def test_the_rate_of_tenths_shows_where_it_became_slow() -> None:
+    measured = Measured(ended=[*(0.1 * number for number in range(1, 11)), *(1 + number for number in range(1, 11))])
+    assert measured.rate_of_parts() == [10.0] * 5 + [1.0] * 5
+    assert Measured(ended=[1.0] * 9).rate_of_parts() == []
+
+
+def test_the_rate_that_the_cpu_allows_needs_all_stores() -> None:
+    measured = Measured(cpu_seconds=1.0, stores={"cassandra": 1.0, "rabbitmq": 0.5, "s3": 1.5}, latencies=[0.1] * 1000)
+    assert cpu_bound_rate(measured) == (os.cpu_count() or 1) * 1000 / 4
+    assert cpu_bound_rate(Measured(cpu_seconds=1.0, stores=NONE, latencies=[0.1])) is None
+    assert measured.per_thousand(0.5) == 0.5
+    assert measured.per_thousand(None) is None
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    found = percentiles([number / 1000 for number in range(100, 0, -1)])
+    assert (found.p50, found.p95, found.p99) == (50.0, 95.0, 99.0)
+
+
+def test_memory_is_this_process_own() -> None:
+    assert 10 < peak_mib() < 4000
+
+
+def test_stores_on_other_machines_have_no_cpu_figures() -> None:
+    settings = Settings().model_copy(update={"cassandra": Settings().cassandra.model_copy(update={"contact_points": ("192.0.2.1", "127.0.0.1")})})
+    assert StoreCpu(settings).read()["cassandra"] is None
+
+
+def test_a_store_that_was_restarted_between_two_readings_has_none() -> None:
+    assert spent({**NONE, "s3": 5.0}, {**NONE, "s3": 1.0})["s3"] is None
+    assert spent({**NONE, "s3": 5.0}, {**NONE, "s3": 7.5})["s3"] == 2.5
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.8", 0.8), ("80%", 0.8), ("0", 0.0), ("1", 1.0)])
+def test_shares(text: str, value: float) -> None:
+    assert share("--load")(text) == value
+
+
+@pytest.mark.parametrize("text", ["1.1", "-1", "nan", "inf", "", "x", "800%"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--load"):
+        share("--load")(text)
+
+
+def test_numbers_with_commas() -> None:
+    assert counts("--processes")("1,2, 4") == (1, 2, 4)
+    for text in ("", "1,", "0", "1;2"):
+        with pytest.raises(BadInput, match="--processes"):
+            counts("--processes")(text)
