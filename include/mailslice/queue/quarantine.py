@@ -20,15 +20,10 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from mailslice.codec import message as codec
-from mailslice.codec.blob_ids import BlobIds
-from mailslice.codec.content import split
-from mailslice.codec.row import epoch_ms
 from mailslice.model.clock import Clock
 from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
-from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE, RabbitNames
-from mailslice.model.slices import bucket_of, slice_start
-from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
+from mailslice.queue.entries import enter
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
 
 if TYPE_CHECKING:
@@ -194,7 +189,8 @@ class Quarantine:
             self._stores.tables.deleted.mark_many(self._queue, mail.voided)
             if time.monotonic() > until:
                 raise StoreUnavailable(f"the release of {mail.enqueue_id} took too long: nothing was published; ask again")
-            self._enqueue(replace(codec.decode(mail.message), enqueue_id=new_id), content)
+            anew = replace(codec.decode(mail.message), enqueue_id=new_id)
+            enter(self._stores, self._queue, anew, content, self._clock, on_row=lambda: self._crash("release:row"))
             self._crash("release:published")
         done = self._table.move(self._queue, mail, state=State.RELEASED)
         if done is None:
@@ -225,23 +221,6 @@ class Quarantine:
         again = self._stores.own.worker_records.list(self._queue)
         held = any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in again)
         return held or self._stores.tables.deleted.is_marked(self._queue, new_id)
-
-    def _enqueue(self, item: QueuedMail, content: bytes) -> None:
-        """Blobs, then the row, then the confirmed publish. An error leaves an entry that the next release voids."""
-        stores, settings = self._stores, self._stores.settings
-        ids = BlobIds(settings.blob, self._clock)
-        header, body = split(content)
-        item = replace(item, header_blob_id=ids.new(header), body_blob_id=ids.new(body))
-        stores.blobs.put(item.header_blob_id, bytes(header))
-        stores.blobs.put(item.body_blob_id, bytes(body))
-        view = shape(ConfigurationGuard(stores.tables, settings), settings)
-        now = self._clock()
-        place = Place(slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1]))
-        stores.tables.content_starts.insert_first(self._queue, place.slice_start)
-        stores.tables.browse_starts.insert_first(self._queue, place.slice_start)
-        stores.tables.written.insert_many([ViewRow(self._queue, place, now, item)])
-        self._crash("release:row")
-        publish(stores, self._queue, item, place, now)
 
     def _copy(self, item: QueuedMail, attempt: int) -> tuple[Content, int]:
         self._stores.own_blobs.ensure_bucket()
@@ -311,11 +290,3 @@ class Quarantine:
 
     def _lock(self, mail: QuarantinedMail) -> str:
         return f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}"
-
-
-def publish(stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime) -> None:
-    """The mail's message to the mail exchange, confirmed, with the headers that tell where its row is."""
-    from mailslice.stores.rabbitmq.publishing import publish_confirmed
-
-    headers = {} if place is None else {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
-    publish_confirmed(stores.settings.rabbitmq, RabbitNames(queue).exchange, codec.encode(item), headers, now)

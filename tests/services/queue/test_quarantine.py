@@ -11,8 +11,9 @@ from mailslice.model.errors import ContentMissing, Refused
 from mailslice.model.mail import BlobId, EnqueueId
 from mailslice.model.names import RabbitNames
 from mailslice.queue.directory import create
+from mailslice.queue.entries import publish
 from mailslice.queue.mail_queue import MailQueue
-from mailslice.queue.quarantine import OVER, Decided, Holder, Quarantine, publish
+from mailslice.queue.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.own.quarantine import Content, State
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord

@@ -10,7 +10,8 @@ from typing import Any
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.plan_file import Plan, PlannedMail
 from mailslice.duties.stuck_mails.seen import Stuck
-from mailslice.duties.stuck_mails.verdicts import Action, item_of, stages_of
+from mailslice.duties.stuck_mails.telling import tell_sender
+from mailslice.duties.stuck_mails.verdicts import Action, is_superseded, item_of, stages_of
 from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
@@ -18,7 +19,8 @@ from mailslice.model.durations import format_duration
 from mailslice.model.mail import EnqueueId, Place, QueuedMail
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, Verdict
-from mailslice.queue.quarantine import Decided, Holder, Quarantine, publish
+from mailslice.queue.entries import publish
+from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
@@ -49,6 +51,8 @@ class Acting:
         stores, queue = self.context.stores, self.context.queue
         if stores.tables.deleted.is_marked(queue, planned.enqueue_id):
             raise Skipped("marked meanwhile")
+        if is_superseded(stores, queue, found):
+            raise Skipped("it has another holder")
         item = item_of(stores, queue, found)
         if item is None:
             raise Skipped("its metadata is not known")
@@ -99,8 +103,6 @@ class Acting:
     def _recovered(self, item: QueuedMail, holder: Holder, place: Place | None) -> dict[str, Any]:
         """By its stage marks. `advance` takes the mail from the holder: from then on its own marks are refused."""
         decision = stages_of(self.context.stores, self.context.queue, item, by=self.plan.run, now=self.context.clock())
-        if decision.record.attempt > holder.attempt:
-            raise Skipped("it has another holder")
         match decision.verdict:
             case Verdict.HANDLE:
                 return self._released(item, holder, decision, place)
@@ -132,6 +134,7 @@ class Acting:
         crash.point("apply:kept")
         self._take(decision, kept)
         crash.point("apply:taken")
+        tell_sender(self.context.stores, in_doubt, self.context.clock)
         if decision.left:
             self._publish(item, decision, place)
         else:

@@ -7,10 +7,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from mailslice.codec import message as codec
+from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action
 from mailslice.duty.context import StepContext
 from mailslice.model.mail import EnqueueId
-from mailslice.queue.quarantine import OVER, Quarantine, publish
+from mailslice.queue.entries import publish
+from mailslice.queue.quarantine import OVER, Quarantine
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
@@ -42,6 +44,8 @@ def _recover(context: StepContext, quarantine: Quarantine, mail: QuarantinedMail
     if record is None or record.attempt <= mail.attempt:
         quarantine.withdraw(mail)
         return "not taken from its holder"
+    if mail.action == Action.FAILED:
+        tell_sender(stores, codec.decode(mail.message), context.clock)
     if record.owner == mail.run and not stores.tables.deleted.is_marked(queue, mail.enqueue_id):
         if record.remaining:
             item = codec.decode(mail.message)

@@ -10,7 +10,7 @@ from typing import Any
 from mailslice.duties.stuck_mails.params import Params
 from mailslice.duties.stuck_mails.plan_file import DeadRecord, Plan, PlannedMail
 from mailslice.duties.stuck_mails.seen import P99, Seen, Stuck, lock_timeout, look, stuck
-from mailslice.duties.stuck_mails.verdicts import would
+from mailslice.duties.stuck_mails.verdicts import is_superseded, would
 from mailslice.duty.context import StepContext
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import Refused
@@ -27,7 +27,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     stores, queue = context.stores, context.queue
     seen = look(lambda: stores.own.worker_records.list(queue), sleep=sleep)
     timeout = _timeout(context, seen)
-    found = stuck(seen, timeout)
+    found = [each for each in stuck(seen, timeout) if not is_superseded(stores, queue, each)]
     marked = stores.tables.deleted.marked(queue, [each.mail.enqueue_id for each in found])
     plan = Plan(
         context.request.run,

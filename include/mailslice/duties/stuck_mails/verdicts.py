@@ -37,6 +37,14 @@ def would(stores: Stores, queue: QueueName, found: Stuck, mode: StuckMode, *, by
     return _ACTIONS[stages_of(stores, queue, item, by=by, now=now).verdict] if item is not None else Action.CLOSED
 
 
+def is_superseded(stores: Stores, queue: QueueName, found: Stuck) -> bool:
+    """Whether the mail was given to another attempt since: the holder's own marks are refused, and its handler may hang for as long as it likes."""
+    if not found.record.stage_marks:
+        return False
+    read = stores.own.mail_stages.read(queue, found.mail.enqueue_id)
+    return read is not None and read.attempt > found.mail.attempt
+
+
 def stages_of(stores: Stores, queue: QueueName, item: QueuedMail, *, by: str, now: datetime) -> Decision:
     """What the stage marks say of a mail whose holder hangs."""
     read = stores.own.mail_stages.read(queue, item.enqueue_id)

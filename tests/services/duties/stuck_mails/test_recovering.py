@@ -1,0 +1,212 @@
+"""Phase 2 on real stores: what the stage marks decide of a mail whose holder hangs, and what a kill in between leaves."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.model.clock import system_clock
+from mailslice.model.names import RabbitNames
+from mailslice.model.stages import MailStage, Stage
+from mailslice.queue import directory
+from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.stores.rabbitmq.connection import blocking_connection
+
+A, B, C = "a@x.example", "b@x.example", "c@x.example"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def recover(place):
+    """The place, whose queue has stage marks."""
+    queue = place.settings.queue.model_copy(update={"stage_marks": (place.queue,)})
+    place.settings = place.settings.model_copy(update={"queue": queue})
+    return place
+
+
+def staged(place, item, worker, *, sending=(), sent=(), attempt=1):
+    """The holder's marks."""
+    states = dict.fromkeys(sending, Stage.SENDING) | dict.fromkeys(sent, Stage.SENT)
+    left = tuple(recipient for recipient in item.mail.recipients if recipient not in states)
+    record = MailStage(item.enqueue_id, worker, attempt, 1, left, states, system_clock())
+    assert place.stores.own.mail_stages.advance(place.queue, None, record)
+    return record
+
+
+def held(place, *recipients, **marks):
+    """A mail in a handler that hangs: (item, its worker, its record of stages)."""
+    item = place.mail("m", recipients)
+    worker = place.worker(place.held(item, stage="sending" if marks.get("sending") else "loaded"), stage_marks=True)
+    return item, worker, staged(place, item, worker.name, **marks) if marks else None
+
+
+def published(place, queue=None):
+    found = []
+    with blocking_connection(place.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        while (body := channel.basic_get(RabbitNames(queue or place.queue).work_queue, auto_ack=True)[2]) is not None:
+            found.append(message.decode(body))
+    return found
+
+
+def stage(place, item):
+    return place.stores.own.mail_stages.read(place.queue, item.enqueue_id)
+
+
+def test_before_sending_the_mail_is_given_to_another_and_its_holder_is_refused(recover):
+    item, worker, _ = held(recover, A, B)
+    report = recover.run(mode="recover")
+    assert (report["released"], report["closed"], report["failed"], report["completed"], report["applied"]) == (1, 0, 0, 0, 1)
+    assert published(recover) == [item]
+    assert not recover.is_marked(item)
+    assert recover.kept() == []
+    now = stage(recover, item)
+    assert (now.attempt, now.remaining, now.stage) == (2, (A, B), Stage.RECEIVED)
+    late = MailStage(item.enqueue_id, worker.name, 1, 1, (), dict.fromkeys((A, B), Stage.SENDING), system_clock())
+    assert not recover.stores.own.mail_stages.advance(recover.queue, None, late)
+    assert [(decision.verdict, decision.action) for decision in recover.decisions()] == [("stuck before sending", "released")]
+    again = recover.run(mode="recover")
+    assert (again["planned"], again["applied"], published(recover)) == (0, 0, [])
+
+
+def test_while_sending_the_mail_fails_and_is_never_published_again(recover):
+    item, _, _ = held(recover, A, B, sending=(A, B))
+    report = recover.run(mode="recover")
+    assert (report["failed"], report["released"], report["status"]) == (1, 0, "done")
+    assert recover.is_marked(item)
+    assert published(recover) == []
+    (kept,) = recover.kept()
+    assert (kept.action, kept.state, message.decode(kept.message).mail.recipients) == ("failed", State.KEPT, (A, B))
+    assert stage(recover, item).stage is Stage.FAILED
+    assert "2 of 2 recipients may have been served" in recover.decisions()[0].why
+    assert recover.run(mode="recover")["planned"] == 0
+
+
+def test_recipients_in_doubt_fail_served_ones_are_done_and_the_rest_is_tried_again(recover):
+    item, _, _ = held(recover, A, B, C, sending=(B,), sent=(A,))
+    report = recover.run(mode="recover")
+    assert (report["failed"], report["applied"]) == (1, 1)
+    (again,) = published(recover)
+    assert (again.enqueue_id, again.mail.recipients) == (item.enqueue_id, (C,))
+    assert not recover.is_marked(item)
+    assert message.decode(recover.kept()[0].message).mail.recipients == (B,)
+
+
+def test_after_sent_the_mail_is_complete(recover):
+    item, _, _ = held(recover, A, B, sent=(A, B))
+    report = recover.run(mode="recover")
+    assert (report["completed"], report["applied"]) == (1, 1)
+    assert recover.is_marked(item)
+    assert (published(recover), recover.kept()) == ([], [])
+    assert [decision.action for decision in recover.decisions()] == ["completed"]
+
+
+def test_the_sender_of_a_failed_mail_is_told_when_that_is_set(recover):
+    bounces = directory.create(recover.stores, f"bounces-{recover.queue}")
+    worker = recover.settings.worker.model_copy(update={"bounce_queue": bounces})
+    recover.settings = recover.settings.model_copy(update={"worker": worker})
+    held(recover, A, B, sending=(A,))
+    recover.run(mode="recover")
+    (told,) = published(recover, bounces)
+    assert (told.mail.sender, told.mail.recipients) == (None, ("a@b.example",))
+    content = recover.stores.blobs.get(told.header_blob_id) + recover.stores.blobs.get(told.body_blob_id)
+    assert b"multipart/report" in content
+    assert A.encode() in content
+    assert B.encode() not in content
+
+
+def test_a_worker_that_writes_no_marks_has_its_mail_closed(recover):
+    item = recover.mail("m", (A,))
+    recover.worker(recover.held(item), stage_marks=False)
+    report = recover.run(mode="recover")
+    assert (report["closed"], report["released"]) == (1, 0)
+    assert recover.is_marked(item)
+
+
+def test_a_holder_that_goes_on_meanwhile_keeps_its_mail(recover, monkeypatch):
+    item, worker, _ = held(recover, A)
+
+    def goes_on(point):
+        if point == "apply:kept":
+            staged(recover, item, worker.name, sending=(A,))
+
+    monkeypatch.setattr("mailslice.duty.crash.point", goes_on)
+    report = recover.run(mode="recover")
+    assert report["skippedBy"] == {"its holder went on meanwhile": 1}
+    assert (published(recover), recover.kept(), recover.is_marked(item)) == ([], [], False)
+    assert stage(recover, item).owner == worker.name
+
+
+def test_shadow_mode_says_what_recover_would_do(recover):
+    for marks in ({}, {"sending": (A,)}, {"sent": (A,)}):
+        held(recover, A, **marks)
+    report = recover.run(mode="shadow")
+    assert sorted(mail.action for mail in recover.kept()) == ["would complete", "would fail", "would release"]
+    assert (report["released"], report["failed"], report["completed"], report["applied"]) == (0, 0, 0, 0)
+    assert published(recover) == []
+
+
+def test_close_mode_leaves_a_mail_that_was_given_to_another_attempt(recover):
+    item, _, _ = held(recover, A)
+    recover.run(mode="recover")
+    published(recover)
+    assert recover.run(mode="close")["planned"] == 0
+    assert not recover.is_marked(item)
+
+
+CUTS = ["apply:kept", "apply:taken", "apply:published", "quarantine:emptied"]
+
+
+def cut(place, monkeypatch, point):
+    """A run that ends at this point; its lock is free."""
+
+    def crash(at):
+        if at == point:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mailslice.duty.crash.point", crash)
+        with pytest.raises(Killed):
+            place.run(mode="recover")
+
+
+@pytest.mark.parametrize("point", CUTS)
+def test_a_release_that_was_cut_off_is_finished_by_the_next_run(recover, monkeypatch, point):
+    """The message may come twice, under one enqueue id and attempt: of two who are handed it, the conditional mark lets one send."""
+    item, _, _ = held(recover, A, B)
+    cut(recover, monkeypatch, point)
+    recover.run(mode="recover")
+    came = published(recover)
+    assert came
+    assert set(map(str, came)) == {str(item)}
+    assert recover.kept() == []
+    assert not recover.is_marked(item)
+    assert stage(recover, item).attempt == 2
+    recover.run(mode="recover")
+    assert published(recover) == []
+
+
+@pytest.mark.parametrize("point", CUTS[:3])
+@pytest.mark.parametrize("left", [(), (C,)])
+def test_a_failing_that_was_cut_off_is_finished_by_the_next_run(recover, monkeypatch, point, left):
+    item, _, _ = held(recover, A, B, *left, sending=(A,), sent=(B,))
+    cut(recover, monkeypatch, point)
+    recover.run(mode="recover")
+    (kept,) = recover.kept()
+    assert (kept.action, kept.state, message.decode(kept.message).mail.recipients) == ("failed", State.KEPT, (A,))
+    assert recover.is_marked(item) is not bool(left)
+    assert {each.mail.recipients for each in published(recover)} == ({left} if left else set())
+    assert recover.run(mode="recover")["planned"] == 0
+    assert published(recover) == []
+
+
+def test_ages_and_names_of_the_report_are_those_of_the_mail(recover):
+    item, worker, _ = held(recover, A)
+    (told,) = recover.run(mode="recover")["mails"]
+    assert (told["enqueueId"], told["name"], told["worker"], told["action"]) == (str(item.enqueue_id), "m", worker.name, "released")
+    assert told["ageSeconds"] >= 120
+    assert replace(recover.decisions()[0], age=timedelta(0)).enqueue_id == item.enqueue_id
