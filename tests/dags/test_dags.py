@@ -117,6 +117,7 @@ def test_params_of_the_cleanup_form(parsed):
         "max_share": 0.0,
         "intensity": 1.0,
         "sweep": False,
+        "aside": False,
         "rate": 0,
     }
     schemas = parsed["dags"]["queue_cleanup"]["schemas"]

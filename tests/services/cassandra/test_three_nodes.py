@@ -2,6 +2,8 @@
 
 import random
 import socket
+import subprocess
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -69,7 +71,7 @@ def _without_spark(monkeypatch):
 @pytest.fixture(scope="module")
 def place(cluster, fresh_module):
     """Settings of a deployment whose view is on the cluster, three copies of all."""
-    more = {"MAILSLICE_QUEUE_SLICE_WINDOW": "10s", "MAILSLICE_QUEUE_SHARED": "false", "MAILSLICE_CASSANDRA_TIMEOUT": "5s"}
+    more = {"MAILSLICE_QUEUE_SLICE_WINDOW": "10s", "MAILSLICE_QUEUE_SHARED": "false"}
     replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
     settings = fresh_module.but(**cluster.settings(), **more, MAILSLICE_OWN_REPLICATION=replication).settings
     with CassandraSession(settings.cassandra) as session:
@@ -98,6 +100,15 @@ def request(queue, **params):
     return RunRequest("queue_cleanup", queue, f"r-{uuid.uuid4().hex[:8]}", params={"grace": "1s", **params})
 
 
+def lose(cluster, address):
+    """The node's machine loses its power, and the others have noticed: until then a request that waits for its answer may run out of time."""
+    cluster.kill(address)
+    deadline = time.monotonic() + 90
+    while f"DN  {address}" not in subprocess.run([cluster.nodetool(), FIRST, "status"], capture_output=True, text=True, check=True).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(1)
+
+
 def rows_at_one(settings, queue):
     """Rows that the only node that is left has, by a session of its own that asks for no more than one answer."""
     from cassandra import ConsistencyLevel
@@ -113,14 +124,14 @@ def rows_at_one(settings, queue):
 def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes_nothing(cluster, place):
     with open_stores(place) as stores:
         queue = fill(stores)
-        cluster.kill(THIRD)
+        lose(cluster, THIRD)
         planned = run_all(request(queue, dry_run=True), place)
         assert (planned["status"], planned["planned"]) == ("dry run", ROWS)
 
         halfway = request(queue)
         for step in ("plan", "check"):
             run_step(step, halfway, place)
-        cluster.kill(SECOND)
+        lose(cluster, SECOND)
         in_worker.close_all()  # what a new process knows of the cluster it learns now
         for asked, step in ((request(queue), "plan"), (halfway, "apply")):
             with pytest.raises(StoreUnavailable):

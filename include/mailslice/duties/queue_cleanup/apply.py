@@ -18,6 +18,7 @@ from mailslice.duties.queue_cleanup.pending import register
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
 from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
 from mailslice.duties.queue_cleanup.starts import move_browse_start, move_content_start
+from mailslice.duties.queue_cleanup.strays import set_aside
 from mailslice.duties.queue_cleanup.sweep import register_marks_without_row
 from mailslice.duties.queue_cleanup.view import shape_of, slices_to_read, starts_of, tables_of
 from mailslice.duty import crash
@@ -85,10 +86,13 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     browse = move_browse_start(stores, queue, wanted, context.clock)
     crash.point("apply:after-browse-start")
 
+    aside = set_aside(context, plan.strays, lock)
+    crash.point("apply:after-aside")
+
     places = [place for place in plan.places if place.place.slice_start not in skipped]
     register(context, plan, sum(place.rows for place in places))
     register_marks_without_row(context, plan)
-    progress.keep(planned=plan.planned, skipped=plan.planned - sum(place.rows for place in places), browseStart=iso(browse))
+    progress.keep(planned=plan.planned, aside=aside, skipped=plan.planned - sum(place.rows for place in places), browseStart=iso(browse))
     crash.point("apply:after-pending")
 
     throttle = _throttle(context)
@@ -110,7 +114,8 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     content = _content_start(context, plan, remaining)
     crash.point("apply:after-content-start")
     tried = sum(place.rows for place in places)
-    return _summary(plan, _Outcome(tried, applied, skipped, sum(place.rows for place in left), deletes.failures, marks, browse, content, remaining.rows))
+    outcome = _Outcome(tried, applied, skipped, sum(place.rows for place in left), deletes.failures, marks, browse, content, remaining.rows)
+    return {**_summary(plan, outcome), "aside": aside}
 
 
 def _throttle(context: StepContext) -> Throttle:

@@ -22,6 +22,7 @@ class Params(DutyParams):
     slices_from: datetime | None = Field(None, description="first slice of a backfill, ISO 8601; the starts are not moved then")
     slices_before: datetime | None = Field(None, description="end of a backfill, not included, ISO 8601")
     sweep: bool = Field(False, description="also rows before contentStart and marks without a row: scans whole tables, for a weekly run")
+    aside: bool = Field(False, description="with sweep: set rows without a mark before contentStart aside, for `mailslice stuck release` or `discard`")
     rate: int = Field(0, ge=0, description="partitions deleted and marks dropped a second, at most; 0 = no limit")
 
     @field_validator("slices_from", "slices_before")
@@ -40,6 +41,8 @@ class Params(DutyParams):
             raise ValueError(f"slices_from {self.slices_from} is not before slices_before {self.slices_before}")
         if self.sweep and self.ranged:
             raise ValueError("sweep looks at everything: it goes with no range of slices")
+        if self.aside and not self.sweep:
+            raise ValueError("aside goes with sweep, which finds the rows")
         return self
 
     @property

@@ -14,6 +14,7 @@ from mailslice.duties.queue_cleanup.decide import Shape, SliceFound
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.pending import registered_files
 from mailslice.duties.queue_cleanup.plan_file import PARTS, WHY, Plan, PlannedPlace
+from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.sweep import find_marks_without_row, slices_before
 from mailslice.duties.queue_cleanup.view import Starts, by_slice, oldest_row, require_clock, shape_of, slices_to_read, starts_of, tables_of
 from mailslice.duty import crash
@@ -52,8 +53,9 @@ def run(context: StepContext) -> dict[str, Any]:
     browse = starts_of(stores, queue).browse
     slices = by_slice(found)
     plan = _decide(context, params, _Seen(shape, tables, starts, found, slices, browse.value if browse else None, now))
+    strays = strays_of(found, swept)
     if params.sweep and browse is not None:
-        plan = replace(plan, swept=tuple(swept), marks_without_row=find_marks_without_row(context, tables))
+        plan = replace(plan, swept=tuple(swept), marks_without_row=find_marks_without_row(context, tables), strays=strays if params.aside else ())
     seen = decide.counts(slices, browse.value) if browse else decide.Counts(0, 0, 0)
     return {
         "decided": plan.decided(),
@@ -67,11 +69,11 @@ def run(context: StepContext) -> dict[str, Any]:
         "newBrowseStart": iso(plan.new_browse_start),
         "clockSkewSeconds": round(skew.total_seconds(), 3),
         "seenEmpty": iso(emptied),
-        "message": _message(plan, seen, params, starts),
+        "message": "; ".join([_message(plan, seen, params, starts), *([_offer(len(strays))] if strays and not params.aside else [])]),
         "reads": {"slices": len(keys), "buckets": buckets, "tables": len(tables), "wanted": len(keys) * buckets * len(tables), "read": len(found)},
         "readTwice": len(found) - len({(each.table, each.slice_ms, each.bucket) for each in found}),
         "bytes": round(plan.planned * _bytes_a_row(context, plan)),
-        "strays": _strays(plan, found),
+        "strays": [each.shown() for each in strays],
         "slices": _shown(slices, found),
     }
 
@@ -179,6 +181,10 @@ def _message(plan: Plan, seen: decide.Counts, params: Params, starts: Starts) ->
     return "; ".join(words)
 
 
+def _offer(count: int) -> str:
+    return f"{count} rows without a mark lie before contentStart: `--sweep --aside` sets them aside, from where `mailslice stuck release` puts them back"
+
+
 def _bytes_a_row(context: StepContext, plan: Plan) -> float:
     """About how many bytes a planned row holds: the mean of a few, as James' message has them. 0 when none could be read."""
     sizes = []
@@ -186,15 +192,6 @@ def _bytes_a_row(context: StepContext, plan: Plan) -> float:
         table = context.stores.tables.v3 if each.table is QueueTable.V3 else context.stores.tables.v4
         sizes += [len(message.encode(row.item)) for row in islice(table.rows(context.queue, each.place), _SAMPLED_ROWS)]
     return sum(sizes) / len(sizes) if sizes else 0.0
-
-
-def _strays(plan: Plan, found: Sequence[PlaceFound]) -> list[dict[str, object]]:
-    """Rows without a mark before contentStart, the first hundred: kept, and for a person to look at."""
-    swept = set(plan.swept)
-    strays: list[dict[str, object]] = [
-        {"slice": iso(place.slice_start), "enqueueId": each} for place in found if place.slice_start in swept for each in place.survivors
-    ]
-    return strays[:100]
 
 
 def _shown(slices: Sequence[SliceFound], found: Sequence[PlaceFound]) -> list[dict[str, object]]:

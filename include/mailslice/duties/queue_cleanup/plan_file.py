@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.duties.queue_cleanup.decide import Shape
+from mailslice.duties.queue_cleanup.strays import Stray
 from mailslice.duty.artifacts import iso
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import PlanRefused
@@ -80,6 +81,8 @@ class Plan:
     """Slices before contentStart that were read."""
     marks_without_row: str = ""
     """The digest of a sweep's marks; empty when there are none."""
+    strays: tuple[Stray, ...] = ()
+    """Rows without a mark that are to be set aside."""
 
     @property
     def planned(self) -> int:
@@ -112,6 +115,7 @@ class Plan:
             "places": [place.as_json() for place in self.places],
             "swept": [millis(start) for start in self.swept],
             "marksWithoutRow": self.marks_without_row,
+            **({"strays": [each.as_json() for each in self.strays]} if self.strays else {}),
         }
 
     @property
@@ -141,6 +145,7 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
             tuple(PlannedPlace.from_json(place) for place in value["places"]),
             tuple(instant(start) for start in value["swept"]),
             value["marksWithoutRow"],
+            tuple(Stray.from_json(each) for each in value.get("strays", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanRefused(f"plan.json of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error

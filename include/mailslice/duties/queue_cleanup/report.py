@@ -45,6 +45,7 @@ def partial(folder: RunFolder) -> dict[str, Any]:
         "unproven": int(plan.get("unproven", 0)),
         "undated": int(plan.get("undated", 0)),
         "strays": plan.get("strays", []),
+        "aside": int(applied.get("aside", 0)),
     }
     if applied.get("failures"):
         found["failures"] = applied["failures"]
@@ -67,13 +68,17 @@ def _outcome(context: StepContext) -> tuple[str, str]:
         )
     moved = [name for name, yes in applied.get("moved", {}).items() if yes]
     marks = applied["marks"]
-    if not (applied["applied"] or applied["skipped"] or moved or marks["dropped"]):
+    aside = applied.get("aside", 0)
+    if not (applied["applied"] or applied["skipped"] or moved or marks["dropped"] or aside):
         why = plan["message"] if plan["message"].startswith("nothing to do") else f"nothing to do, the range is clean already: {plan['message']}"
         return NOTHING, why + _waiting(marks)
     words = [f"{applied['applied']} rows deleted"]
     words += [f"{applied['skipped']} skipped"] if applied["skipped"] else []
     words += [f"{' and '.join(moved)} moved"] if moved else ["the starts stay"]
+    words += [f"{aside} rows set aside (mailslice stuck list {context.queue})"] if aside else []
     words += [f"{marks['dropped']} deleted marks dropped ({marks['proof']})"] if marks["dropped"] else []
+    strays = len(plan.get("strays", ())) - aside
+    words += [f"{strays} rows without a mark stay before contentStart (--sweep --aside sets them aside)"] if strays else []
     return DONE, ", ".join(words) + _waiting(marks)
 
 

@@ -117,10 +117,18 @@ class CassandraSession:
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
         """How far the clock of that Cassandra node is ahead whose clock differs most from this machine's; negative when behind.
 
-        All nodes that are up are asked.
+        All nodes that can be asked are; one that goes away meanwhile has no say. Raises StoreUnavailable when none answers.
         """
-        hosts = [host for host in self._cluster.metadata.all_hosts() if host.is_up is not False]
-        return max((self._skew(host, clock) for host in hosts), key=abs, default=timedelta(0))
+        skews: list[timedelta] = []
+        problem: StoreUnavailable | None = None
+        for host in self.connected() or self._cluster.metadata.all_hosts():
+            try:
+                skews.append(self._skew(host, clock))
+            except StoreUnavailable as error:
+                problem = error
+        if not skews:
+            raise problem or StoreUnavailable(f"Cassandra at {self.address} does not answer: no node is known")
+        return max(skews, key=abs)
 
     def _skew(self, host: object, clock: Clock) -> timedelta:
         before = clock()

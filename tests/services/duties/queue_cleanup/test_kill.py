@@ -54,6 +54,11 @@ def environment(view) -> dict[str, str]:
         "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
         "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
         "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
+        "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
+        "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
+        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value() if settings.s3.secret_key else "",
+        "MAILSLICE_S3_BUCKET": settings.s3.bucket,
+        "MAILSLICE_OWN_BUCKET": settings.own.bucket,
         "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
         "MAILSLICE_QUEUE_SLICE_WINDOW": "10s",
     }

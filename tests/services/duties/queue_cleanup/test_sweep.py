@@ -7,8 +7,13 @@ import pytest
 
 from mailslice.duties.queue_cleanup import marks, sweep
 from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import BlobId
+from mailslice.queue.quarantine import Quarantine
 from mailslice.stores.cassandra.own import QueueSample
+from mailslice.stores.cassandra.own.quarantine import State
+from tests.services.duties.queue_cleanup.test_kill import kill, let_the_lock_run_out
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +127,72 @@ def test_marks_that_have_rows_do_not_hide_those_that_have_none(shared_view, monk
 def test_a_sweep_of_an_empty_queue_is_no_error(view):
     report = view.clean(sweep=True)
     assert (report["status"], report["strays"]) == ("nothing to do", [])
+
+
+def stray_of(view):
+    """A row without a mark before contentStart, with its content."""
+    view.stores.own_blobs.ensure_bucket()
+    for blob, content in (("h", b"Subject: lost\r\n\r\n"), ("b", b"found\r\n")):
+        view.stores.blobs.put(BlobId(blob), content)
+    view.start_at(5)
+    view.insert(6, dead=False)
+    return view.insert(1, dead=False)
+
+
+def test_a_row_without_a_mark_is_offered_and_only_a_person_sets_it_aside(view):
+    stray = stray_of(view)
+    offered = view.clean(sweep=True)
+    assert "1 rows without a mark" in offered["message"]
+    assert "--sweep --aside" in offered["message"]
+    assert (view.is_marked(stray), list(view.stores.own.quarantine.list(view.queue))) == (False, [])
+
+    report = view.clean(sweep=True, aside=True, dry_run=True)
+    assert (report["aside"], view.is_marked(stray)) == (0, False)
+
+    report = view.clean(sweep=True, aside=True)
+    assert (report["status"], report["aside"], view.is_marked(stray)) == ("done", 1, True)
+    quarantine = Quarantine(view.stores, view.queue, system_clock)
+    [kept] = quarantine.waiting()
+    assert (kept.enqueue_id, kept.action, kept.run, quarantine.content(kept)) == (stray, "stray", report["run"], b"Subject: lost\r\n\r\nfound\r\n")
+    again = quarantine.release(kept)
+    assert again != stray
+    later = view.clean(sweep=True)
+    assert (later["applied"], later["strays"], view.rows(1)) == (1, [], set())
+
+
+def test_what_was_marked_or_became_live_since_the_plan_is_left_alone(view):
+    first = stray_of(view)
+    second = view.insert(2, dead=False)
+    request = view.request(sweep=True, aside=True)
+    view.steps(request, "plan", "check")
+    view.mark(first)
+    view.james_writes_browse_start(view.at(2))
+    assert view.steps(request, "apply")["aside"] == 0
+    assert (view.is_marked(second), list(view.stores.own.quarantine.list(view.queue))) == (False, [])
+
+
+def test_strays_of_an_edited_plan_are_refused(view):
+    stray_of(view)
+    live = view.insert(7, dead=False)
+    request = view.request(sweep=True, aside=True)
+    view.steps(request, "plan", "check")
+    folder = RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
+    plan = folder.read_json("plan.json")
+    plan["decided"]["strays"][0][3] = str(live)
+    folder.write_json("plan.json", plan)
+    with pytest.raises(PlanRefused, match="was changed"):
+        view.steps(request, "apply")
+    assert not view.is_marked(live)
+
+
+@pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside"])
+def test_setting_aside_that_was_killed_is_finished_by_the_next_sweep(view, point):
+    stray = stray_of(view)
+    request = view.request(sweep=True, aside=True)
+    view.steps(request, "plan", "check")
+    kill(view, "apply", request, point)
+    let_the_lock_run_out(view)
+    view.clean(sweep=True, aside=True)
+    assert view.is_marked(stray) or view.rows(1) == set()
+    [kept] = Quarantine(view.stores, view.queue, system_clock).waiting()
+    assert (kept.enqueue_id, kept.state) == (stray, State.KEPT)

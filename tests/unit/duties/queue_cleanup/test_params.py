@@ -17,6 +17,7 @@ from mailslice.model.errors import BadInput
         ({"time_limit": "1000000w"}, "at most 36500d"),
         ({"sweep": True, "slices_from": "2026-11-01"}, "no range of slices"),
         ({"slices_from": "2026-11-02", "slices_before": "2026-11-02"}, "is not before"),
+        ({"aside": True}, "aside goes with sweep"),
         ({"rate": -1}, "rate"),
         ({"intensity": 0}, "intensity"),
     ],
