@@ -6,6 +6,7 @@ when it is first used, so importing this package costs nothing and brings no dri
 - `BadInput`: fix what was given; `BadSetting` and `UnknownQueue` are of it
 - `Refused`: a guard said no, nothing was changed; `ConfigurationDiffers` is of it
 - `TryAgain`: a store cannot answer now; `StoreUnavailable` names it
+- `TakenOver`: another one has the mail; a handler lets it pass
 - `DeadLetter`: raised by a handler, the mail goes to the dead letter queue
 """
 
@@ -15,7 +16,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mailslice.model.errors import BadInput, BadSetting, ConfigurationDiffers, DeadLetter, MailsliceError, Refused, StoreUnavailable, TryAgain, UnknownQueue
+    from mailslice.model.errors import (
+        BadInput,
+        BadSetting,
+        ConfigurationDiffers,
+        DeadLetter,
+        MailsliceError,
+        Refused,
+        StoreUnavailable,
+        TakenOver,
+        TryAgain,
+        UnknownQueue,
+    )
     from mailslice.model.mail import EnqueueId, Mail, QueuedMail, ViewRow
     from mailslice.model.settings import Settings, load_settings
     from mailslice.queue.filters import MailFilter
@@ -23,14 +35,17 @@ if TYPE_CHECKING:
     from mailslice.worker.consuming import Consumed, consume
     from mailslice.worker.delivery import Delivery
     from mailslice.worker.dequeuer import Deliveries
+    from mailslice.worker.handler_stage import AsyncStage, BlockingStage
     from mailslice.worker.mails import mail_of, new_mail
     from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
     from mailslice.worker.queue_worker import QueueWorker, open_worker
     from mailslice.worker.sync_queue import Enqueued, SyncDelivery, SyncQueue, open_queue, view_of
 
 __all__ = [
+    "AsyncStage",
     "BadInput",
     "BadSetting",
+    "BlockingStage",
     "Bounce",
     "Complete",
     "ConfigurationDiffers",
@@ -54,6 +69,7 @@ __all__ = [
     "StoreUnavailable",
     "SyncDelivery",
     "SyncQueue",
+    "TakenOver",
     "TryAgain",
     "UnknownQueue",
     "ViewRow",
@@ -67,7 +83,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TryAgain UnknownQueue",
+    "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TakenOver TryAgain UnknownQueue",
     "model.mail": "EnqueueId Mail QueuedMail ViewRow",
     "model.settings": "Settings load_settings",
     "queue.filters": "MailFilter",
@@ -75,6 +91,7 @@ _HOMES = {
     "worker.consuming": "Consumed consume",
     "worker.delivery": "Delivery",
     "worker.dequeuer": "Deliveries",
+    "worker.handler_stage": "AsyncStage BlockingStage",
     "worker.mails": "mail_of new_mail",
     "worker.outcome": "Bounce Complete Outcome Reject Retry",
     "worker.queue_worker": "QueueWorker open_worker",

@@ -66,7 +66,7 @@ def fill(spool: Place4Queue, *mails: tuple[str, bytes]) -> None:
 def test_every_example_of_the_page_is_run() -> None:
     tests = [name.removeprefix("test_").replace("_", " ") for name in globals() if name.startswith("test_")]
     assert [title for title in EXAMPLES if title.lower() not in tests] == []
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 9
 
 
 def test_enqueue_one(example: Any, spool: Place4Queue, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +91,18 @@ def test_consume_with_a_function(example: Any, spool: Place4Queue, capsys: pytes
     assert (names["done"].completed, names["done"].retried, names["done"].rejected) == (1, 1, 1)
     assert capsys.readouterr().out.splitlines() == ["alice@example.org -> bob@example.net: 55 bytes", "1 completed, 1 retried, 1 rejected"]
     assert spool.ready(spool.names.dead_letter_queue) == 1
+
+
+def test_never_send_twice(example: Any, spool: Place4Queue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(spool, ("bob@example.net", CONTENT), ("carl@example.net", CONTENT))
+    example("Never send twice")
+    fill(spool, ("dora@example.net", CONTENT))
+    monkeypatch.setenv("MAILSLICE_QUEUE_STAGE_MARKS", spool.queue)
+    example("Never send twice")
+    assert sorted(capsys.readouterr().out.splitlines()) == ["sent to bob@example.net", "sent to carl@example.net", "sent to dora@example.net"]
+    assert spool.live() == []
+    rows = spool.stores.cassandra.execute(f"SELECT stage FROM {spool.settings.own.keyspace}.mail_stages")
+    assert rows == [("sent",)]
 
 
 def test_consume_as_an_iterator(example: Any, spool: Place4Queue, capsys: pytest.CaptureFixture[str]) -> None:

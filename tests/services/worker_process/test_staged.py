@@ -45,6 +45,8 @@ POINTS = [
 ]
 DOUBTFUL = {f"{point}#{n}": who for n, who in ((1, A), (2, B), (3, C)) for point in ("began", "dot", "unanswered", "answered")}
 """Killed here, nobody can know whether that recipient has the mail."""
+NEVER_SETTLED = {"read#1", "loaded#1", "read#2", "loaded#2", "acked#1", "acked#2"}
+"""Stopped here, the mail is not in a handler's hands, or no more."""
 
 
 @dataclass
@@ -106,7 +108,9 @@ def one_round(place: Any, mode: str, point: str) -> Round:
                 if mode != "kill":
                     lines.clear()
                     process.send_signal(signal.SIGCONT)
-                    if not point.startswith("acked") and mode == "stop":
+                    if mode == "stop" and point in NEVER_SETTLED:
+                        time.sleep(2)
+                    elif mode == "stop":
                         until(lambda: "settled" in lines, f"{name} goes on: {lines}", 60)
                     process.terminate()
                     assert process.wait(60) == 0

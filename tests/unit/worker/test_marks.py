@@ -1,0 +1,195 @@
+"""The marks of one delivery, over a table whose answers get lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailslice.model.errors import StoreUnavailable, TakenOver
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.stages import MailStage, Stage, decide
+from mailslice.stores.memory import MemoryMailStages
+from mailslice.worker.marks import Marks
+
+ID = EnqueueId(UUID(int=1))
+QUEUE = QueueName("spool")
+A, B, C = "a@x", "b@x", "c@x"
+SENDING, SENT, FAILED = Stage.SENDING, Stage.SENT, Stage.FAILED
+
+
+def now() -> datetime:
+    return datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@dataclass
+class Table:
+    """As `worker.stages.Stages`, for one worker. `faults`: of each write, whether it arrives ("lost": yes, but nobody hears of it; "down": no)."""
+
+    worker: str = "me"
+    table: MemoryMailStages = field(default_factory=MemoryMailStages)
+    faults: list[str] = field(default_factory=list)
+
+    def clock(self) -> datetime:
+        return now()
+
+    async def read(self, enqueue_id: EnqueueId) -> MailStage | None:
+        return self.table.read(QUEUE, enqueue_id)
+
+    async def advance(self, before: MailStage, after: MailStage) -> bool:
+        fault = self.faults.pop(0) if self.faults else "none"
+        if fault == "down":
+            raise StoreUnavailable("down")
+        applied = self.table.advance(QUEUE, before, after)
+        if fault == "lost":
+            raise StoreUnavailable("no answer")
+        return applied
+
+    @property
+    def record(self) -> MailStage | None:
+        return self.table.read(QUEUE, ID)
+
+
+def marks(table: Table, *recipients: str, told: list[tuple[str, ...]] | None = None) -> Marks:
+    async def late(_record: MailStage, those: tuple[str, ...]) -> None:
+        assert told is not None
+        told.append(those)
+
+    record = decide(table.record, ID, recipients or (A, B, C), by=table.worker, now=now()).record
+    return Marks(table, record, lambda _stage: None, late)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fault", ["lost", "down"])
+async def test_a_sending_that_was_not_confirmed_may_be_asked_again(fault: str) -> None:
+    table = Table(faults=[fault])
+    made = marks(table)
+    with pytest.raises(StoreUnavailable):
+        await made.sending([A])
+    assert made.doubtful == ()  # whoever was refused the mark has sent nothing
+    await made.sending([A])
+    assert made.doubtful == (A,)
+    assert table.record is not None
+    assert (table.record.recipients, table.record.owner) == ({A: SENDING}, "me")
+
+
+@pytest.mark.parametrize("fault", ["lost", "down"])
+async def test_a_sending_that_was_not_confirmed_leaves_nobody_in_doubt_after_the_retry(fault: str) -> None:
+    table = Table(faults=[fault])
+    made = marks(table)
+    with pytest.raises(StoreUnavailable):
+        await made.sending([A])
+    again = await made.begin_again([A, B, C])
+    assert (again.attempt, again.remaining, again.recipients) == (2, (A, B, C), {})
+    assert table.record == again
+
+
+@pytest.mark.parametrize("fault", ["lost", "down"])
+async def test_a_sent_that_was_not_confirmed_is_written_by_what_comes_next(fault: str) -> None:
+    for end in ("sending", "finish", "again"):
+        table = Table()
+        made = marks(table)
+        await made.sending([A])
+        table.faults = [fault]
+        await made.sent()
+        if end == "sending":
+            await made.sending([B])
+            assert table.record.recipients == {A: SENT, B: SENDING}  # type: ignore[union-attr]
+        elif end == "finish":
+            await made.finish()
+            assert table.record.recipients == {A: SENT, B: SENT, C: SENT}  # type: ignore[union-attr]
+        else:
+            await made.begin_again([A, B, C])
+            assert (table.record.recipients, table.record.remaining) == ({A: SENT}, (B, C))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("fault", ["lost", "down"])
+async def test_a_retry_whose_record_was_not_confirmed_counts_one_attempt(fault: str) -> None:
+    table = Table(faults=[fault, fault])
+    made = marks(table)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await made.begin_again([B])
+    assert made.begun_again is None
+    assert (await made.begin_again([B])).attempt == 2
+    assert (await made.begin_again([B])).attempt == 2
+    assert table.record is not None
+    assert (table.record.attempt, table.record.remaining, table.record.recipients) == (2, (B,), {A: SENT, C: SENT})
+
+
+async def test_whoever_lost_the_mail_is_refused_at_every_turn() -> None:
+    table = Table()
+    mine = marks(table)
+    yours = marks(Table("you", table.table))
+    await yours.sending([A])
+    with pytest.raises(TakenOver):
+        await mine.sending([B])
+    for refused in (mine.sending([B]), mine.finish(), mine.begin_again([B])):
+        with pytest.raises(TakenOver):
+            await refused
+    assert table.record.owner == "you"  # type: ignore[union-attr]
+
+
+async def test_a_second_holder_is_refused_although_owner_and_attempt_have_come_back() -> None:
+    """Between two transactions the record says what it said before the first one, but for whom it served: only the step tells."""
+    table = Table()
+    mine = marks(table)
+    await mine.sending([A])
+    await mine.sent()
+    yours = marks(Table("you", table.table))
+    await mine.sending([B])
+    await mine.sent()
+    with pytest.raises(TakenOver):
+        await yours.sending([B])
+
+
+async def test_a_record_that_another_one_moved_while_the_answer_was_lost_is_not_taken_for_ours() -> None:
+    table = Table(faults=["lost"])
+    mine = marks(table)
+    with pytest.raises(StoreUnavailable):
+        await mine.sending([A])
+    decision = decide(table.record, ID, (A, B, C), by="duty", now=now())
+    assert table.table.advance(QUEUE, decision.record, decision.after)
+    with pytest.raises(TakenOver):
+        await mine.sending([A])
+
+
+async def test_what_was_failed_and_sent_after_all_is_told() -> None:
+    told: list[tuple[str, ...]] = []
+    table = Table()
+    mine = marks(table, told=told)
+    await mine.sending([A])
+    decision = decide(table.record, ID, (A, B, C), by="duty", now=now())
+    assert table.table.advance(QUEUE, decision.record, decision.after)
+    await mine.sent()
+    assert (told, mine.taken) == ([(A,)], True)
+    assert table.record.recipients == {A: FAILED}  # type: ignore[union-attr]
+
+
+OPERATIONS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["sending", "sent", "not sent"]), st.sampled_from([A, B, C])), max_size=14)
+
+
+@given(OPERATIONS, st.lists(st.sampled_from(["none", "none", "lost", "down"]), max_size=14))
+async def test_of_two_holders_at_most_one_sends_to_a_recipient(operations: list[tuple[int, str, str]], faults: list[str]) -> None:
+    """Whatever order and whatever answers are lost: a recipient that anybody was allowed to send to is never allowed to the other one."""
+    told: list[tuple[str, ...]] = []
+    table = Table(faults=faults)
+    holders = [marks(table, told=told), marks(Table("you", table.table, faults), told=told)]
+    allowed: dict[str, set[int]] = {}
+    for number, operation, recipient in operations:
+        holder = holders[number]
+        try:
+            if operation == "sending" and recipient not in holder.known.recipients:
+                await holder.sending([recipient])
+                allowed.setdefault(recipient, set()).add(number)
+            elif operation == "sent" and recipient in holder.doubtful:
+                await holder.sent([recipient])
+            elif operation == "not sent" and recipient in holder.doubtful:
+                holder.not_sent([recipient])
+        except (StoreUnavailable, TakenOver):
+            continue
+    assert all(len(numbers) == 1 for numbers in allowed.values())
+    assert len(set().union(*allowed.values())) <= 1
