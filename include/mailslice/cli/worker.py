@@ -1,6 +1,7 @@
 """`mailslice worker`: the processes that feed and drain a queue."""
 
 import logging
+import sys
 from datetime import timedelta
 from typing import Annotated
 
@@ -83,6 +84,28 @@ def run_(
     with open_queue(queue) as opened:
         settings = opened.settings
     run_worker(settings, queue, handler, processes, prefetch, concurrency, drain=drain_for, health_port=health_port)
+
+
+@command(app, "top")
+def top_(
+    out: Output,
+    queues: Annotated[list[QueueName] | None, typer.Argument(parser=queue_name, metavar="[QUEUE]...", help="Mail queues; all when none is named.")] = None,
+    *,
+    interval: Annotated[
+        timedelta, typer.Option("--interval", parser=duration("--interval"), metavar="DURATION", help="Between two looks; RabbitMQ's figures change every 5 s.")
+    ] = timedelta(seconds=2),
+    once: Annotated[bool, typer.Option("--once", help="Print once and end, as without a terminal, and with --json: one object a queue.")] = False,
+) -> None:
+    """Queues as they move: sizes, ages, rates, what workers hold, problems. Live on a terminal, until Ctrl-C."""
+    from mailslice.cli.door import open_stores
+    from mailslice.cli.worker_top import Top, print_once, watch
+
+    with open_stores() as stores:
+        top = Top(stores, queues or [])
+        if once or out.as_json or not sys.stdout.isatty():
+            print_once(out, top)
+        else:
+            watch(top, max(interval.total_seconds(), 0.2))
 
 
 @command(app, "smtp-in")

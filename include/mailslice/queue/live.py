@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 
 from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.slices import places_between, slice_start
@@ -37,6 +37,14 @@ class SliceCounts:
     slice_start: datetime
     live: int
     dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """How many mails are live, and when the oldest of them was enqueued."""
+
+    size: int
+    oldest: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,16 @@ class LiveRows:
         *earlier, last = self.tables.existing
         seen = {candidate[0] for table in earlier for candidate in self._live(self._unordered(table, places))}
         return len(seen) + sum(1 for candidate in self._live(self._unordered(last, places)) if candidate[0] not in seen)
+
+    def glance(self, now: datetime, most: int) -> Glance | None:
+        """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else None, which costs no more."""
+        places = list(self.places(now))
+        streams = (stream for table in self.tables.existing for stream in (self._read(table, places), self._known(table, places)))
+        read = list(islice(chain.from_iterable(streams), most + 1))
+        if len(read) > most:
+            return None
+        live = {candidate[0]: candidate[3] for candidate in self._live(read)}
+        return Glance(len(live), min(live.values(), default=None))
 
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
         """Counts of each slice that holds a row, oldest first. A row that is cleaned meanwhile may be left out."""

@@ -14,7 +14,7 @@ from mailslice.model.names import queue_name
 from mailslice.model.slices import bucket_of
 from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
 from mailslice.queue.filters import MailFilter
-from mailslice.queue.live import LiveRows, SliceCounts, trusted
+from mailslice.queue.live import Glance, LiveRows, SliceCounts, trusted
 from mailslice.stores import Stores
 
 _ALL = MailFilter()
@@ -38,6 +38,10 @@ class MailQueue:
     def size(self) -> int:
         """How many mails are live: exact to the last enqueue."""
         return self._remembering.count(self._clock())
+
+    def glance(self, most: int) -> Glance | None:
+        """Size and oldest mail, exact as `size` is; None when more than `most` rows would have to be read."""
+        return self._remembering.glance(self._clock(), most)
 
     def slices(self) -> Iterator[SliceCounts]:
         """Live and dead rows of each slice that holds any, oldest first."""

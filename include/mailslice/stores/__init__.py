@@ -11,7 +11,7 @@ from mailslice.model.settings import Settings
 if TYPE_CHECKING:
     from mailslice.stores.blobs.admin import AdminBlobs
     from mailslice.stores.cassandra.mailboxes import MailboxTables
-    from mailslice.stores.cassandra.own import DeadLetterNotes, OwnTables, SliceStatistic
+    from mailslice.stores.cassandra.own import DeadLetterNotes, OwnTables, SliceStatistic, WorkerRecord
     from mailslice.stores.cassandra.packed import PackedReader
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables
@@ -93,6 +93,16 @@ class Stores:
         if SliceStatistics.TABLE not in tables_of(self.cassandra, keyspace):
             return []
         return list(SliceStatistics(self.cassandra, keyspace).list(queue))
+
+    def worker_records(self, queue: QueueName) -> list[WorkerRecord]:
+        """What the workers of the queue say of themselves, ended ones too; nothing where none has ever written (reading makes no table)."""
+        from mailslice.stores.cassandra.ddl import tables_of
+        from mailslice.stores.cassandra.own import WorkerRecords
+
+        keyspace = self.settings.own.keyspace
+        if WorkerRecords.TABLE not in tables_of(self.cassandra, keyspace):
+            return []
+        return WorkerRecords(self.cassandra, keyspace).list(queue)
 
     @cached_property
     def rabbitmq(self) -> Topology:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -62,7 +62,7 @@ class Management:
     def depth(self, name: str) -> Depth | None:
         """How much the RabbitMQ queue `name` holds; None when that is unknown (no such queue, or no figures yet)."""
         found = self._queue(name)
-        return _depth(found) if found is not None else None
+        return depth_of(found) if found is not None else None
 
     def arguments(self, name: str) -> dict[str, Any] | None:
         """The arguments of the RabbitMQ queue `name`; None when there is no such queue."""
@@ -109,7 +109,8 @@ class Management:
             for found in self._list(f"/api/vhosts/{vhost}/channels?columns=name,messages_unacknowledged")
             if found.get("name") not in ours | otherwise
         ]
-        return sum(figures) if all(isinstance(figure, int) for figure in figures) else None
+        known = [figure for figure in figures if isinstance(figure, int)]
+        return sum(known) if len(known) == len(figures) else None
 
     def queue_exists(self, name: str) -> bool:
         """Whether the vhost has the RabbitMQ queue `name`."""
@@ -135,6 +136,10 @@ class Management:
         found = (str(found["name"]) for found in self._list(f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"))
         seconds = ((name, re.search(r"\d+", name)) for name in found)
         return sorted(name for name, digits in seconds if digits and name == names.delay_queue(int(digits[0])))
+
+    def queues(self, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """All RabbitMQ queues of the vhost, in one request: what the broker says of these columns."""
+        return self._list(f"/api/queues/{quote(self._address.vhost, safe='')}?columns={','.join(columns)}")
 
     def alarms(self) -> list[str]:
         """What makes the broker block publishers, in words: memory and disk alarms, blocked connections. Empty when nothing does."""
@@ -184,12 +189,12 @@ def _reason(error: HTTPError) -> str:
     return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
-def _kind(found: dict[str, Any]) -> str:
+def _kind(found: Mapping[str, Any]) -> str:
     """A queue's type; `classic` where nothing is said."""
     return str(found.get("type") or (found.get("arguments") or {}).get("x-queue-type") or "classic")
 
 
-def _depth(found: dict[str, Any]) -> Depth | None:
+def depth_of(found: Mapping[str, Any]) -> Depth | None:
     """The figures of one queue, all or nothing. Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`."""
     dlx = found.get("messages_dlx", None if _kind(found) == "quorum" else 0)
     figures = (found.get("messages_ready"), found.get("messages_unacknowledged"), dlx, found.get("consumers"))

@@ -1,0 +1,215 @@
+"""`worker top`: what moves in each queue now, of the broker's management API, the workers' own records, and a look at the view where that is cheap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mailslice.cli.output import cell
+from mailslice.model.clock import system_clock
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import StoreUnavailable, TryAgain, UnknownQueue
+from mailslice.model.names import RabbitNames
+from mailslice.model.processing_times import ProcessingTimes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from mailslice.cli.output import Output
+    from mailslice.model.mail import QueueName
+    from mailslice.queue.live import Glance
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import WorkerRecord
+    from mailslice.stores.rabbitmq.traffic import Traffic
+
+MOST_ROWS = 10_000
+"""Rows of the view, dead ones too, that one look may read: a tenth of a second. `size` is null beyond it."""
+_LOOK_EVERY = 10.0
+_LOOK_AGAIN = 60.0
+"""Seconds between two looks at a view: a small one, one that was too large."""
+_COLUMNS = (
+    ("queue", "queue"),
+    ("size", "size"),
+    ("oldest", "oldestSeconds"),
+    ("ready", "ready"),
+    ("unacked", "unacknowledged"),
+    ("delayed", "delayed"),
+    ("dead", "deadLetters"),
+    ("in/s", "enqueueRate"),
+    ("out/s", "deliverRate"),
+    ("done/s", "completeRate"),
+    ("again/s", "redeliverRate"),
+    ("workers", "workers"),
+    ("handling", "inHandlers"),
+    ("longest", "longestSeconds"),
+    ("p99", "p99Seconds"),
+)
+
+T = TypeVar("T")
+
+
+class Top:
+    """Looks again and again at the same stores. `queues` empty: all that there are, each time."""
+
+    def __init__(self, stores: Stores, queues: Sequence[QueueName]) -> None:
+        self._stores = stores
+        self._wanted = queues
+        self._glances: dict[QueueName, tuple[float, Glance | None]] = {}
+        self._alarms: tuple[float, list[str]] = (0.0, [])
+        self.away: TryAgain | None = None
+        """Cassandra did not answer at the last look: what it knows is null then."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One object a queue, by name. Raises StoreUnavailable without RabbitMQ, UnknownQueue for a queue that is not there."""
+        from mailslice.stores.rabbitmq.traffic import traffic
+
+        self.away = None
+        moving = traffic(self._stores.management)
+        known = self._stores.management.mail_queues()
+        if missing := [queue for queue in self._wanted if queue not in known]:
+            raise UnknownQueue(f"RabbitMQ has no mail queue {missing[0]!r}; known are: {', '.join(known) or 'none'}")
+        alarms = self._broker_alarms()
+        return [self._row(queue, moving, alarms) for queue in self._wanted or known]
+
+    def _row(self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]) -> dict[str, Any]:
+        from mailslice.stores.rabbitmq.traffic import delayed
+
+        names = RabbitNames(queue)
+        work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
+        depth, dead_depth = work.depth if work else None, dead.depth if dead else None
+        glance = self._asked(lambda: self._glance(queue))
+        records = self._asked(lambda: self._stores.worker_records(queue))
+        oldest = glance.oldest if glance is not None else work.oldest if work else None
+        return {
+            "queue": queue,
+            "size": glance.size if glance is not None else None,
+            "oldestSeconds": None if oldest is None else max(0.0, round((system_clock() - oldest).total_seconds(), 1)),
+            "ready": depth.ready if depth else None,
+            "unacknowledged": depth.unacknowledged if depth else None,
+            "delayed": delayed(moving, names),
+            "deadLetters": dead_depth.ready if dead_depth else None,
+            "consumers": depth.consumers if depth else None,
+            "enqueueRate": work.published if work else None,
+            "deliverRate": work.delivered if work else None,
+            "completeRate": work.acknowledged if work else None,
+            "redeliverRate": work.redelivered if work else None,
+            "deadLetterRate": dead.published if dead else None,
+            **of_workers(records),
+            "problems": [*alarms, *_unconsumed(depth), *_silent(records), *([str(self.away)] if self.away else [])],
+        }
+
+    def _glance(self, queue: QueueName) -> Glance | None:
+        """Now and then: rates and depths are what changes."""
+        from mailslice.queue.mail_queue import MailQueue
+
+        due, found = self._glances.get(queue, (0.0, None))
+        if time.monotonic() >= due:
+            found = MailQueue(self._stores, queue, system_clock).glance(MOST_ROWS)
+            self._glances[queue] = (time.monotonic() + (_LOOK_AGAIN if found is None else _LOOK_EVERY), found)
+        return found
+
+    def _asked(self, question: Callable[[], T]) -> T | None:
+        """Cassandra's answer, or None: once it is away the other questions of this look are not asked."""
+        if self.away is None:
+            try:
+                return question()
+            except TryAgain as error:
+                self.away = error
+        return None
+
+    def _broker_alarms(self) -> list[str]:
+        due, found = self._alarms
+        if time.monotonic() >= due:
+            found = self._stores.management.alarms()
+            self._alarms = (time.monotonic() + _LOOK_EVERY, found)
+        return found
+
+
+def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
+    """Of the workers that live: how many, mails in their handlers and fetched ahead, the longest one's seconds, p99 of all that they handled."""
+    if records is None:
+        return dict.fromkeys(("workers", "inHandlers", "fetched", "longestSeconds", "p99Seconds"))
+    alive = [record for record in records if record.is_alive]
+    begun = [record.age(mail).total_seconds() for record in alive for mail in record.in_flight if mail.begun]
+    times = ProcessingTimes()
+    for record in alive:
+        times.merge(record.times or ProcessingTimes())
+    p99 = times.quantile(0.99)
+    return {
+        "workers": len(alive),
+        "inHandlers": len(begun),
+        "fetched": sum(not mail.begun for record in alive for mail in record.in_flight),
+        "longestSeconds": round(max(begun), 1) if begun else None,
+        "p99Seconds": None if p99 is None else round(p99, 3),
+    }
+
+
+def _unconsumed(depth: Any) -> Iterator[str]:
+    if depth is not None and depth.ready and not depth.consumers:
+        yield f"nobody consumes {depth.ready} ready messages"
+
+
+def _silent(records: Sequence[WorkerRecord] | None) -> Iterator[str]:
+    for record in records or ():
+        if not record.is_alive and record.in_flight:
+            silence = format_duration(timedelta(seconds=round(record.silence.total_seconds())))
+            yield f"worker {record.worker} is silent for {silence}; it held {len(record.in_flight)} mails"
+
+
+def print_once(out: Output, top: Top) -> None:
+    """One object, or line of a table, a queue. Raises StoreUnavailable after them when Cassandra did not answer: its figures are null then."""
+    rows = top.rows()
+    if out.as_json:
+        out.rows(rows)
+    elif rows:
+        out.rows([{title: _figure(key, row[key]) for title, key in _COLUMNS} for row in rows])
+        for row in rows:
+            for problem in row["problems"]:
+                out.note(f"{row['queue']}: {cell(problem)}")
+    else:
+        out.note("there is no mail queue; create one: mailslice queue create QUEUE")
+    if top.away is not None:
+        raise top.away
+
+
+def watch(top: Top, interval: float) -> None:
+    """A table that fills the terminal, anew every `interval` seconds, until Ctrl-C. A store that goes away is said below the table."""
+    from rich.live import Live
+
+    rows: list[dict[str, Any]] = []
+    with suppress(KeyboardInterrupt), Live(table(rows, "looking"), screen=True, auto_refresh=False) as live:
+        while True:
+            trouble = ""
+            try:
+                rows = top.rows()
+            except StoreUnavailable as error:
+                trouble = str(error)
+            live.update(table(rows, trouble), refresh=True)
+            time.sleep(interval)
+
+
+def table(rows: Sequence[Mapping[str, Any]], trouble: str = "") -> RenderableType:
+    """The rows for a terminal, and below them what is wrong."""
+    from rich.box import SIMPLE
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=SIMPLE, pad_edge=False)
+    for title, key in _COLUMNS:
+        shown.add_column(title, justify="left" if key == "queue" else "right", no_wrap=key != "queue", overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(_figure(key, row[key])) for _, key in _COLUMNS))
+    problems = [f"{row['queue']}: {problem}" for row in rows for problem in row["problems"]]
+    return Group(shown, *(Text(cell(line), style="bold red") for line in (*problems, trouble) if line))
+
+
+def _figure(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key.endswith("Seconds"):
+        return f"{value:.3f}s" if value < 1 else format_duration(timedelta(seconds=round(value)))
+    return cell(value)

@@ -1,0 +1,73 @@
+"""What moves through every queue of the vhost, by one request to the management API. Its figures are 3 to 10 s late; absent is unknown, never zero."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.management import Depth, Management, depth_of
+
+_COLUMNS = (
+    "name",
+    "type",
+    "arguments",
+    "consumers",
+    "messages_ready",
+    "messages_unacknowledged",
+    "messages_dlx",
+    "message_stats",
+    "head_message_timestamp",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One RabbitMQ queue. Rates are messages a second, None where the broker gives none. `oldest`: when the first one in memory was published; a hint."""
+
+    depth: Depth | None
+    published: float | None
+    delivered: float | None
+    acknowledged: float | None
+    redelivered: float | None
+    oldest: datetime | None
+
+
+def traffic(management: Management) -> dict[str, Traffic]:
+    """By the name of the RabbitMQ queue. Raises StoreUnavailable, BadSetting."""
+    return {str(found["name"]): _traffic(found) for found in management.queues(_COLUMNS)}
+
+
+def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
+    """Messages of a mail queue in its delay levels and on the hop between them; None where one of them has no figures yet."""
+    level = re.compile(re.escape(names.delay_queue(0)).replace("0s", r"\d+s", 1))
+    depths = [found.depth for name, found in all_traffic.items() if name == names.hop_queue or level.fullmatch(name)]
+    return None if None in depths else sum(depth.total for depth in depths if depth)
+
+
+def _traffic(found: Mapping[str, Any]) -> Traffic:
+    depth = depth_of(found)
+    # A queue that is known and has no statistics has not moved a message since the broker started.
+    moved = found.get("message_stats") or ({} if depth is not None else None)
+    stamp = found.get("head_message_timestamp")
+    return Traffic(
+        depth=depth,
+        published=_rate(moved, "publish"),
+        delivered=_rate(moved, "deliver_get"),
+        acknowledged=_rate(moved, "ack"),
+        redelivered=_rate(moved, "redeliver"),
+        oldest=datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None,
+    )
+
+
+def _rate(moved: Mapping[str, Any] | None, what: str) -> float | None:
+    """Of statistics that are there, a kind of movement that is not mentioned never happened; one without its rate is not measured (`rates_mode = none`)."""
+    if moved is None:
+        return None
+    if what not in moved:
+        return 0.0
+    rate = (moved.get(f"{what}_details") or {}).get("rate")
+    return float(rate) if isinstance(rate, int | float) else None
