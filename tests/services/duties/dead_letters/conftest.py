@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +16,12 @@ import pika
 import pytest
 
 from mailslice.codec import message
+from mailslice.duty import crash
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
-from mailslice.model.settings import Settings
+from mailslice.model.settings import Settings, clone_root
 from mailslice.model.slices import slice_start
 from mailslice.quality import gate
 from mailslice.queue import directory
@@ -31,6 +36,7 @@ class Letters:
     settings: Settings
     stores: Stores
     queue: QueueName
+    environ: dict[str, str]
 
     @property
     def names(self) -> RabbitNames:
@@ -114,6 +120,13 @@ class Letters:
             summary = run_step(step, request, self.settings)
         return summary
 
+    def kill(self, step: str, request: RunRequest, point: str) -> None:
+        """The step, in a process that dies at `point`."""
+        arguments = [request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
+        command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
+        done = subprocess.run(command, env={**self.environ, crash.VARIABLE: point}, cwd=clone_root(), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
     def let_the_lock_run_out(self) -> None:
         """What 60 s would do."""
         holder = self.stores.own.locks.holder(f"dead_letters/{self.queue}")
@@ -133,13 +146,13 @@ def with_data_docs() -> None:
 
 
 @pytest.fixture(scope="module")
-def _place(fresh_module) -> Iterator[tuple[Settings, Stores]]:
+def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores, dict[str, str]]]:
     with open_stores(fresh_module.settings) as stores:
-        yield fresh_module.settings, stores
+        yield fresh_module.settings, stores, fresh_module.environ
 
 
 @pytest.fixture
-def letters(_place: tuple[Settings, Stores]) -> Letters:
+def letters(_place: tuple[Settings, Stores, dict[str, str]]) -> Letters:
     """A fresh queue."""
-    settings, stores = _place
-    return Letters(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"))
+    settings, stores, environ = _place
+    return Letters(settings, stores, directory.create(stores, f"q-{uuid.uuid4().hex[:8]}"), environ)
