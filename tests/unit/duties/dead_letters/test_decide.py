@@ -1,0 +1,199 @@
+"""Which letter gets what: rules by hand, and what must hold whatever is given."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailslice.duties.dead_letters.apply import redrive_headers
+from mailslice.duties.dead_letters.decide import DELETED, FILTERED, LIMITED, NOT_ASKED, TOO_OFTEN, TWICE, Action, Standing, counts, decide
+from mailslice.duties.dead_letters.params import Params
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId
+from mailslice.queue.dead_letters import Cause, Judged, Letter, cause_of, letter_of
+from mailslice.stores.rabbitmq.held import HeldMessage
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def judged(position=0, number=None, cause=Cause.REJECTED, *, marked=False, redrives=0, age=HOUR, sender="a@b.example", name="m"):
+    enqueue_id = None if cause is Cause.BAD_JSON else EnqueueId(UUID(int=position + 1 if number is None else number))
+    died = None if age is None else NOW - age
+    letter = Letter(position, f"k{position}", died, "rejected", None, redrives, 10, enqueue_id=enqueue_id, name=name, sender=sender)
+    return Judged(letter, cause, None, died, redrives, marked, True)
+
+
+def all_there(found):
+    return Standing(frozenset(each.letter.enqueue_id for each in found), frozenset(), frozenset(each.letter.key for each in found))
+
+
+def decided(found, standing=all_there, **params):
+    return [(each.action, each.why) for each in decide(found, Params(**params), NOW, standing)]
+
+
+def test_without_redrive_only_what_is_deleted_or_no_mail_leaves():
+    found = [judged(0), judged(1, marked=True), judged(2, cause=Cause.BAD_JSON), judged(3, cause=Cause.EXPIRED)]
+    assert [action for action, _ in decided(found)] == [Action.KEEP, Action.DROP, Action.EXPORT, Action.KEEP]
+    assert decided(found)[1] == (Action.DROP, DELETED)
+    assert decided(found)[0] == (Action.KEEP, NOT_ASKED)
+
+
+def test_a_marked_mail_is_dropped_whatever_the_filter_says_and_never_redriven():
+    assert decided([judged(0, marked=True, name="other")], redrive=True, name="m") == [(Action.DROP, DELETED)]
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        ({"cause": "expired"}, True),
+        ({"cause": "rejected"}, False),
+        ({"name": "M"}, True),
+        ({"sender": "A@B.EXAMPLE"}, False),
+        ({"sender": "<>"}, True),
+        ({"older_than": "61m"}, True),
+        ({"older_than": "60m"}, False),
+    ],
+)
+def test_the_filter(params, kept):
+    assert decided([judged()], redrive=True, **params)[0][0] is (Action.KEEP if kept else Action.REDRIVE)
+
+
+def test_a_letter_of_unknown_age_is_older_than_nothing_and_one_without_sender_has_the_null_sender():
+    assert decided([judged(age=None)], redrive=True, older_than="1s") == [(Action.KEEP, FILTERED)]
+    assert decided([judged(sender=None)], redrive=True, sender="")[0][0] is Action.REDRIVE
+
+
+def test_rounds_limit_and_doubles():
+    found = [judged(0, redrives=3), judged(1), judged(2, number=2), judged(3), judged(4)]
+    assert decided(found, redrive=True, limit=2) == [
+        (Action.KEEP, TOO_OFTEN),
+        (Action.REDRIVE, "asked for"),
+        (Action.KEEP, TWICE),
+        (Action.REDRIVE, "asked for"),
+        (Action.KEEP, LIMITED),
+    ]
+
+
+def test_no_more_is_looked_up_than_the_limit_needs():
+    asked = []
+
+    def standing(found):
+        asked.append(len(found))
+        return all_there(found)
+
+    decided([judged(position) for position in range(2000)], standing, redrive=True, limit=600)
+    assert asked == [500, 500]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Cause)), st.booleans(), st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())),
+    st.integers(1, 5),
+    st.booleans(),
+    st.booleans(),
+)
+def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(letters, limit, redrive, force):
+    found = [judged(at, number, cause, marked=marked, redrives=redrives) for at, (number, cause, marked, redrives, *_) in enumerate(letters)]
+    facts = {f"k{at}": each[4:] for at, each in enumerate(letters)}
+
+    def standing(some):
+        has = lambda index: [each for each in some if facts[each.letter.key][index]]
+        ids = lambda some: frozenset(each.letter.enqueue_id for each in some)
+        return Standing(ids(has(0)), ids(has(1)), frozenset(each.letter.key for each in has(2)))
+
+    given_force = force and redrive
+    made = decide(found, Params(redrive=redrive, limit=limit, force_cleaned=given_force), NOW, standing)
+    assert [each.judged for each in made] == found
+    back = [each.judged for each in made if each.action is Action.REDRIVE]
+    assert len(back) <= (limit if redrive else 0)
+    assert len({each.letter.enqueue_id for each in back}) == len(back)
+    assert all(not each.marked and each.redrives < 3 and each.cause is not Cause.BAD_JSON and facts[each.letter.key][2] for each in back)
+    assert {each.judged.cause for each in made if each.action is Action.EXPORT} <= {Cause.BAD_JSON}
+    assert all(each.judged.marked for each in made if each.action is Action.DROP)
+
+
+@pytest.mark.parametrize(
+    ("death", "reason", "content", "cause"),
+    [
+        ("rejected", None, True, Cause.REJECTED),
+        ("rejected", None, None, Cause.REJECTED),
+        ("rejected", None, False, Cause.MISSING_BLOB),
+        ("rejected", "content missing: S3 bucket", True, Cause.MISSING_BLOB),
+        ("rejected", "cleaned: its slice was cleaned", False, Cause.CLEANED),
+        ("rejected", "no such user", True, Cause.REJECTED),
+        (None, "no such user", True, Cause.REJECTED),
+        ("expired", "content missing: header", False, Cause.EXPIRED),
+        ("delivery_limit", None, None, Cause.DELIVERY_LIMIT),
+        ("maxlen", None, True, Cause.OTHER),
+        ("maxlen", None, False, Cause.MISSING_BLOB),
+        (None, None, True, Cause.OTHER),
+    ],
+)
+def test_the_cause(death, reason, content, cause):
+    letter = Letter(0, "k", None, death, None, 0, 1, enqueue_id=EnqueueId(UUID(int=1)))
+    assert cause_of(letter, reason, content) is cause
+
+
+def test_what_is_no_mail_is_bad_json_however_it_died():
+    letter = letter_of(HeldMessage(1, b"{", {"x-death": [{"reason": "expired", "queue": "q"}]}, None), 0, "q")
+    assert (letter.enqueue_id, letter.death) == (None, "expired")
+    assert cause_of(letter, None, None) is Cause.BAD_JSON
+
+
+def test_the_newest_death_in_the_work_queue_counts_and_the_key_does_not_change_with_the_broker_s_own_counts():
+    deaths = [{"queue": "delay", "reason": "expired", "time": NOW}, {"queue": "work", "reason": "rejected", "time": NOW.replace(tzinfo=None), "count": 2}]
+    one = letter_of(HeldMessage(1, b"x", {"x-death": deaths, "x-delivery-count": 1}, NOW), 0, "work")
+    again = letter_of(HeldMessage(9, b"x", {"x-death": deaths, "x-delivery-count": 2}, NOW), 5, "work")
+    assert (one.death, one.died_at, one.key) == ("rejected", NOW, again.key)
+    for headers, body in (({"x-death": deaths[:1]}, b"x"), ({"x-death": deaths, "x-redrive-count": 1}, b"x"), ({"x-death": deaths}, b"y")):
+        assert letter_of(HeldMessage(1, body, headers, NOW), 0, "work").key != one.key
+
+
+def test_a_redrive_keeps_headers_but_those_of_the_broker():
+    headers = {
+        "x-dead-letter-routing-key": "",
+        "x-death": [],
+        "x-first-death-queue": "q",
+        "x-last-death-reason": "rejected",
+        "x-delivery-count": 3,
+        "x-mailslice-reason": "r",
+        "x-mailslice-token": "t",
+        "x-mailslice-slice": 5,
+        "x-redrive-count": 1,
+        "theirs": b"kept",
+        "CC": ["elsewhere"],
+    }
+    assert redrive_headers(headers, 2) == {"x-dead-letter-routing-key": "", "x-mailslice-slice": 5, "theirs": b"kept", "x-redrive-count": 2}
+
+
+@pytest.mark.parametrize(
+    ("given_params", "message"),
+    [
+        ({"cause": "expired"}, "give redrive, too"),
+        ({"force_cleaned": True}, "give redrive, too"),
+        ({"redrive": True, "cause": "bad JSON"}, "it is exported"),
+        ({"redrive": True, "cause": "no cause"}, "'missing blob'"),
+        ({"redrive": True, "sender": "no address"}, "is not a mail address"),
+        ({"limit": 0}, "greater than or equal to 1"),
+        ({"limit": 10**9}, "less than or equal to"),
+        ({"redrive": True, "older_than": "-1h"}, "older_than"),
+        ({"redrive": True, "older_than": "9999999d"}, "older_than"),
+        ({"most_redrives": 0}, "most_redrives"),
+        ({"rate": -1}, "rate"),
+        ({"unknown": 1}, "not a param"),
+    ],
+)
+def test_params_that_are_wrong_name_themselves(given_params, message):
+    with pytest.raises(BadInput, match=message):
+        Params.parse(given_params)
+
+
+def test_causes_as_people_write_them():
+    words = {"Missing-Blob": Cause.MISSING_BLOB, "rejected": Cause.REJECTED, "rejected_by_a_handler": Cause.REJECTED, "OTHER": Cause.OTHER}
+    assert {word: Params.parse({"redrive": True, "cause": word}).cause for word in words} == words
+
+
+def test_counts_of_words():
+    assert counts(["a", "b", "a"]) == {"a": 2, "b": 1}
