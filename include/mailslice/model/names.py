@@ -80,6 +80,8 @@ IMAP_UID_TABLE = "imapuidtable"
 """Messages of mailboxes by message id: the truth."""
 MESSAGE_ID_TABLE = "messageidtable"
 """The same messages by mailbox: the projection that James reads."""
+MODSEQ = "modseq"
+"""The highest modSeq that James gave out in each mailbox."""
 CONFIGURATION_AGGREGATE = "CassandraMailQueueViewConfiguration"
 CONFIGURATION_EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 

@@ -2,6 +2,10 @@
 
 Why a difference of two reads that agree is right although others go on writing: whoever adds or removes a message changes truth and counter by the
 same number, in some order. A mailbox that looks the same twice, `settle` apart, has no such change half done; what comes later adds to both.
+
+Looking the same is not enough where messages come and go: an append that one read saw half may be half undone again in the other, and one that is not
+projected yet hides the end of a deletion. Each append takes a modSeq first, so James' own highest modSeq, read before the first read and after the
+second, tells. (tests/unit/duties/counter_repair/test_walk.py found both.)
 """
 
 from __future__ import annotations
@@ -25,13 +29,16 @@ SENT_FOR = timedelta(seconds=30)
 """Longer than Cassandra keeps a counter update that it has not begun (counter_write_request_timeout, 5 s): after this long it is done or never will be."""
 
 
-def refused(drift: Drift, stored: Counters, seen: Seen, first_read: datetime) -> str | None:
-    """Why the drift must not be applied, by the second read; None when both reads agree and nothing is newer than the beginning of the first."""
+def refused(drift: Drift, stored: Counters, seen: Seen, given_modseq: int, first_read: datetime) -> str | None:
+    """Why the drift must not be applied, by the second read; None when both reads agree and nothing is newer than the beginning of the first.
+
+    `given_modseq` is read after `stored` and `seen`.
+    """
     if (stored.count, stored.unseen) == (seen.count, seen.unseen):
         return RIGHT_NOW
     if stored != drift.stored or (seen.count, seen.unseen) != (drift.seen.count, drift.seen.unseen):
         return MOVED
-    if seen.newest > ticks(first_read) or seen.modseq > drift.seen.modseq:
+    if seen.newest > ticks(first_read) or seen.modseq > drift.seen.modseq or given_modseq != drift.given_modseq:
         return NEWER
     return None if seen == drift.seen else MOVED
 

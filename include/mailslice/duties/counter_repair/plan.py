@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -10,10 +13,10 @@ from uuid import UUID
 from mailslice.duties.counter_repair.differences import COUNTER_GONE, KINDS, MAILBOX_GONE, REPAIRABLE, Comparison, differences
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.plan_file import PARTS, Drift, Plan, PlanFile, RowsWriter, drift_schema, read_rows, table_of
-from mailslice.duties.counter_repair.scan import Key, MailboxFound, Scan, Scanned, Totals
+from mailslice.duties.counter_repair.scan import Key, MailboxFound, RangeRead, Scan, Scanned, Totals
 from mailslice.duty import crash
 from mailslice.duty.context import StepContext
-from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE
+from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
 from mailslice.spark.failures import translated
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
 
@@ -22,59 +25,90 @@ if TYPE_CHECKING:
 
 BULKY = ("decided",)
 _LEAST_RANGES = 32
+_OPERATION = timedelta(seconds=2)
+"""Longer than James takes from giving a modSeq to the last write of that message."""
 _SAMPLED = 20
 _AT_ONCE = 10_000
 
 
-def run(context: StepContext) -> dict[str, Any]:
+def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
     """The plan, written to plan/ and, by the road, to plan.json. Raises Refused when James' tables are not there."""
-    params = context.params(Params)
-    stores = context.stores
+    params, stores = context.params(Params), context.stores
     stores.mailboxes.require(truth=not params.trust_projection)
     made_at = context.clock()
-    only = _only(context, params)
     _forget_earlier_try(context)
     ranges = token_ranges(stores.cassandra, _LEAST_RANGES)
-    tables = (MAILBOX, MESSAGE_ID_TABLE, *(() if params.trust_projection else (IMAP_UID_TABLE,)), MAILBOX_COUNTERS)
-    spark: SparkSession = context.spark()
-    keys: list[Key] = [(table, low, high) for low, high in ranges for table in tables]
-    scanned = Scanned(spark, Scan(context.settings, tables, only), keys, trust_projection=params.trust_projection)
-    try:
-        with translated():
-            reads = scanned.ranges()
-            totals = scanned.totals()
-            largest, drifts = _write_drifts(context, scanned.wrong(), trust_projection=params.trust_projection)
-            differing = {} if params.trust_projection else scanned.inconsistent()
-        files, inconsistencies = _differences(context, spark, differing, ranges)
-    finally:
-        scanned.close()
-    read_at = context.clock()
+    keys: list[Key] = [(table, low, high) for low, high in ranges for table in _tables(context, params)]
+    found = _found(context, params, keys, ranges, sleep)
+    decided = (params.settle, params.trust_projection, params.repair_projection, found.drifts, found.files, found.inconsistencies)
+    plan = Plan(context.request.run, made_at, context.clock(), *decided)
     crash.point("plan:after-scan")
-    inconsistencies[COUNTER_GONE] = totals.gone_counters
-    if params.trust_projection:
-        inconsistencies = {MAILBOX_GONE: totals.gone_messages, COUNTER_GONE: totals.gone_counters}
-    plan = Plan(context.request.run, made_at, read_at, params.settle, params.trust_projection, params.repair_projection, drifts, files, inconsistencies)
-    rows = {table: sum(each.rows for each in reads if each.table == table) for table in tables}
+    absent = sum(1 for each in params.mailboxes if not stores.mailboxes.exists(UUID(each)))
     return {
         "decided": plan.decided(),
         "planDigest": plan.digest,
-        "planned": drifts.rows,
-        "processedMailboxes": totals.mailboxes,
-        "wrong": totals.wrong,
-        "inconsistencies": inconsistencies,
-        "projectionPlanned": _repairable(inconsistencies) if params.repair_projection else 0,
-        "largest": largest,
-        "sample": _sample(context, files),
-        "messages": rows.get(IMAP_UID_TABLE, 0),
-        "projectedMessages": rows[MESSAGE_ID_TABLE],
-        "reads": {
-            "wanted": len(keys),
-            "read": len(reads),
-            "twice": sum(each.reads > 1 for each in reads),
-            "holes": sum(holes(each.range for each in reads if each.table == table) for table in tables),
-        },
-        "absent": sum(1 for each in params.mailboxes if not stores.mailboxes.exists(UUID(each))),
-        "message": _message(totals, inconsistencies),
+        "planned": found.drifts.rows,
+        "processedMailboxes": found.totals.mailboxes,
+        "wrong": found.totals.wrong,
+        "inconsistencies": found.inconsistencies,
+        "projectionPlanned": _repairable(found.inconsistencies) if params.repair_projection else 0,
+        "largest": found.largest,
+        "sample": _sample(context, found.files),
+        "messages": found.rows(IMAP_UID_TABLE),
+        "projectedMessages": found.rows(MESSAGE_ID_TABLE),
+        "reads": _reads(keys, found.reads),
+        "message": _message(found, absent=absent, has_modseqs=stores.mailboxes.has_modseqs),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was read, and what was written down of it."""
+
+    reads: list[RangeRead]
+    totals: Totals
+    largest: list[dict[str, Any]]
+    drifts: PlanFile
+    files: tuple[PlanFile, ...]
+    inconsistencies: dict[str, int]
+
+    def rows(self, table: str) -> int:
+        """Rows of a table."""
+        return sum(each.rows for each in self.reads if each.table == table)
+
+
+def _tables(context: StepContext, params: Params) -> list[str]:
+    """The tables to read: the truth only when it is wanted, given modSeqs only where James keeps them."""
+    optional = [*([] if params.trust_projection else [IMAP_UID_TABLE]), *([MODSEQ] if context.stores.mailboxes.has_modseqs else [])]
+    return [MAILBOX, MESSAGE_ID_TABLE, MAILBOX_COUNTERS, *optional]
+
+
+def _found(context: StepContext, params: Params, keys: Sequence[Key], ranges: Sequence[TokenRange], sleep: Callable[[float], None]) -> _Found:
+    trust, spark = params.trust_projection, context.spark()
+    what = Scan(context.settings, _only(context, params))
+    with translated():
+        scanned = Scanned(spark, what, keys, trust_projection=trust, pause=lambda: sleep(min(params.settle, _OPERATION).total_seconds()))
+    try:
+        with translated():
+            reads, totals = scanned.ranges(), scanned.totals()
+            largest, drifts = _write_drifts(context, scanned.wrong(), trust_projection=trust)
+            differing = {} if trust else scanned.inconsistent()
+    finally:
+        scanned.close()
+    if trust:
+        return _Found(reads, totals, largest, drifts, (), {MAILBOX_GONE: totals.gone_messages, COUNTER_GONE: totals.gone_counters})
+    files, inconsistencies = _differences(context, spark, differing, ranges)
+    return _Found(reads, totals, largest, drifts, files, {**inconsistencies, COUNTER_GONE: totals.gone_counters})
+
+
+def _reads(keys: Sequence[Key], reads: Sequence[RangeRead]) -> dict[str, int]:
+    """For the gate: whether every range of every table was read, once, and the ranges tile the ring."""
+    tables = {table for table, _, _ in keys}
+    return {
+        "wanted": len(keys),
+        "read": len(reads),
+        "twice": sum(each.reads > 1 for each in reads),
+        "holes": sum(holes(each.range for each in reads if each.table == table) for table in tables),
     }
 
 
@@ -90,7 +124,7 @@ def _write_drifts(context: StepContext, found: Iterator[MailboxFound], *, trust_
     """The file of the mailboxes to correct, and the largest of them for the report."""
     writer = RowsWriter(context.folder.artifacts, context.folder.file(PARTS), "drifts", drift_schema(), always=True)
     largest: list[Drift] = []
-    drifts = (Drift(each.mailbox, each.has_counters, each.stored, each.computed(trust_projection=trust_projection)) for each in found)
+    drifts = (Drift(each.mailbox, each.has_counters, each.stored, each.computed(trust_projection=trust_projection), each.given_modseq) for each in found)
     while chunk := list(islice(drifts, _AT_ONCE)):
         writer.add(table_of([drift.row() for drift in chunk], drift_schema()))
         largest = sorted([*largest, *chunk], key=_size)[:_SAMPLED]
@@ -150,8 +184,11 @@ def _forget_earlier_try(context: StepContext) -> None:
     artifacts.folder(folder.file(PARTS))
 
 
-def _message(totals: Totals, inconsistencies: dict[str, int]) -> str:
+def _message(found: _Found, *, absent: int, has_modseqs: bool) -> str:
     """What the plan comes to, in words."""
-    words = [f"{totals.wrong} of {totals.mailboxes} mailboxes have wrong counters"]
-    found = [f"{count} {kind}" for kind, count in inconsistencies.items() if count]
-    return "; ".join([*words, f"inconsistencies: {', '.join(found)}" if found else "no inconsistency was found"])
+    words = [f"{found.totals.wrong} of {found.totals.mailboxes} mailboxes have wrong counters"]
+    differ = [f"{count} {kind}" for kind, count in found.inconsistencies.items() if count]
+    words += [f"inconsistencies: {', '.join(differ)}" if differ else "no inconsistency was found"]
+    words += [f"{absent} of the given mailboxes are not there"] if absent else []
+    words += [] if has_modseqs else ["without James' table modseq a mailbox that moves is told by its messages alone"]
+    return "; ".join(words)

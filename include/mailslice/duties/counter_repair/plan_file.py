@@ -32,7 +32,7 @@ def drift_schema() -> pa.Schema:
     """Columns of the drifts: the mailbox, what is stored, what was counted, and how its messages looked then."""
     import pyarrow as pa
 
-    numbers = ("stored_count", "stored_unseen", "count", "unseen", "modseq", "newest", "first", "second")
+    numbers = ("stored_count", "stored_unseen", "given_modseq", "count", "unseen", "modseq", "newest", "first", "second")
     return pa.schema(
         [pa.field("mailbox", pa.string(), False), pa.field("has_counters", pa.bool_(), False), *(pa.field(name, pa.int64(), False) for name in numbers)]
     )
@@ -57,12 +57,16 @@ def difference_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A mailbox whose stored counters are not what was counted. `seen` is how its messages looked at the first read."""
+    """A mailbox whose stored counters are not what was counted. `seen` is how its messages looked at the first read.
+
+    `given_modseq` is the highest modSeq that James had given out there before that read began; 0 where James keeps none.
+    """
 
     mailbox: UUID
     has_counters: bool
     stored: Counters
     seen: Seen
+    given_modseq: int = 0
 
     @property
     def add(self) -> Counters:
@@ -76,6 +80,7 @@ class Drift:
             "has_counters": self.has_counters,
             "stored_count": self.stored.count,
             "stored_unseen": self.stored.unseen,
+            "given_modseq": self.given_modseq,
             **asdict(self.seen),
         }
 
@@ -83,7 +88,7 @@ class Drift:
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """What `row` gave."""
         seen = Seen(*(row[name] for name in ("count", "unseen", "modseq", "newest", "first", "second")))
-        return cls(UUID(row["mailbox"]), row["has_counters"], Counters(row["stored_count"], row["stored_unseen"]), seen)
+        return cls(UUID(row["mailbox"]), row["has_counters"], Counters(row["stored_count"], row["stored_unseen"]), seen, row["given_modseq"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class Repair:
         self._tables = context.stores.mailboxes
         self._claims = context.stores.own.counter_claims
         self._ttl = context.settings.duty.retention
+        self._tables.prepare_to_add()
 
     def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
         """One mailbox. Never raises for a store that does not answer: before the update that is `failed`, from then on `unknown`. Raises LockLost."""
@@ -59,7 +60,8 @@ class Repair:
             return Outcome(drift.mailbox, SKIPPED, decide.GONE)
         stored = self._tables.counters(drift.mailbox)
         seen = read_again(self._context.stores, drift.mailbox, unprojected, trust_projection=self._plan.trust_projection)
-        if (why := decide.refused(drift, stored, seen, self._plan.made_at)) is not None:
+        given = self._tables.given_modseq(drift.mailbox)
+        if (why := decide.refused(drift, stored, seen, given, self._plan.made_at)) is not None:
             return Outcome(drift.mailbox, SKIPPED, why)
         crash.point("apply:before-claim")
         claim = CounterClaim(self._plan.run, self._context.clock(), stored.count, stored.unseen, drift.add.count, drift.add.unseen)

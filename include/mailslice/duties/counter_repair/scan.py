@@ -1,4 +1,4 @@
-"""Read the four tables whole by Spark, and join them: one row a mailbox, with what each table says of it.
+"""Read the tables of mailboxes whole by Spark, and join them: one row a mailbox, with what each table says of it.
 
 Every task reads token ranges and gives sums by mailbox, never messages: what is shuffled grows with the mailboxes, not with their mail. Each range
 comes back exactly once with its row count; a range that is missing was not read, and no sum is to be trusted then.
@@ -7,14 +7,14 @@ comes back exactly once with its row count; a range that is missing was not read
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from mailslice.duties.counter_repair.fingerprints import Seen, fingerprints, layout_of, message_times
-from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE
+from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import frame_of_keys
 from mailslice.spark.in_worker import stores_of
@@ -38,7 +38,7 @@ _CHUNK = 100_000
 _MAILBOX = "of mailbox"
 """The `kind` of rows that are about a mailbox; the others are a table's name and are about a range."""
 _SUMS = ("truth_count", "truth_unseen", "projected_count", "projected_unseen", "mailboxes", "counters", "stored_count", "stored_unseen", "reads", "rows")
-_MOST = ("truth_modseq", "truth_newest", "projected_modseq", "projected_newest")
+_MOST = ("given_modseq", "truth_modseq", "truth_newest", "projected_modseq", "projected_newest")
 _XORS = ("truth_first", "truth_second", "projected_first", "projected_second")
 _PARTS = "kind string, key binary, " + ", ".join(f"{name} long" for name in (*_SUMS, *_MOST, *_XORS))
 _RANGE = struct.Struct(">qq")
@@ -47,7 +47,10 @@ _SIDES = {IMAP_UID_TABLE: "truth", MESSAGE_ID_TABLE: "projected"}
 
 @dataclass(frozen=True, slots=True)
 class MailboxFound:
-    """A mailbox as all four tables have it. `has_counters`: there is a counter row; without one the counters are 0."""
+    """A mailbox as all tables have it. `has_counters`: there is a counter row; without one the counters are 0.
+
+    `given_modseq` is the highest modSeq that James had given out before anything else was read.
+    """
 
     mailbox: UUID
     exists: bool
@@ -55,6 +58,7 @@ class MailboxFound:
     stored: Counters
     truth: Seen
     projected: Seen
+    given_modseq: int
 
     def computed(self, *, trust_projection: bool) -> Seen:
         """What the counters should say."""
@@ -84,22 +88,30 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What to read: the tables, and the mailboxes (16 bytes each) that count, or None for all."""
+    """Where to read, and the mailboxes (16 bytes each) that count, or None for all."""
 
     settings: Settings
-    tables: tuple[str, ...]
     only: frozenset[bytes] | None = None
 
 
 class Scanned:
     """What a scan found, in Spark's memory and on its disks until `close`."""
 
-    def __init__(self, spark: SparkSession, what: Scan, keys: Sequence[Key], *, trust_projection: bool) -> None:
+    def __init__(self, spark: SparkSession, what: Scan, keys: Sequence[Key], *, trust_projection: bool, pause: Callable[[], None]) -> None:
+        """Read. The given modSeqs come first, then `pause`, in which what had taken one comes to its end."""
+
         def read(batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
             return _read(what, batches)
 
         self._side = "projected" if trust_projection else "truth"
-        self._frame = joined(frame_of_keys(spark, keys, read, _PARTS)).persist()
+        given, others = given_first(keys)
+        parts = frame_of_keys(spark, others, read, _PARTS)
+        self._given = frame_of_keys(spark, given, read, _PARTS).persist() if given else None
+        if self._given is not None:
+            self._given.count()
+            parts = parts.union(self._given)
+        pause()
+        self._frame = joined(parts).persist()
 
     def ranges(self) -> list[RangeRead]:
         """Every range that was read."""
@@ -133,7 +145,9 @@ class Scanned:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._frame.unpersist()
+        for frame in (self._frame, self._given):
+            if frame is not None:
+                frame.unpersist()
 
     def _of_mailboxes(self) -> DataFrame:
         from pyspark.sql import functions as fn
@@ -147,8 +161,13 @@ class Scanned:
         return _exists() & (count | unseen)
 
 
+def given_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
+    """The keys of given modSeqs, and all others."""
+    return [key for key in keys if key[0] == MODSEQ], [key for key in keys if key[0] != MODSEQ]
+
+
 def joined(parts: DataFrame) -> DataFrame:
-    """One row a mailbox (and a range) of the parts that tasks gave: a full outer join of the four tables, as sums."""
+    """One row a mailbox (and a range) of the parts that tasks gave: a full outer join of all tables, as sums."""
     from pyspark.sql import functions as fn
 
     sums = [fn.sum(name).alias(name) for name in _SUMS]
@@ -176,7 +195,7 @@ def _found(row: Row) -> MailboxFound:
         return Seen(*(row[f"{side}_{name}"] for name in ("count", "unseen", "modseq", "newest", "first", "second")))
 
     stored = Counters(row["stored_count"], row["stored_unseen"])
-    return MailboxFound(UUID(bytes=bytes(row["key"])), row["mailboxes"] > 0, row["counters"] > 0, stored, seen("truth"), seen("projected"))
+    return MailboxFound(UUID(bytes=bytes(row["key"])), row["mailboxes"] > 0, row["counters"] > 0, stored, seen("truth"), seen("projected"), row["given_modseq"])
 
 
 def _read(what: Scan, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
@@ -203,6 +222,8 @@ def _table(stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange])
 def _layout(stores: Stores, table: str) -> Layout:
     if table == MAILBOX:
         return Layout([("mailboxid", UUID_WIDTH)])
+    if table == MODSEQ:
+        return Layout([("mailboxid", UUID_WIDTH), ("nextmodseq", LONG)])
     if table == MAILBOX_COUNTERS:
         return Layout([("mailboxid", UUID_WIDTH), ("count", LONG), ("unseen", LONG)])
     return layout_of(stores.mailboxes.message_columns)
@@ -269,6 +290,8 @@ def _sums(stores: Stores, table: str, columns: dict[str, npt.NDArray[Any]], only
         }
     elif table == MAILBOX:
         found = {"mailboxes": groups.reduced(np.add, ones)}
+    elif table == MODSEQ:
+        found = {"given_modseq": groups.reduced(np.maximum, columns["nextmodseq"])}
     else:
         stored = {f"stored_{name}": groups.reduced(np.add, columns[name]) for name in ("count", "unseen")}
         found = {"counters": groups.reduced(np.add, ones), **stored}

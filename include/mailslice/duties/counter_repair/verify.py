@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from mailslice.duties.counter_repair.decide import RIGHT_NOW
 from mailslice.duties.counter_repair.parallel import beside_each_other
 from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_drifts, read_plan, require_files
 from mailslice.duties.counter_repair.repairing import DONE
@@ -43,9 +44,12 @@ def run(context: StepContext) -> dict[str, Any]:
     require_files(plan, context.folder)
     applied = context.need("apply")
     drifts = read_drifts(plan, context.folder)
-    found = looked_at(context, plan, drifts, {mailbox for mailbox, outcome in applied["outcomes"].items() if outcome[0] == DONE})
+    outcomes = applied["outcomes"]
+    found = looked_at(context, plan, drifts, {mailbox for mailbox, outcome in outcomes.items() if outcome[0] == DONE})
     wrong = [each for each in found if each.applied and not each.moved and each.left != Counters(0, 0)]
-    after = {"wrong": len(drifts) - sum(each.left == Counters(0, 0) for each in found), "largest": [shown(each) for each in found[:_LARGEST]]}
+    right = {str(each.drift.mailbox) for each in found if each.left == Counters(0, 0)}
+    right |= {mailbox for mailbox, outcome in outcomes.items() if outcome[1] == RIGHT_NOW}
+    after = {"wrong": len(drifts) - len(right), "largest": [shown(each) for each in found[:_LARGEST]]}
     context.folder.write_json("after.json", {"after": after})
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("verify", [judged(applied, wrong)], docs)

@@ -16,7 +16,7 @@ from cassandra.policies import FallthroughRetryPolicy
 from cassandra.query import BoundStatement, PreparedStatement
 
 from mailslice.model.errors import Refused
-from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE
+from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
 from mailslice.stores.cassandra.ddl import tables_of
 from mailslice.stores.cassandra.session import CassandraSession
 
@@ -24,7 +24,7 @@ SEEN = "flagseen"
 FLAGS = ("flaganswered", "flagdeleted", "flagdraft", "flagflagged", "flagrecent", SEEN, "flaguser")
 USER_FLAGS = "userflags"
 _NEEDED = ("messageid", "mailboxid", "uid", "modseq", SEEN)
-_KEYS = {IMAP_UID_TABLE: "messageid", MESSAGE_ID_TABLE: "mailboxid", MAILBOX: "id", MAILBOX_COUNTERS: "mailboxid"}
+_KEYS = {IMAP_UID_TABLE: "messageid", MESSAGE_ID_TABLE: "mailboxid", MAILBOX: "id", MAILBOX_COUNTERS: "mailboxid", MODSEQ: "mailboxid"}
 """The partition key of each table."""
 
 
@@ -98,8 +98,11 @@ class MailboxTables:
         return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *([USER_FLAGS] if self.has_user_flags else []))
 
     def scan(self, table: str) -> PreparedStatement:
-        """The statement that reads a token range of `table`: messages, (mailbox id) of mailboxes, (mailbox id, count, unseen) of counters."""
-        columns = {MAILBOX: ("id",), MAILBOX_COUNTERS: ("mailboxid", "count", "unseen")}.get(table, self.message_columns)
+        """The statement that reads a token range of `table`: messages, (mailbox id) of mailboxes, (mailbox id, count, unseen) of counters, (mailbox id,
+        modSeq) of given modSeqs.
+        """
+        others = {MAILBOX: ("id",), MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"), MODSEQ: ("mailboxid", "nextmodseq")}
+        columns = others.get(table) or self.message_columns
         key = _KEYS[table]
         return self._session.prepare(f"SELECT {', '.join(columns)} FROM {self._keyspace}.{table} WHERE token({key}) > ? AND token({key}) <= ?")
 
@@ -120,6 +123,16 @@ class MailboxTables:
         statement = self._session.prepare(f"SELECT id, mailboxbase FROM {self._keyspace}.{MAILBOX}")
         return {mailbox for mailbox, base in self._session.stream(statement) if base is not None and _user(base) in wanted}
 
+    @cached_property
+    def has_modseqs(self) -> bool:
+        """Whether James' table of given modSeqs is there."""
+        return MODSEQ in tables_of(self._session, self._keyspace)
+
+    def given_modseq(self, mailbox: UUID) -> int:
+        """The highest modSeq that James gave out in the mailbox, whether a message has it or not; 0 where it is not written, or has no table."""
+        rows = self._session.execute(self._modseq, [mailbox]) if self.has_modseqs else []
+        return int(rows[0][0] or 0) if rows else 0
+
     def exists(self, mailbox: UUID) -> bool:
         """Whether the mailbox is there."""
         return bool(self._session.execute(self._exists, [mailbox]))
@@ -133,6 +146,10 @@ class MailboxTables:
         bound = self._counters.bind([mailbox])
         bound.consistency_level = ConsistencyLevel.ALL
         return _counters(self._session.execute(bound))
+
+    def prepare_to_add(self) -> None:
+        """Prepare the update: what can fail before it is sent should fail before anybody claims it."""
+        self._add  # noqa: B018 - a cached property
 
     def add(self, mailbox: UUID, count: int, unseen: int) -> None:
         """Add to both counters, in one update that is sent once: no retry by the driver, on no other host, and never a second, speculative one.
@@ -171,6 +188,10 @@ class MailboxTables:
             [self._keyspace.lower(), table],
         )
         return {row[0] for row in rows}
+
+    @cached_property
+    def _modseq(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT nextmodseq FROM {self._keyspace}.{MODSEQ} WHERE mailboxid = ?")
 
     @cached_property
     def _exists(self) -> PreparedStatement:

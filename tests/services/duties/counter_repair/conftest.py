@@ -8,22 +8,30 @@ import pytest
 
 from mailslice.duties.counter_repair import decide
 from mailslice.model.settings import Settings
-from mailslice.quality import gate
 from mailslice.spark import in_worker
 from mailslice.stores import Stores, open_stores
+from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
 
 
 @pytest.fixture(autouse=True)
-def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data Docs are not rendered: a second a gate."""
-    if "with_pages" not in request.fixturenames:
-        monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interleavings are about stores. `with_spark` has Spark and Data Docs, as in production."""
+    if "with_spark" not in request.fixturenames:
+        without_spark(monkeypatch)
 
 
 @pytest.fixture
-def with_pages() -> None:
-    """Data Docs, as in production."""
+def with_spark() -> None:
+    """Real Spark jobs and rendered Data Docs."""
+
+
+@pytest.fixture(scope="module")
+def module_without_spark() -> Iterator[None]:
+    """For what a module's tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_spark(patch)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,15 +58,6 @@ def shared_james(_place: tuple[Settings, Stores]) -> Mailboxes:
 def james(shared_james: Mailboxes) -> Mailboxes:
     """As `shared_james`."""
     return shared_james
-
-
-@pytest.fixture
-def own_james(make_fresh: Callable) -> Iterator[Mailboxes]:
-    """Tables of its own, for tests of the whole."""
-    settings = make_fresh().but(MAILSLICE_DUTY_SPARK_MASTER="local[2]").settings
-    with open_stores(settings) as stores:
-        create_mailbox_tables(stores)
-        yield Mailboxes(settings, stores)
 
 
 @pytest.fixture

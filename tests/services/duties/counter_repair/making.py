@@ -22,6 +22,7 @@ DDL = (
     "CREATE TYPE {ks}.mailboxbase (namespace text, user text)",
     "CREATE TABLE {ks}.mailbox (id timeuuid PRIMARY KEY, mailboxbase frozen<mailboxbase>, name text, uidvalidity bigint)",
     "CREATE TABLE {ks}.mailboxcounters (mailboxid timeuuid PRIMARY KEY, count counter, unseen counter)",
+    "CREATE TABLE {ks}.modseq (mailboxid timeuuid PRIMARY KEY, nextmodseq bigint)",
     f"CREATE TABLE {{ks}}.imapuidtable (messageid timeuuid, mailboxid timeuuid, uid bigint, {_MESSAGE}, PRIMARY KEY (messageid, mailboxid, uid))",
     f"CREATE TABLE {{ks}}.messageidtable (mailboxid timeuuid, uid bigint, messageid timeuuid, {_MESSAGE}, PRIMARY KEY (mailboxid, uid))",
 )
@@ -70,6 +71,10 @@ class Mailboxes:
             marks = ", ".join(["%s"] * len(values))
             self.execute(f"INSERT INTO {{ks}}.{table} ({columns}) VALUES ({marks})", *values)
         return message
+
+    def give_modseq(self, mailbox: UUID, modseq: int) -> None:
+        """As James, before it adds a message or changes flags."""
+        self.execute("INSERT INTO {ks}.modseq (mailboxid, nextmodseq) VALUES (%s, %s)", mailbox, modseq)
 
     def remove(self, mailbox: UUID, uid: int, message: UUID, tables: tuple = BOTH) -> None:
         """Delete rows of a message, counters left alone."""

@@ -1,5 +1,7 @@
 """What happens in mailboxes between the two reads, and to a run that is not alone (I9). One plan for many mailboxes: each is moved in its own way."""
 
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import MailboxTables
 from mailslice.stores.cassandra.own import CounterClaim
+from tests.acceptance.proxy import Proxy
 
 
 def drifted(james, count=1):
@@ -30,7 +33,7 @@ def outcomes(james, request):
 
 
 @pytest.fixture(scope="module")
-def moved(shared_james):
+def moved(shared_james, module_without_spark):
     """Mailboxes by what happened between the reads."""
     james = shared_james
     names = (
@@ -160,6 +163,44 @@ def test_a_time_out_is_unknown_and_never_tried_again_by_its_run(james, monkeypat
     assert james.counters(mailbox) == ((5, 3) if done else (7, 4))
     # What all replicas store proves that it was done; nothing proves that it was not.
     assert (again["applied"], again["unknown"]) == ((1, 0) if done else (0, 1))
+
+
+class Deaf(Proxy):
+    """Before a Cassandra that hears everything; what it answers does not come back while `deaf`."""
+
+    deaf = False
+
+    def _pass(self, source, sink):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if not (self.deaf and sink in self._open[::2]):
+                    sink.sendall(data)
+
+
+def test_an_update_whose_answer_never_comes_is_done_once_and_said_to_be_unknown(james, monkeypatch):
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    cassandra = james.settings.cassandra
+    proxy = Deaf((cassandra.contact_points[0], cassandra.port))
+    there = cassandra.model_copy(update={"port": proxy.port, "timeout": timedelta(seconds=3)})
+    beyond = replace(james, settings=james.settings.model_copy(update={"cassandra": there}))
+    add = MailboxTables.add
+
+    def unanswered(self, *given):
+        proxy.deaf = True
+        try:
+            add(self, *given)
+        finally:
+            proxy.deaf = False
+
+    monkeypatch.setattr(MailboxTables, "add", unanswered)
+    applied = beyond.steps(request, "apply")
+    proxy.cut()
+    assert (applied["applied"], applied["unknown"]) == (0, 1)
+    assert "does not answer" in applied["failures"][str(mailbox)]
+    assert james.counters(mailbox) == (5, 3)
+    assert james.steps(request, "apply")["applied"] == 1
+    assert james.counters(mailbox) == (5, 3)
 
 
 @pytest.mark.parametrize("done", [False, True])

@@ -8,7 +8,7 @@ from mailslice.duties.counter_repair import projection
 
 
 @pytest.fixture(scope="module")
-def repaired(shared_james):
+def repaired(shared_james, module_without_spark):
     """One mailbox with a row of every kind; some are moved between plan and apply."""
     james = shared_james
     mailbox = james.mailbox(messages=3, seen=1)

@@ -17,7 +17,7 @@ from tests.services.duties.counter_repair.making import Mailboxes, timeuuid
 
 
 @pytest.fixture(scope="module")
-def drifted(shared_james):
+def drifted(shared_james, module_without_spark):
     """A planned and checked run with one drifted mailbox, and its folder: tests spoil copies of it."""
     mailbox = shared_james.mailbox(messages=2, add=(1, 0))
     request = shared_james.request(mailboxes=[str(mailbox)])
@@ -133,10 +133,3 @@ def test_trust_projection_counts_the_projection_and_reads_no_truth(james):
 def test_params_that_make_no_sense_are_refused_by_name(james, params, message):
     with pytest.raises(BadInput, match=message):
         run_all(james.request(**params), james.settings)
-
-
-def test_the_gate_has_its_page(james, with_pages):
-    mailbox = james.mailbox(messages=1, add=(1, 0))
-    report = james.repair(mailboxes=[str(mailbox)])
-    assert report["dataDocs"].startswith("file:///")
-    assert any(name.endswith("-check.html") for name in artifacts(james.settings).files("data_docs/gates"))

@@ -8,8 +8,8 @@ import pytest
 from mailslice.duties.counter_repair.plan_file import read_plan, read_rows
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.ledger import Ledger
-from mailslice.quality import gate
 from mailslice.stores import open_stores
+from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables, timeuuid
 
 WRONG = {
@@ -80,11 +80,13 @@ def whole(make_fresh):
         james = Mailboxes(settings, stores)
         boxes = planted(james)
         before = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
-        patch.setattr(gate, "_publish", lambda *_: "not rendered")
-        dry = james.repair(dry_run=True)
+        with pytest.MonkeyPatch.context() as plain:
+            without_spark(plain)
+            dry = james.repair(dry_run=True)
         untouched = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
         report = james.repair(reason="a test")
         after = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
+        without_spark(patch)
         second = james.repair()
         yield SimpleNamespace(james=james, boxes=boxes, before=before, untouched=untouched, dry=dry, report=report, after=after, second=second)
 
@@ -134,6 +136,8 @@ def test_inconsistencies_are_counted_by_kind_and_listed(whole):
 
 
 def test_a_dry_run_finds_the_same_and_changes_nothing(whole):
+    """Without Spark, too: what other tests plan by is what Spark finds."""
+    assert whole.dry["before"] == whole.report["before"]
     assert (whole.dry["status"], whole.dry["wrong"], whole.dry["applied"], whole.dry["inconsistencies"]) == ("dry run", len(WRONG), 0, INCONSISTENCIES)
     assert whole.untouched == whole.before
 
@@ -161,6 +165,12 @@ def test_the_report_is_in_the_ledger_without_a_queue_and_without_a_user(whole):
     assert json.loads(json.dumps(kept)) == kept
     assert (kept["queue"], kept["duty"], kept["reason"], kept["wrong"]) == (None, "counter_repair", "a test", len(WRONG))
     assert "alice" not in json.dumps(kept)
+
+
+def test_the_gates_have_their_pages(whole):
+    assert whole.report["dataDocs"].startswith("file:///")
+    pages = artifacts(whole.james.settings).files("data_docs/gates")
+    assert [any(page.endswith(f"{whole.report['run']}-{gate}.html") for page in pages) for gate in ("check", "verify")] == [True, True]
 
 
 def test_the_plot_shows_the_drifts_before_and_after(whole):

@@ -18,7 +18,7 @@ DRIFT = Drift(UUID(int=1), has_counters=True, stored=Counters(12, 4), seen=SEEN)
 
 
 def test_two_reads_that_agree_allow_the_difference():
-    assert decide.refused(DRIFT, Counters(12, 4), SEEN, FIRST_READ) is None
+    assert decide.refused(DRIFT, Counters(12, 4), SEEN, 0, FIRST_READ) is None
     assert DRIFT.add == Counters(-2, 0)
 
 
@@ -38,12 +38,18 @@ def test_two_reads_that_agree_allow_the_difference():
     ],
 )
 def test_whatever_moved_is_left_alone_and_said(stored, seen, why):
-    assert decide.refused(DRIFT, stored, seen, FIRST_READ) == why
+    assert decide.refused(DRIFT, stored, seen, 0, FIRST_READ) == why
+
+
+def test_a_modseq_that_james_gave_out_since_tells_of_what_cannot_be_seen():
+    drift = replace(DRIFT, given_modseq=30)
+    assert decide.refused(drift, Counters(12, 4), SEEN, 31, FIRST_READ) == decide.NEWER
+    assert decide.refused(drift, Counters(12, 4), SEEN, 30, FIRST_READ) is None
 
 
 def test_a_message_of_the_first_reads_own_time_is_too_new_even_when_both_reads_saw_it():
     fresh = replace(SEEN, newest=ticks(FIRST_READ) + 10)
-    assert decide.refused(replace(DRIFT, seen=fresh), Counters(12, 4), fresh, FIRST_READ) == decide.NEWER
+    assert decide.refused(replace(DRIFT, seen=fresh), Counters(12, 4), fresh, 0, FIRST_READ) == decide.NEWER
 
 
 def test_the_time_of_a_timeuuid_is_read_as_it_was_written():
