@@ -91,7 +91,7 @@ def combined(runs: Sequence[Mapping[str, Any]], of: Callable[[Sequence[float]], 
 
 
 def _one(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
-    from mailslice.worker.bench_processes import apart
+    from mailslice.worker.apart import apart
     from mailslice.worker.bench_stores import measure_stores
 
     say("the hot path")
@@ -110,7 +110,7 @@ def _hotpath(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, 
 
 def _paced(settings: Settings, queue: QueueName, wanted: Wanted, peak: Mapping[str, Any]) -> dict[str, Any]:
     """Five seconds of it, or all mails."""
-    from mailslice.worker.bench_processes import apart
+    from mailslice.worker.apart import apart
 
     enqueue_rate, dequeue_rate = wanted.load * peak["enqueue_rate"], wanted.load * peak["dequeue_rate"]
     count = max(1, min(wanted.mails, int(_PACED_SECONDS * min(enqueue_rate, dequeue_rate))))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
+from mailslice.worker.apart import Process
 from mailslice.worker.bench import PATIENCE, bench_mail, many, peak_mib, source_of
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
@@ -26,19 +24,13 @@ from mailslice.worker.store_cpu import STORES, StoreCpu, spent
 _LOOK = 0.05
 
 
-def apart(function: Callable[..., Any], *given: Any) -> Any:
-    """What `function(*given)` gives in a process of its own, whose memory and caches nothing else has used. It ends when this process does."""
-    with _Process(_alone, function, *given) as process:
-        return process.answer()
-
-
 def measure_processes(settings: Settings, queue: QueueName, *, processes: int, count: int, size: int, in_flight: int) -> dict[str, Any]:
     """`count` mails of `size` bytes enqueued by so many processes at once, then dequeued by them. `in_flight` is each one's. The queue must be empty."""
     cpu = StoreCpu(settings)
     progress = multiprocessing.get_context("spawn").Array("q", processes, lock=False)
     work = _Work(settings, queue, processes, count, size, in_flight)
     with ExitStack() as stack:
-        running = [stack.enter_context(_Process(_member, work, number, progress)) for number in range(processes)]
+        running = [stack.enter_context(Process(_member, work, number, progress)) for number in range(processes)]
         enqueued = _together(running, cpu, count)
         taken = _together(running, cpu, count)
         peaks = [process.answer() for process in running]
@@ -49,7 +41,7 @@ def _named(what: str, found: dict[str, Any]) -> dict[str, Any]:
     return {f"{what}_{key}": value for key, value in found.items()}
 
 
-def _together(running: Sequence[_Process], cpu: StoreCpu, count: int) -> dict[str, Any]:
+def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str, Any]:
     """One phase: all are ready, all begin, all tell (began, ended, CPU seconds)."""
     for process in running:
         process.answer()
@@ -80,53 +72,6 @@ class _Work:
     def share(self, number: int) -> int:
         """Mails that the process `number` enqueues."""
         return self.count // self.processes + (number < self.count % self.processes)
-
-
-class _Process:
-    """A child that answers by a pipe; an error of its own is raised here."""
-
-    def __init__(self, function: Callable[..., Any], *given: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_answering, args=(theirs, function, given), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is not None:
-            self._process.terminate()
-        self._process.join()
-        self._pipe.close()
-
-    def begin(self) -> None:
-        """Lets it go on."""
-        self._pipe.send(None)
-
-    def answer(self) -> Any:
-        """What it says next."""
-        try:
-            said = self._pipe.recv()
-        except EOFError:
-            self._process.join()
-            raise MailsliceError(f"a process of the benchmark ended with exit code {self._process.exitcode}") from None
-        if isinstance(said, BaseException):
-            raise said
-        return said
-
-
-def _answering(pipe: Connection, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its children
-    try:
-        pipe.send(function(pipe, *given))
-    except MailsliceError as error:
-        pipe.send(error)
-
-
-def _alone(_pipe: Connection, function: Callable[..., Any], *given: Any) -> Any:
-    return function(*given)
 
 
 def _member(pipe: Connection, work: _Work, number: int, progress: Any) -> float:

@@ -4,7 +4,6 @@ import pytest
 
 from tests.acceptance.command import Cli
 
-
 LIMITS = {
     "s3_puts",
     "s3_gets",

@@ -11,7 +11,7 @@ import pytest
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import QueueSettings
-from mailslice.stores.rabbitmq.management import Depth, _depth, seen_empty
+from mailslice.stores.rabbitmq.management import Depth, depth_of, seen_empty
 from mailslice.stores.rabbitmq.topology import delay_queue_arguments, hop_queue_arguments, work_queue_arguments
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -55,7 +55,7 @@ FULL = {"type": "classic", "messages_ready": 1, "messages_unacknowledged": 2, "c
     ],
 )
 def test_an_absent_figure_is_unknown_never_zero(found: dict[str, Any], depth: Depth | None) -> None:
-    assert _depth(found) == depth
+    assert depth_of(found) == depth
 
 
 class Figures:
