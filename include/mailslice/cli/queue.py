@@ -88,6 +88,19 @@ def audit(out: Output, queue: Queue) -> None:
         out.rows((mail.line() for mail in found.proved().mails()), empty="no mail was old enough")
 
 
+@command(app, "dead")
+def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
+    """The dead letters of the queue, the head first, and why each died. They are looked at and given back; 'duty run dead_letters' deals with them."""
+    from mailslice.queue.dead_letters import judge, look
+    from mailslice.stores.rabbitmq.held import MOST
+
+    with open_queue(queue) as opened:
+        seen = look(opened.stores, opened.queue.name, min(limit or MOST, MOST))
+        if seen.unseen:
+            out.note(f"{seen.unseen} more lie behind these")
+        out.rows(map(shapes.dead_letter, judge(opened.stores, opened.queue.name, seen.letters)), shapes.DEAD_COLUMNS, empty="no dead letter")
+
+
 @command(app, "delete")
 def delete(
     out: Output,

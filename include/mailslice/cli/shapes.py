@@ -12,8 +12,12 @@ from mailslice.model.mail import Mail, RecipientHeader, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.model.configuration import ViewConfiguration
+    from mailslice.queue.dead_letters import Judged
 
 MAIL_COLUMNS = ("enqueueId", "name", "sender", "recipients", "state", "enqueuedTime", "slice")
+
+
+DEAD_COLUMNS = ("position", "enqueueId", "name", "cause", "reason", "diedAt", "redrives", "deleted")
 
 
 def attributes(mail: Mail) -> dict[str, str]:
@@ -53,6 +57,23 @@ def view_row(row: ViewRow, next_delivery: datetime | None = None) -> dict[str, o
         "remoteHost": mail.remote_host,
         "attributes": attributes(mail),
         "perRecipientHeaders": recipient_headers(mail.per_recipient_headers),
+    }
+
+
+def dead_letter(judged: Judged) -> dict[str, object]:
+    """A dead letter. What is null is not known; a letter that is no mail has no id, and its problem is the reason."""
+    letter = judged.letter
+    return {
+        "position": letter.position,
+        "enqueueId": letter.enqueue_id,
+        "name": letter.name,
+        "sender": letter.sender,
+        "cause": judged.cause,
+        "reason": letter.problem or judged.reason,
+        "diedAt": judged.died_at,
+        "redrives": judged.redrives,
+        "deleted": judged.marked,
+        "bytes": letter.size,
     }
 
 
