@@ -1,21 +1,31 @@
-"""A queue whose mails tests put wherever they like: row, content, message, each by itself; and a worker that really holds some of them."""
+"""A queue whose mails tests put wherever they like: row, content, message, each by itself; a worker that really holds some; audits of it all.
+
+The fixtures are those of the packages queue_audit and republish_lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pika
 import pytest
 
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
-from mailslice.duty.audits import newest_audit
+from mailslice.duty import crash
+from mailslice.duty.audits import lock_name, newest_audit
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
@@ -31,6 +41,8 @@ from mailslice.spark.frames import InProcess
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.held import MOST, Held
+from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import open_worker
 
 MINUTE = timedelta(minutes=1)
@@ -61,10 +73,9 @@ class Spool:
             self.stores.blobs.put(item.header_blob_id, b"Subject: x\r\n\r\n")
             self.stores.blobs.put(item.body_blob_id, b"body")
         place = Place(slice_start(at, WINDOW), 0)
-        if row:
-            self.stores.tables.v4.insert_many([ViewRow(self.queue, place, at, item)])
-            self.stores.tables.content_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
-            self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
+        self.stores.tables.v4.insert_many([ViewRow(self.queue, place, at, item)])
+        self.stores.tables.content_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
+        self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
         if message:
             self.publish(self.names.exchange if to is None else to, item)
         return item.enqueue_id
@@ -153,19 +164,31 @@ def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
         thread.join(30)
 
 
+def in_this_process(patch: pytest.MonkeyPatch) -> None:
+    """The workers' code of Spark runs in this process, Data Docs are not rendered; what is waited for is as short as can be."""
+    patch.setattr(StepContext, "spark", lambda _: InProcess())
+    patch.setattr(gate, "_publish", lambda *_: "not rendered")
+    patch.setattr(evidence, "HOLD", timedelta(seconds=7))
+    patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))
+
+
 @pytest.fixture(scope="package", autouse=True)
-def _quickly() -> Iterator[None]:
-    """The workers' code of Spark runs in this process, Data Docs are not rendered; a hold is as short as RabbitMQ's figures allow."""
+def quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepContext, "spark", lambda _: InProcess())
-        patch.setattr(gate, "_publish", lambda *_: "not rendered")
-        patch.setattr(evidence, "HOLD", timedelta(seconds=7))
+        in_this_process(patch)
         yield
     in_worker.close_all()
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A census that does not wait for figures: no consumer holds anything in these tests."""
+    monkeypatch.setattr(evidence, "HOLD", timedelta(0))
+    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
+
+
 @pytest.fixture(scope="package")
-def _one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
+def one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
     settings = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_SHARED="false", MAILSLICE_WORKER_RECORD_EVERY="1s").settings
     with open_stores(settings) as stores:
         directory.create(stores, "first")
@@ -177,11 +200,48 @@ def new_spool(settings: Settings, stores: Stores) -> Spool:
 
 
 @pytest.fixture
-def spool(_one_place: tuple[Settings, Stores]) -> Spool:
+def spool(one_place: tuple[Settings, Stores]) -> Spool:
     """A fresh queue that mailslice alone works on."""
-    return new_spool(*_one_place)
+    return new_spool(*one_place)
 
 
 @pytest.fixture(scope="package")
-def make_spool(_one_place: tuple[Settings, Stores]):
-    return lambda: new_spool(*_one_place)
+def make_spool(one_place: tuple[Settings, Stores]):
+    return lambda: new_spool(*one_place)
+
+
+def environment(spool: Spool) -> dict[str, str]:
+    """MAILSLICE_* for a process of its own."""
+    settings = spool.settings
+    return {
+        "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
+        "MAILSLICE_CASSANDRA_PORT": str(settings.cassandra.port),
+        "MAILSLICE_CASSANDRA_KEYSPACE": settings.cassandra.keyspace,
+        "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
+        "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
+        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
+        "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
+        "MAILSLICE_S3_BUCKET": settings.s3.bucket,
+        "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
+        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value() if settings.s3.secret_key else "",
+        "MAILSLICE_S3_REGION": settings.s3.region,
+        "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
+        "MAILSLICE_QUEUE_SLICE_WINDOW": "10m",
+        "MAILSLICE_QUEUE_SHARED": str(settings.queue.shared).lower(),
+    }
+
+
+def kill(spool: Spool, step: str, request: RunRequest, point: str) -> None:
+    """The step, in a process that dies at `point`."""
+    environ = {**os.environ, **environment(spool), crash.VARIABLE: point}
+    arguments = [sys.executable, "-m", "tests.services.duties.killed_step", request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
+    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[3])
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+
+def let_the_lock_run_out(spool: Spool) -> None:
+    """What 60 s would do."""
+    name = lock_name(spool.queue)
+    holder = spool.stores.own.locks.holder(name)
+    assert holder is not None
+    spool.stores.own.locks.release(name, holder)

@@ -9,7 +9,7 @@ from mailslice.duty.artifacts import artifacts
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
-from tests.services.duties.queue_audit.conftest import AGE, MINUTE, Spool, working
+from tests.services.duties.audited import AGE, MINUTE, Spool, working
 
 
 @dataclass
@@ -92,8 +92,16 @@ def test_each_mail_has_the_verdict_that_was_planted(planted):
 
 def test_the_report_counts_every_verdict_zeros_too(planted):
     assert planted.report["verdicts"] == {
-        "waiting": 4, "delayed": 1, "held": 1, "in flight": 1, "dead-lettered": 1, "lost": 3,
-        "lost or ghost": 0, "ghost": 1, "bare": 2, "unknown": 0,
+        "waiting": 4,
+        "delayed": 1,
+        "held": 1,
+        "in flight": 1,
+        "dead-lettered": 1,
+        "lost": 3,
+        "lost or ghost": 0,
+        "ghost": 1,
+        "bare": 2,
+        "unknown": 0,
     }
     assert (planted.report["status"], planted.report["mails"], planted.report["queue"]) == ("done", 14, planted.spool.queue)
     assert (planted.report["planned"], planted.report["applied"], planted.report["failed"]) == (14, 14, 0)

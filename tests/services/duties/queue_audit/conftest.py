@@ -1,0 +1,5 @@
+"""The fixtures of audits."""
+
+from tests.services.duties.audited import at_once, make_spool, one_place, quickly, spool
+
+__all__ = ["at_once", "make_spool", "one_place", "quickly", "spool"]

@@ -1,0 +1,297 @@
+"""A census takes nothing, doubles nothing, and proves nothing that it does not know."""
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pika
+import pytest
+
+from mailslice.duties.queue_audit import evidence
+from mailslice.duty.audits import newest_audit
+from mailslice.model.errors import BadInput, PlanRefused, Refused, UnknownQueue
+from mailslice.model.mail import EnqueueId, Mail, QueueName
+from mailslice.spark import in_worker
+from mailslice.stores import Stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.management import Management
+from mailslice.stores.rabbitmq.work_census import WorkHold
+from mailslice.worker import Deliveries, Delivery, open_worker
+from tests.services.duties.audited import MINUTE, Spool, kill, let_the_lock_run_out
+
+
+def test_killed_while_it_holds_everything_all_comes_back_in_order(spool):
+    mails = [spool.put(f"m-{number}") for number in range(20)]
+    kill(spool, "plan", spool.request("queue_audit", census=True), "plan:census-held")
+    let_the_lock_run_out(spool)
+    found = spool.messages()
+    assert [each for each, _, _ in found] == mails
+    assert {redelivered for _, _, redelivered in found} == {True}
+
+
+@pytest.mark.usefixtures("at_once")
+def test_it_says_first_what_it_changes(spool, caplog):
+    spool.put()
+    spool.audit()
+    assert "census" not in caplog.text
+    spool.audit(census=True)
+    (said,) = [record for record in caplog.records if record.name.startswith("mailslice.duties.") and "census of" in record.message]
+    assert "workers get no mail of it" in said.message
+    assert "is marked redelivered, and they keep their order" in said.message
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_queue_with_a_hundred_times_as_many_messages_as_old_mails(spool):
+    old = [spool.put(f"m-{number}", age=30 * MINUTE, message=number % 2 == 0) for number in range(4)]
+    item = spool.row(old[0]).item
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        for _ in range(400):
+            channel.basic_publish(spool.names.exchange, "", b"not a mail", pika.BasicProperties(delivery_mode=2))
+    report = spool.audit(census=True)
+    assert (report["census"]["held"], report["census"]["notMails"]) == (402, 400)
+    assert (report["verdicts"]["waiting"], report["verdicts"]["lost"]) == (2, 2)
+    assert item.enqueue_id in spool.verdicts()
+
+
+def test_while_a_consumer_holds_what_no_record_explains_nothing_is_called_lost(spool, monkeypatch):
+    monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(seconds=8))
+    taken, lost, waiting = spool.put("taken"), spool.put("lost", message=False), spool.put("waiting")
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        method, _, _ = channel.basic_get(spool.names.work_queue)
+        report = spool.audit(census=True)
+        assert spool.verdicts() == {taken: "unknown", lost: "unknown", waiting: "waiting"}
+        assert report["census"]["unproved"] == "consumers hold 1 messages of which no worker's record tells"
+        assert spool.why(lost) == f"its message is in no queue, but {report['census']['unproved']}"
+        # As James may: acknowledged, and no mark.
+        channel.basic_ack(method.delivery_tag)
+    spool.audit(census=True)
+    assert spool.verdicts() == {taken: "lost", lost: "lost", waiting: "waiting"}
+
+
+def test_what_a_consumer_gives_back_while_it_holds_comes_to_it_and_not_to_a_worker(spool):
+    one = spool.put("given back")
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        method, _, _ = channel.basic_get(spool.names.work_queue)
+        over = threading.Event()
+        audit = threading.Thread(target=lambda: (spool.audit(census=True), over.set()))
+        audit.start()
+        connection.sleep(3)
+        channel.basic_nack(method.delivery_tag, requeue=True)
+        while not over.is_set():
+            connection.sleep(0.2)
+        audit.join()
+    assert spool.verdicts() == {one: "waiting"}
+
+
+def test_without_a_census_what_is_not_known_is_unknown_and_says_why(spool):
+    lost, delayed, bare = spool.put("lost", message=False), spool.put("delayed", message=False), spool.put("bare", content=False)
+    spool.delay(delayed, datetime.now(UTC) + timedelta(hours=1))
+    report = spool.audit()
+    assert spool.verdicts() == {lost: "unknown", delayed: "delayed", bare: "bare"}
+    assert report["census"] == {"taken": False, "why": "it was not asked for"}
+    assert "a census (--census)" in spool.why(lost)
+    assert "else unknown" in spool.why(bare)
+    assert report["message"].endswith("a census (--census) would tell the unknown ones apart")
+
+
+def test_a_dry_run_takes_no_census_and_publishes_nothing(spool):
+    spool.put("lost", message=False)
+    waiting = spool.put("waiting")
+    report = spool.audit(census=True, dry_run=True)
+    assert (report["status"], report["census"], report["verdicts"]["unknown"]) == ("dry run", {"taken": False, "why": "a dry run takes none"}, 2)
+    assert [(each, redelivered) for each, _, redelivered in spool.messages()] == [(waiting, False)]
+
+
+def test_a_quorum_queue_gives_everything_back_and_one_with_a_delivery_limit_is_refused(spool):
+    names = spool.names
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.queue_delete(names.work_queue)
+        channel.queue_declare(names.work_queue, durable=True, arguments={"x-queue-type": "quorum", "x-dead-letter-exchange": names.dead_letter_exchange})
+        channel.queue_bind(names.work_queue, names.exchange, "")
+    mails = [spool.put(f"m-{number}") for number in range(10)]
+    lost = spool.put("lost", message=False)
+    report = spool.audit(census=True)
+    assert (report["verdicts"]["waiting"], report["verdicts"]["lost"]) == (10, 1)
+    assert sorted(each for each, _, _ in spool.messages()) == sorted(mails)
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.queue_delete(names.work_queue)
+        channel.queue_declare(names.work_queue, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 2})
+        channel.queue_bind(names.work_queue, names.exchange, "")
+    spool.publish(names.exchange, spool.row(lost).item)
+    with pytest.raises(Refused, match="delivery limit 2"):
+        spool.audit(census=True)
+    assert [(each, redelivered) for each, _, redelivered in spool.messages()] == [(lost, False)]
+    assert spool.audit()["status"] == "done"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_alarm_of_the_broker_refuses_a_census(spool, monkeypatch):
+    spool.put()
+    monkeypatch.setattr(Management, "alarms", lambda _: ["memory alarm on rabbit@here"])
+    with pytest.raises(Refused, match="memory alarm on rabbit@here"):
+        spool.audit(census=True)
+    assert spool.audit()["status"] == "done"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_dead_letters_that_cannot_be_looked_through_leave_mails_unknown(spool):
+    lost = spool.put("lost", message=False)
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        connection.channel().basic_consume(spool.names.dead_letter_queue, lambda *_: None)
+        over = threading.Event()
+        audit = threading.Thread(target=lambda: (spool.audit(census=True), over.set()))
+        audit.start()
+        while not over.is_set():
+            connection.sleep(0.2)
+        audit.join()
+    assert (spool.verdicts(), spool.why(lost)) == ({lost: "unknown"}, "the dead letters could not be looked through")
+
+
+@pytest.mark.soak
+def test_mails_that_are_enqueued_and_handled_meanwhile_are_all_handled_once(spool, monkeypatch):
+    """A live worker and a live sender through a whole census: nothing is lost, nothing comes twice, nothing is called lost."""
+    monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(seconds=12))
+    done: list[EnqueueId] = []
+    sent: list[EnqueueId] = []
+    lost = spool.put("lost", message=False)
+
+    async def live(over: threading.Event) -> None:
+        async def handle(delivery: Delivery) -> None:
+            done.append(delivery.item.enqueue_id)
+            await asyncio.sleep(0.05)
+            await delivery.complete()
+
+        async def receive(deliveries: Deliveries) -> None:
+            async with asyncio.TaskGroup() as handlers:
+                async for delivery in deliveries:
+                    handlers.create_task(handle(delivery))
+
+        async with open_worker(spool.settings, spool.queue) as worker:
+            deliveries = worker.deliveries(32)
+            receiving = asyncio.create_task(receive(deliveries))
+            while not over.is_set():
+                sent.append((await worker.enqueue(Mail("m", None, ("c@d.example",)), b"Subject: x\r\n\r\n")).enqueue_id)
+                await asyncio.sleep(0.1)
+            deadline = asyncio.get_running_loop().time() + 120
+            while not set(sent) <= set(done) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - lists have no event
+                await asyncio.sleep(0.1)
+            await deliveries.aclose()
+            await receiving
+
+    over = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(live(over)))
+    thread.start()
+    try:
+        report = spool.audit(census=True, older_than="0s")
+    finally:
+        over.set()
+        thread.join(180)
+    assert len(sent) > 20
+    assert sorted(done) == sorted(sent)
+    assert report["census"]["taken"]
+    assert {one for one, verdict in spool.verdicts().items() if verdict == "lost"} <= {lost}
+    assert spool.audit(older_than="0s")["mails"] == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_only_mails_of_that_age_are_asked_about(spool):
+    ages = {name: spool.put(name, age=age) for name, age in (("1m", MINUTE), ("15m", 15 * MINUTE), ("30m", 30 * MINUTE), ("5h", 300 * MINUTE))}
+    expected = {"0s": {"1m", "15m", "30m", "5h"}, "10m": {"15m", "30m", "5h"}, "1h": {"5h"}, "30d": set(), "36500d": set()}
+    for older_than, names in expected.items():
+        assert spool.audit(older_than=older_than)["mails"] == len(names)
+        assert spool.verdicts().keys() == {ages[name] for name in names}
+    assert spool.audit()["mails"] == 2  # two windows of ten minutes
+    assert spool.audit(older_than="30d", census=True)["census"] == {"taken": False, "why": "no mail is old enough"}
+    with pytest.raises(BadInput, match="older_than"):
+        spool.audit(older_than="36501d")
+    with pytest.raises(BadInput, match="older_than"):
+        spool.audit(older_than="yesterday")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_mail_enqueued_a_moment_ago_is_waited_for_before_the_census(spool):
+    pauses: list[float] = []
+    lost = spool.put("lost", age=timedelta(seconds=5), message=False)
+    request = spool.request("queue_audit", census=True, older_than="1s")
+    context = _context(spool, request)
+    found = evidence.gather(context, census=True, youngest=spool.row(lost).enqueued_time, sleep=pauses.append)
+    assert 10 < sum(pauses) <= 15
+    assert found.evidence.census == frozenset()
+
+
+def _context(spool: Spool, request):
+    from mailslice.duties.queue_audit.params import Params
+    from mailslice.duty.artifacts import RunFolder, artifacts
+    from mailslice.duty.context import StepContext
+    from mailslice.model.clock import system_clock
+
+    folder = RunFolder(artifacts(spool.settings), request.duty, request.queue, request.run)
+    return StepContext(request, Params.parse(request.params), spool.settings, spool.stores, folder, system_clock)
+
+
+def test_a_queue_without_mail_and_one_that_is_unknown(spool):
+    report = spool.audit(census=True)
+    assert (report["status"], report["mails"], set(report["verdicts"].values())) == ("done", 0, {0})
+    assert report["message"] == "no live mail is older than 20m"
+    with pytest.raises(UnknownQueue, match="nobody"):
+        Spool(spool.settings, spool.stores, QueueName("nobody")).audit()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_rows_of_both_tables_are_judged_and_a_copied_row_once(spool):
+    stores, one, other = spool.stores, spool.put("in both", message=False), spool.put("in V3 alone", message=False)
+    stores.cassandra.execute(f"CREATE TABLE IF NOT EXISTS {spool.settings.cassandra.keyspace}.enqueuedmailsv3 {_v3_columns()}")
+    _look_again(stores)
+    try:
+        row = spool.row(other)
+        stores.tables.v3.insert_many([spool.row(one), row])
+        stores.cassandra.execute(
+            stores.cassandra.prepare(
+                f"DELETE FROM {spool.settings.cassandra.keyspace}.enqueuedmailsv4 WHERE queuename = ? AND timerangestart = ? AND bucketid = 0 AND enqueueid = ?"
+            ),
+            [spool.queue, row.place.slice_start, other],
+        )
+        assert spool.audit(census=True)["verdicts"]["lost"] == 2
+        assert spool.verdicts() == {one: "lost", other: "lost"}
+        assert spool.republish()["nbRequeuedMails"] == 2
+        assert sorted(each for each, _, _ in spool.messages()) == sorted([one, other])
+    finally:
+        stores.cassandra.execute(f"DROP TABLE {spool.settings.cassandra.keyspace}.enqueuedmailsv3")
+        _look_again(stores)
+
+
+def _look_again(stores: Stores) -> None:
+    """Which tables exist is looked up once a process, here and in what stands for Spark's workers."""
+    stores.tables.__dict__.pop("existing", None)
+    in_worker.close_all()
+
+
+def _v3_columns() -> str:
+    from mailslice.model.names import QueueTable
+    from mailslice.stores.cassandra.ddl import _TABLES
+
+    return _TABLES[QueueTable.V3.cql]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_plan_that_was_edited_is_not_published(spool):
+    spool.put("lost", message=False)
+    request = spool.request("queue_audit", census=True)
+    spool.steps(request, "plan", "check")
+    audit = _context(spool, request).folder
+    plan = audit.read_json("plan.json")
+    audit.write_json("plan.json", {**plan, "decided": {**plan["decided"], "verdicts": {"lost": 7}}})
+    with pytest.raises(PlanRefused, match="was changed"):
+        spool.steps(request, "apply")
+    assert newest_audit(spool.stores, spool.queue) is None
+
+
+def test_a_worker_hold_needs_figures_of_its_own_channel(spool):
+    with blocking_connection(spool.settings.rabbitmq):
+        assert spool.stores.management.held_elsewhere(spool.names.work_queue, "no such consumer") is None
+    assert WorkHold.elsewhere is not None
