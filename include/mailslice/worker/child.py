@@ -127,13 +127,22 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
         loop.add_signal_handler(number, stop.set)
     link.start(loop, stop)
     metrics = ConsumerMetrics(task.queue)
-    handling = Handling(load_handler(task.handler, task.settings), task.concurrency, metrics)
+    handler = load_handler(task.handler, task.settings)
+    handling = Handling(handler, task.concurrency, metrics)
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
         worker.wiring.on_failed = metrics.failed_in_doubt
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, deliveries, handling))
-        log.info("consuming %s with %s, %d at once", task.queue, task.handler, task.concurrency, extra={"action": "consume", "queue": task.queue})
+        marked = " and stage marks" if worker.wiring.stages is not None else ""
+        log.info("consuming %s with %s%s, %d at once", task.queue, task.handler, marked, task.concurrency, extra={"action": "consume", "queue": task.queue})
+        if marked and not handler.takes_stage:
+            log.warning(
+                "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice, as on any queue",
+                task.queue,
+                task.handler,
+                extra={"action": "unmarked_handler", "queue": task.queue},
+            )
         try:
             await hand_out(deliveries, handling, stop)
             return await _drain(deliveries, handling, task.drain)

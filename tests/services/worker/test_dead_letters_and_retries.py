@@ -16,6 +16,7 @@ from mailslice.model.errors import BadInput
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail
 from mailslice.model.slices import slice_start
 from mailslice.worker import Deliveries, Delivery, open_worker
+from mailslice.worker import delivery as delivery_module
 from tests.services.worker.conftest import at, golden, golden_body, mail
 
 CONTENT = b"A: b\r\n\r\nc"
@@ -197,6 +198,23 @@ async def test_retry_with_the_recipients_that_remain_keeps_the_identity_and_show
             await again.retry(recipients=[])
     assert spool.marks() == {item.enqueue_id}
     assert spool.ready(spool.names.work_queue) == 0
+
+
+async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_come_back(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = delivery_module.row_of
+
+    async def read_and_cleaned(*args: Any) -> Any:
+        row = await read(*args)
+        spool.stores.tables.written.delete_partition(spool.queue, row.place, 2**62)
+        return row
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(recipients=("a@x", "b@x")), CONTENT)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            monkeypatch.setattr(delivery_module, "row_of", read_and_cleaned)
+            await (await next_of(deliveries)).retry(recipients=["b@x"])
+            assert (await next_of(deliveries)).item.mail.recipients == ("b@x",)
+    assert spool.rows() == []
 
 
 async def test_a_mail_deleted_while_it_was_handled_is_not_retried(spool: Any) -> None:
