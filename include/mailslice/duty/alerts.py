@@ -64,8 +64,9 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
     """Starts that lag behind now, and mail that waits. A limit of nothing is no limit."""
     starts = ((name, report.get(field)) for name, field in (("browse_lag", "browseStart"), ("content_lag", "contentStart")))
     seconds = {name: (now - datetime.fromisoformat(start)).total_seconds() for name, start in starts if start}
-    if report.get("oldestAgeSeconds") is not None:
-        seconds["oldest_mail"] = float(report["oldestAgeSeconds"])
+    age = 0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")  # nobody waits in an empty queue, and that is known
+    if age is not None:
+        seconds["oldest_mail"] = float(age)
     said = {"browse_lag": "browseStart is {} behind", "content_lag": "contentStart is {} behind", "oldest_mail": "the oldest mail waits for {}"}
     for name, value in seconds.items():
         limit: timedelta = getattr(limits, name)

@@ -15,7 +15,7 @@ FOLDER = "metrics"
 def file_of(duty: str, queue: str | None) -> str:
     """The file of a duty below the artifacts location; `queue` None for a duty that is not about one."""
     subject = f"-{quote(queue, safe='').replace('.', '%2E')}" if queue else ""
-    return f"{FOLDER}/mailslice-duty-{duty}{subject}.prom"
+    return f"{FOLDER}/duty-{duty}{subject}.prom"
 
 
 def prometheus_text(report: Mapping[str, Any], found: Iterable[Reading]) -> bytes:

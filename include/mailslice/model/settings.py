@@ -255,7 +255,7 @@ class AlertSettings(_Group):
     lost: int = Field(0, ge=0, description="more lost mails than that in an audit")
     bare: int = Field(0, ge=0, description="more mails without content than that in an audit")
     zombies: int = Field(0, ge=0, description="more mails than that which one run of stuck_mails had to decide about")
-    repeat: Duration = Field(timedelta(days=1), description="an alert that goes on is told again after this long")
+    repeat: Duration = Field(timedelta(hours=20), description="an alert that goes on is told again after this long; a daily run tells it daily")
 
 
 class SmtpInSettings(_Group):

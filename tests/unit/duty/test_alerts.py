@@ -73,6 +73,11 @@ def test_what_is_unknown_is_no_figure():
     assert [each.name for each in readings({}, AlertSettings(), NOW)] == ["gate", "failed"]
 
 
+def test_nobody_waits_in_an_empty_queue_and_that_is_a_figure():
+    idle = {"size": 0, "oldestAgeSeconds": None}
+    assert [(each.name, each.value) for each in readings(idle, AlertSettings(), NOW)][0] == ("oldest_mail", 0.0)
+
+
 def test_the_limits_are_settings():
     given = load_settings({"MAILSLICE_ALERT_BROWSE_LAG": "2h", "MAILSLICE_ALERT_DEAD_LETTERS": "0"}).alert
     assert (given.browse_lag, given.dead_letters) == (timedelta(hours=2), 0)
@@ -136,5 +141,5 @@ def test_metrics_say_every_figure_also_when_all_is_well():
 
 
 def test_each_duty_and_queue_has_a_metrics_file_of_its_own():
-    assert file_of("queue_size", "a.b c") == "metrics/mailslice-duty-queue_size-a%2Eb%20c.prom"
-    assert file_of("reclaim", None) == "metrics/mailslice-duty-reclaim.prom"
+    assert file_of("queue_size", "a.b c") == "metrics/duty-queue_size-a%2Eb%20c.prom"
+    assert file_of("reclaim", None) == "metrics/duty-reclaim.prom"
