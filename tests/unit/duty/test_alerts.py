@@ -75,7 +75,8 @@ def test_what_is_unknown_is_no_figure():
 
 def test_nobody_waits_in_an_empty_queue_and_that_is_a_figure():
     idle = {"size": 0, "oldestAgeSeconds": None}
-    assert [(each.name, each.value) for each in readings(idle, AlertSettings(), NOW)][0] == ("oldest_mail", 0.0)
+    first = next(iter(readings(idle, AlertSettings(), NOW)))
+    assert (first.name, first.value) == ("oldest_mail", 0.0)
 
 
 def test_the_limits_are_settings():
