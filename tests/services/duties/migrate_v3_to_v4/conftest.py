@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import Settings
+from mailslice.model.settings import Settings, clone_root
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.quality import gate
 from mailslice.queue import directory
@@ -90,6 +95,14 @@ class OldView:
         for step in steps:
             summary = run_step(step, request, self.settings)
         return summary
+
+    def kill(self, step: str, request: RunRequest, point: str, environ: dict[str, str]) -> None:
+        """The step, in a process that dies at `point`."""
+        arguments = [request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
+        command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
+        given = {**environ, crash.VARIABLE: point, "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS)}
+        done = subprocess.run(command, env=given, cwd=clone_root(), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
     def let_the_locks_run_out(self) -> None:
         """What 60 s would do."""
