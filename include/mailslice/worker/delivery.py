@@ -98,10 +98,12 @@ class Delivery:
 
     def stage_for_thread(self) -> BlockingStage:
         """What a plain handler marks its progress with."""
+        self._wiring.handler_marks = True
         return BlockingStage(self._marks, self.attempt, self.age, asyncio.get_running_loop())
 
     def stage_for_coroutine(self) -> AsyncStage:
         """What an async handler marks its progress with."""
+        self._wiring.handler_marks = True
         return AsyncStage(self._marks, self.attempt, self.age)
 
     async def complete(self) -> None:

@@ -257,7 +257,13 @@ class Deliveries:
         place, stages = place_in(slot.message.headers), self._wiring.stages
         if stages is None:
             return await standing(self._wiring, item, place), None
-        now, record = await asyncio.gather(standing(self._wiring, item, place), stages.read(item.enqueue_id))
+        reading = stages.ask(item.enqueue_id)
+        try:
+            now = await standing(self._wiring, item, place)
+            record = stages.told(item.enqueue_id, await reading)
+        finally:
+            if not reading.cancel() and not reading.cancelled():
+                reading.exception()  # looked at, also when the check beside it has failed first
         if now is not Standing.LIVE:
             return now, None
         decision, slot.doubt = await stages.decide(item, record, slot.doubt)

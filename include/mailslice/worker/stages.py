@@ -13,6 +13,7 @@ from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage, Verdict, decide
 
 if TYPE_CHECKING:
+    from mailslice.worker.bridge import Rows
     from mailslice.worker.wiring import Wiring
 
 WAIT_SECONDS = 1.0
@@ -43,10 +44,17 @@ class Stages:
         # A worker that was idle writes its record a tick after it got a mail.
         self._first_look = 1.0 + 2 * min(1.0, wiring.settings.worker.record_every.total_seconds())
 
-    async def read(self, enqueue_id: EnqueueId) -> MailStage | None:
-        """The mail's record, at the settings' consistency. What a refused write has lost to is seen by it."""
-        rows = await self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
+    def ask(self, enqueue_id: EnqueueId) -> asyncio.Future[Rows]:
+        """Asks for the mail's record, at the settings' consistency, without waiting: for `told`. What a refused write has lost to is seen by it."""
+        return self._bridge.rows(self._table.read_future(self._queue, enqueue_id))
+
+    def told(self, enqueue_id: EnqueueId, rows: Rows) -> MailStage | None:
+        """The record, None when nobody began."""
         return self._table.record(rows[0], enqueue_id) if rows else None
+
+    async def read(self, enqueue_id: EnqueueId) -> MailStage | None:
+        """`ask` and `told`."""
+        return self.told(enqueue_id, await self.ask(enqueue_id))
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
         """Writes `after` if the record is still `before` (step 0: there is none). After StoreUnavailable nobody knows: read."""

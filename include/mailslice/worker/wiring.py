@@ -60,6 +60,8 @@ class Wiring:
     doings: Doings = field(default_factory=Doings)
     stages: Stages | None = None
     """Only where the queue has stage marks."""
+    handler_marks: bool = False
+    """Whether the handler takes the stage of its mails. One that does not may have sent what has no record."""
     reporter: Reporter | None = None
     """Only where senders are told of recipients that fail."""
     on_failed: Callable[[int], None] = _nothing

@@ -82,7 +82,7 @@ def points(mode: str, wanted: str) -> None:
     def dot(name: str) -> Callable[..., str | None]:
         return lambda _server, data: name if isinstance(data, bytes) and data.endswith(b"\r\n.\r\n") else None
 
-    around(Stages, "read", lambda *_: "read", lambda *_: None)
+    around(Stages, "ask", lambda *_: "read", lambda *_: None)
     around(Loader, "load", lambda *_: None, lambda *_: "loaded")
     around(Stages, "advance", moved(("sending", "answered", "again")), moved(("began", "sent", "next")))
     around(smtplib.SMTP, "send", dot("dot"), dot("unanswered"))
