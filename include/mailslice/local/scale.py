@@ -67,7 +67,7 @@ class Costs:
         hot = min((row for row in measured if row.get("bench") == "hotpath"), key=lambda row: abs(row["size"] - mail_bytes), default={})
         view = max((row for row in measured if row.get("bench") == "view"), key=lambda row: row["dead"], default={}).get("cleanup", {})
         gc = max((row for row in measured if row.get("bench") == "blob_gc"), key=lambda row: row.get("blobs", 0), default={})
-        counters = max((row for row in measured if row.get("bench") == "counter_repair"), key=lambda row: row.get("messages", 0), default={})
+        counters = max((row for row in measured if row.get("bench") == "counters"), key=lambda row: row.get("messages", 0), default={})
         return cls(
             enqueue_rate=hot.get("enqueue_rate"),
             dequeue_rate=hot.get("dequeue_rate"),
@@ -77,7 +77,7 @@ class Costs:
             list_keys=gc.get("list_keys_per_second"),
             scan_rows=gc.get("scan_rows_per_second"),
             delete_keys=gc.get("delete_keys_per_second"),
-            counter_messages=counters.get("messages_per_second"),
+            counter_messages=counters.get("plan_again_messages_per_second"),
         )
 
 
