@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mailslice.cli.contents import LOST
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
 
@@ -28,7 +29,9 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
         for row in rows:
             try:
                 yield _export(queue, row, folder)
-            except (ContentMissing, _TakenError) as error:
+            except ContentMissing as error:
+                failures.append({"error": f"{LOST}: {error}", "enqueueId": row.enqueue_id, "name": row.item.mail.name})
+            except _TakenError as error:
                 failures.append({"error": str(error), "enqueueId": row.enqueue_id, "name": row.item.mail.name})
         yield from failures
 

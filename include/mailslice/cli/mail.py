@@ -9,6 +9,7 @@ import typer
 
 from mailslice.cli.arguments import Queue, Reason, Sender, address, duration
 from mailslice.cli.command import command, group
+from mailslice.cli.contents import LOST
 from mailslice.cli.door import open_queue, record
 from mailslice.cli.due import with_next_delivery
 from mailslice.cli.output import Output
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from mailslice.queue.mail_queue import MailQueue
 
 app = group("Mails: show one, enqueue new ones.")
-
-CONTENT_LOST = "content lost"
 
 
 def _enqueue_id(text: object) -> EnqueueId:
@@ -54,7 +53,7 @@ def show(
         elif len(rows) > 1:
             raise BadInput(f"mail show --raw: {len(rows)} mails of {queue} are {wanted}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}")
         else:
-            out.raw(opened.queue.content(rows[0]))
+            out.raw(_bytes(opened.queue, rows[0]))
 
 
 @command(app, "enqueue")
@@ -121,6 +120,13 @@ def _checked_text(place: str, text: str | None) -> None:
         raise BadInput(f"{place}: {text[:60]!r} is not allowed; 1 to 1000 printable characters are")
 
 
+def _bytes(queue: "MailQueue", row: "ViewRow") -> bytes:
+    try:
+        return queue.content(row)
+    except ContentMissing as error:
+        raise SomeFailed(f"{LOST}: {row.enqueue_id}: {error}") from error
+
+
 def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, object]:
     """The header block as text and what identifies the content; a content that is gone is said, not raised."""
     from mailslice.codec.content import split
@@ -128,7 +134,7 @@ def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, 
     try:
         content = queue.content(row)
     except ContentMissing as error:
-        return {"content": CONTENT_LOST, "contentError": str(error), "bytes": None, "sha256": None, "headers": None}
+        return {"content": LOST, "contentError": str(error), "bytes": None, "sha256": None, "headers": None}
     header, _ = split(content)
     headers = bytes(header).decode("utf-8", "replace")
     return {

@@ -9,6 +9,7 @@ import typer
 from mailslice.cli import shapes
 from mailslice.cli.arguments import DryRun, Limit, Name, OlderThan, Queue, Reason, Recipient, Sender, Yes
 from mailslice.cli.command import command, group
+from mailslice.cli.contents import with_content
 from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, open_stores, record
 from mailslice.cli.due import with_next_delivery
 from mailslice.cli.output import Output
@@ -58,13 +59,23 @@ def size(out: Output, queue: Queue) -> None:
 
 @command(app, "browse")
 def browse(
-    out: Output, queue: Queue, *, limit: Limit = None, sender: Sender = None, recipient: Recipient = None, name: Name = None, older_than: OlderThan = None
+    out: Output,
+    queue: Queue,
+    *,
+    limit: Limit = None,
+    sender: Sender = None,
+    recipient: Recipient = None,
+    name: Name = None,
+    older_than: OlderThan = None,
+    content: Annotated[bool, typer.Option("--content", help="Also say whether each mail's content is there, or lost: two requests of S3 a mail.")] = False,
 ) -> None:
     """The mails of the queue, without their content."""
     with open_queue(queue) as opened:
         wanted = _filter(sender, recipient, name, older_than)
         rows = with_next_delivery(opened.stores, queue, opened.queue.browse(wanted, limit))
-        out.rows(rows, shapes.MAIL_COLUMNS, empty="no mail")
+        if content:
+            rows = with_content(opened.stores, rows)
+        out.rows(rows, (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS, empty="no mail")
 
 
 @command(app, "slices")

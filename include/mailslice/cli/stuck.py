@@ -82,7 +82,10 @@ def _each(
     _one_of(name, every, doing)
     with open_queue(queue) as opened:
         mails = _wanted(opened, name, doing)
-        if ask is not None and mails:
+        if not mails:
+            out.note(f"no mail of {queue} is in quarantine")
+            return
+        if ask is not None:
             ask(mails)
         quarantine = Quarantine(opened.stores, opened.queue.name, system_clock, crash=crash.point)
         done, failures = 0, []
@@ -101,8 +104,6 @@ def _each(
             out.line(_line(mail, outcome), _sentence(mail, doing, outcome))
         if done:
             record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
-    if not mails:
-        out.note(f"no mail of {queue} is in quarantine")
     if failures:
         raise SomeFailed(f"{len(failures)} of {len(mails)} mails: stuck {doing} failed, such as: {failures[0]}")
 

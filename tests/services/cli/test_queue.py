@@ -224,7 +224,26 @@ def test_mail_show_says_content_lost(cli, s3):
     assert b"content lost" in cli("mail", "show", "spool", "--id", line["enqueueId"]).out
     answer = cli("queue", "export", "spool", cli.env["MAILSLICE_ARTIFACTS"] + "/out", "--json", code=1)
     assert answer.one["enqueueId"] == line["enqueueId"]
-    assert "error" in answer.one
+    assert answer.one["error"].startswith("content lost: ")
+    assert "content lost" in cli("mail", "show", "spool", "--id", line["enqueueId"], "--raw", code=1).err
+
+
+def test_a_mail_whose_content_is_lost_is_shown_among_the_others_and_can_be_deleted(cli, s3):
+    lines = add(cli, 20)
+    rows = cli.json("queue", "browse", "spool")
+    for row, part in ((rows[3], "headerBlobId"), (rows[17], "bodyBlobId")):
+        s3.delete_object(Bucket=cli.env["MAILSLICE_S3_BUCKET"], Key=row[part])
+    assert cli.json("queue", "browse", "spool") == rows
+    looked = cli.json("queue", "browse", "spool", "--content")
+    assert [row["enqueueId"] for row in looked] == [row["enqueueId"] for row in rows]
+    assert [number for number, row in enumerate(looked) if row["content"] == "content lost"] == [3, 17]
+    assert {row["content"] for row in looked} == {"present", "content lost"}
+    assert b"content lost" in cli("queue", "browse", "spool", "--content", "--limit", "5").out
+    assert cli("queue", "size", "spool", "--json").one["size"] == 20
+    exported = cli.json("queue", "export", "spool", cli.env["MAILSLICE_ARTIFACTS"] + "/lost", code=1)
+    assert [line["name"] for line in exported if "error" in line] == [rows[3]["name"], rows[17]["name"]]
+    assert len(exported) == len(lines)
+    assert cli("queue", "delete", "spool", "--name", rows[3]["name"], "--yes", "--json").one["deleted"] == 1
 
 
 def test_export_writes_every_mail_byte_for_byte_and_overwrites_nothing(shared, tmp_path):

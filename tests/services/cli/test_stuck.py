@@ -1,0 +1,156 @@
+"""`mailslice stuck` on real stores: what it lists, what it asks, what a person gets wrong."""
+
+from datetime import timedelta
+
+import pytest
+
+from mailslice.model.clock import system_clock
+from mailslice.model.settings import load_settings
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.queue.quarantine import Decided, Holder, Quarantine
+from mailslice.stores import open_stores
+from tests.acceptance.command import Cli
+
+FIELDS = {"enqueueId", "name", "stage", "worker", "since", "action"}
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_module):
+    with open_stores(fresh_module.settings) as stores:
+        yield stores
+
+
+@pytest.fixture
+def cli(fresh_module):
+    return Cli(fresh_module.env).inside().own_queue()
+
+
+def enqueued(cli, *names):
+    for name in names:
+        cli(
+            "mail",
+            "enqueue",
+            "spool",
+            "-",
+            "--name",
+            name,
+            "--sender",
+            "a@b.example",
+            "--recipient",
+            "c@d.example",
+            stdin=b"Subject: x\r\n\r\n" + name.encode(),
+        )
+
+
+def set_aside(cli, stores, *names, action="closed", note=False):
+    """As stuck_mails does: quarantine, then the mark."""
+    enqueued(cli, *names)
+    quarantine = Quarantine(stores, cli.spool, system_clock)
+    for row in list(MailQueue(stores, cli.spool, system_clock).browse()):
+        if row.item.mail.name not in names:
+            continue
+        holder = Holder("host:1:abc", "loaded", system_clock() - timedelta(hours=1), timedelta(hours=1))
+        decided = Decided(action, "held for 1h, allowed are 10m", "tester")
+        if note:
+            quarantine.note(row.item, holder, decided)
+        else:
+            quarantine.settle(quarantine.keep(row.item, holder, decided))
+            stores.tables.deleted.mark_many(cli.spool, [row.enqueue_id])
+
+
+def test_a_queue_without_stuck_mails_has_none_and_says_so(fresh):
+    cli = Cli(fresh.env).inside()
+    cli("queue", "create", "spool")
+    assert cli.json("stuck", "list", "spool") == []
+    assert "no mail of spool is stuck" in cli("stuck", "list", "spool").err
+    for words in (("release", "--all"), ("discard", "--all", "--yes")):
+        answer = cli("stuck", words[0], "spool", *words[1:])
+        assert (answer.out, "no mail of spool is in quarantine" in answer.err) == (b"", True)
+    with open_stores(load_settings(fresh.env)) as stores:
+        assert stores.cassandra.execute(f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{fresh.env['MAILSLICE_OWN_KEYSPACE']}'") == []
+
+
+def test_list_has_a_line_a_mail_and_a_table_for_people(cli, stores):
+    set_aside(cli, stores, "one", 'two "é" \x1b[31m'.replace("\x1b", ""))
+    lines = cli.json("stuck", "list", "spool")
+    assert all(line.keys() >= FIELDS for line in lines)
+    assert {(line["stage"], line["worker"], line["action"], line["content"]) for line in lines} == {("loaded", "host:1:abc", "closed", "kept")}
+    table = cli("stuck", "list", "spool").out.decode()
+    assert all(word in table for word in (*FIELDS, "one", "closed", "host:1:abc"))
+
+
+def test_release_is_a_new_entry_with_the_same_bytes(cli, stores):
+    set_aside(cli, stores, "one", "two")
+    (line,) = cli.json("stuck", "release", "spool", "--name", "one", "--reason", "it was a test")
+    assert (line["name"], line["newEnqueueId"] != line["enqueueId"]) == ("one", True)
+    (row,) = cli.json("queue", "browse", "spool")
+    assert (row["enqueueId"], row["name"]) == (line["newEnqueueId"], "one")
+    assert cli("mail", "show", "spool", "--name", "one", "--raw").out == b"Subject: x\r\n\r\none"
+    assert [each["name"] for each in cli.json("stuck", "list", "spool")] == ["two"]
+    drained = cli.json("worker", "drain", "spool", "--idle", "1s")
+    assert [each["enqueueId"] for each in drained] == [line["newEnqueueId"]]
+    now = system_clock()
+    decisions = list(stores.own.decisions.list(cli.spool, now - timedelta(days=1), now + timedelta(days=1)))
+    assert [(each.action, "it was a test" in each.why) for each in decisions] == [("released", True)]
+
+
+def test_release_of_all_goes_on_past_those_whose_content_is_lost(cli, stores):
+    enqueued(cli, "lost")
+    (row,) = MailQueue(stores, cli.spool, system_clock).browse()
+    stores.blobs.delete_many([row.item.body_blob_id])
+    set_aside(cli, stores, "lost", "whole")
+    answer = cli("stuck", "release", "spool", "--all", "--json", code=1)
+    assert {line["name"]: "error" in line for line in answer.lines if "error" not in line or line["error"]}["whole"] is False
+    assert "lost" in answer.err
+    assert {line["content"] for line in cli.json("stuck", "list", "spool")} == {"content lost"}
+    assert "whole" in {line["name"] for line in cli.json("queue", "browse", "spool")}
+
+
+def test_release_of_all_leaves_what_its_worker_completed_after_all_and_by_name_does_not(cli, stores):
+    set_aside(cli, stores, "one")
+    quarantine = Quarantine(stores, cli.spool, system_clock)
+    for mail in quarantine.mails():
+        quarantine.finished(mail, system_clock())
+    (line,) = cli.json("stuck", "release", "spool", "--all")
+    assert "completed it after all" in line["skipped"]
+    assert cli.json("queue", "browse", "spool") == []
+    assert cli.json("stuck", "list", "spool")[0]["finished"] is not None
+    assert cli.json("stuck", "release", "spool", "--name", "one")[0]["newEnqueueId"]
+
+
+def test_discard_asks_first_and_removes_for_good(cli, stores):
+    set_aside(cli, stores, "one", "two")
+    answer = cli("stuck", "discard", "spool", "--all", "--json", code=2)
+    assert (answer.out, "--yes" in answer.err) == (b"", True)
+    assert len(cli.json("stuck", "list", "spool")) == 2
+    (line,) = cli.json("stuck", "discard", "spool", "--name", "two", "--yes")
+    assert (line["name"], line["discarded"]) == ("two", True)
+    assert [each["name"] for each in cli.json("stuck", "list", "spool")] == ["one"]
+    assert len(list(stores.own_blobs.list(f"quarantine/{cli.spool}/"))) == 2
+    cli("stuck", "discard", "spool", "--all", "--yes", "--reason", "done")
+    assert (cli.json("stuck", "list", "spool"), list(stores.own_blobs.list(f"quarantine/{cli.spool}/"))) == ([], [])
+    assert cli.json("queue", "browse", "spool") == []
+
+
+def test_what_shadow_mode_noted_is_listed_and_neither_released_nor_discarded(cli, stores):
+    set_aside(cli, stores, "one", action="would close", note=True)
+    assert [line["action"] for line in cli.json("stuck", "list", "spool")] == ["would close"]
+    assert "shadow mode" in cli("stuck", "release", "spool", "--name", "one", code=2).err
+    assert cli("stuck", "discard", "spool", "--all", "--yes", "--json").out == b""
+    assert len(cli.json("queue", "browse", "spool")) == 1
+
+
+@pytest.mark.parametrize("doing", ["release", "discard"])
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "--name"), (("--name", "x", "--all"), "--name"), (("--name", "nobody"), "'nobody'"), (("--all", "--nonsense"), "nonsense")]
+)
+def test_wrong_arguments_exit_2_and_change_nothing(cli, stores, doing, words, said):
+    set_aside(cli, stores, "one")
+    answer = cli("stuck", doing, "spool", *words, "--yes", "--json", code=2)
+    assert (answer.out, said in answer.err) == (b"", True)
+    assert len(cli.json("stuck", "list", "spool")) == 1
+
+
+@pytest.mark.parametrize("words", [("list", "nowhere"), ("release", "nowhere", "--all"), ("discard", "nowhere", "--all", "--yes")])
+def test_an_unknown_queue_exits_2(cli, words):
+    assert "nowhere" in cli("stuck", *words, "--json", code=2).err
