@@ -11,7 +11,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Place
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.ddl import replication_of
-from mailslice.stores.cassandra.own import DelayedMail, PendingMark, QueueSample, RunRow, SliceStatistic, own_tables
+from mailslice.stores.cassandra.own import DeadLetterNote, DelayedMail, PendingMark, QueueSample, RunRow, SliceStatistic, own_tables
 from tests.contracts.tables import some_queue
 
 NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
@@ -170,6 +170,35 @@ def test_slice_statistics_are_kept_by_time(own, queue):
     assert list(own.slice_statistics.list(queue)) == [first, second]
     own.slice_statistics.delete_before(queue, second.slice_start)
     assert list(own.slice_statistics.list(queue)) == [second]
+
+
+def test_notes_of_dead_letters_keep_the_newest_reason_and_the_rounds_apart(own, queue):
+    one, two, three = uuid4(), uuid4(), uuid4()
+    assert own.dead_letter_notes.read(queue, []) == {}
+    own.dead_letter_notes.note_future(queue, one, "first", NOW).result()
+    own.dead_letter_notes.note_future(queue, one, "x" * 600, NOW + MINUTE).result()
+    own.dead_letter_notes.count_redrive(queue, one, 1, NOW)
+    own.dead_letter_notes.count_redrive(queue, two, 2, NOW)
+    assert own.dead_letter_notes.read(queue, [one, two, three, one]) == {
+        one: DeadLetterNote("x" * 500, NOW + MINUTE, 1, NOW),
+        two: DeadLetterNote(None, None, 2, NOW),
+    }
+    assert own.dead_letter_notes.read(some_queue(), [one]) == {}
+    many = [uuid4() for _ in range(250)]
+    for each in many:
+        own.dead_letter_notes.count_redrive(queue, each, 1, NOW)
+    assert set(own.dead_letter_notes.read(queue, many)) == set(many)
+
+
+def test_samples_are_forgotten_up_to_a_moment_those_to_come_too(own, queue):
+    own.queue_samples.save(queue, QueueSample(NOW, NOW + MINUTE))
+    own.queue_samples.forget(queue, NOW + 2 * MINUTE)
+    assert own.queue_samples.read(queue) is None
+    own.queue_samples.save(queue, QueueSample(NOW, NOW + 2 * MINUTE))
+    assert own.queue_samples.read(queue) is None
+    later = QueueSample(NOW + MINUTE, NOW + 3 * MINUTE)
+    own.queue_samples.save(queue, later)
+    assert own.queue_samples.read(queue) == later
 
 
 def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_module):
