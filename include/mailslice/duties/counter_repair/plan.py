@@ -90,7 +90,7 @@ def _found(context: StepContext, params: Params, keys: Sequence[Key], ranges: Se
         scanned = Scanned(spark, what, keys, trust_projection=trust, pause=lambda: sleep(min(params.settle, _OPERATION).total_seconds()))
     try:
         with translated():
-            reads, totals = scanned.ranges(), scanned.totals()
+            reads, totals = scanned.ranges(), scanned.totals
             largest, drifts = _write_drifts(context, scanned.wrong(), trust_projection=trust)
             differing = {} if trust else scanned.inconsistent()
     finally:

@@ -7,8 +7,9 @@ comes back exactly once with its row count; a range that is missing was not read
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
@@ -35,6 +36,7 @@ Key: TypeAlias = tuple[str, int, int]
 """(table, low token, high token)."""
 _READS_IN_FLIGHT = 8
 _CHUNK = 100_000
+_FEW = 100_000
 _MAILBOX = "of mailbox"
 """The `kind` of rows that are about a mailbox; the others are a table's name and are about a range."""
 _SUMS = ("truth_count", "truth_unseen", "projected_count", "projected_unseen", "mailboxes", "counters", "stored_count", "stored_unseen", "reads", "rows")
@@ -120,6 +122,7 @@ class Scanned:
         rows = self._frame.where(fn.col("kind") != _MAILBOX).select("kind", "key", "rows", "reads").collect()
         return [RangeRead(row["kind"], _RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in rows]
 
+    @cached_property
     def totals(self) -> Totals:
         """The sums over all mailboxes."""
         from pyspark.sql import functions as fn
@@ -136,12 +139,12 @@ class Scanned:
 
     def wrong(self) -> Iterator[MailboxFound]:
         """Mailboxes whose counters are not what was counted, a partition at a time."""
-        return (_found(row) for row in self._of_mailboxes().where(self._wrong()).toLocalIterator())
+        return (_found(row) for row in _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong))
 
     def inconsistent(self) -> dict[bytes, bool]:
         """Mailboxes (16 bytes each) in which the two tables differ, and those that are gone and have messages -> whether it is gone."""
-        rows = self._of_mailboxes().where(_inconsistent()).select("key", (~_exists()).alias("gone")).toLocalIterator()
-        return {bytes(row["key"]): row["gone"] for row in rows}
+        frame = self._of_mailboxes().where(_inconsistent()).select("key", (~_exists()).alias("gone"))
+        return {bytes(row["key"]): row["gone"] for row in _rows(frame, self.totals.inconsistent)}
 
     def close(self) -> None:
         """Give the memory back."""
@@ -159,6 +162,14 @@ class Scanned:
 
         count, unseen = (fn.col(f"{self._side}_{name}") != fn.col(f"stored_{name}") for name in ("count", "unseen"))
         return _exists() & (count | unseen)
+
+
+def _rows(frame: DataFrame, count: int) -> Iterable[Row]:
+    """The rows of a frame that has `count`: at once when they are few, for each partition by itself is a job of its own."""
+    if not count:
+        return ()
+    found: Iterable[Row] = frame.collect() if count <= _FEW else frame.toLocalIterator()
+    return found
 
 
 def given_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:

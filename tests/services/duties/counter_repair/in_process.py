@@ -41,6 +41,7 @@ class PlainScanned:
     def ranges(self) -> list[RangeRead]:
         return [RangeRead(row["kind"], scan._RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in self._rows if row["kind"] != scan._MAILBOX]
 
+    @property
     def totals(self) -> Totals:
         there = [each for each in self._found if each.exists]
         gone = [each for each in self._found if not each.exists]

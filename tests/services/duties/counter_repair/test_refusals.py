@@ -10,8 +10,9 @@ from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.lock import LockHeld
 from mailslice.duty.road import run_all
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadInput, GateFailed, PlanRefused, Refused
+from mailslice.model.errors import BadInput, GateFailed, PlanRefused, Refused, StoreUnavailable
 from mailslice.stores import open_stores
+from mailslice.stores.cassandra.packed import PackedReader
 from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST
 from tests.services.duties.counter_repair.making import Mailboxes, timeuuid
 
@@ -97,6 +98,26 @@ def test_a_range_that_was_not_read_stops_at_the_gate(james, monkeypatch):
     with pytest.raises(GateFailed, match="tile the ring"):
         james.steps(request, "check")
     with pytest.raises(PlanRefused, match=r"has no check\.json"):
+        james.steps(request, "apply")
+    assert james.counters(mailbox) == (3, 2)
+
+
+def test_a_scan_that_fails_in_one_range_ends_the_plan_and_changes_nothing(james, monkeypatch):
+    mailbox = james.mailbox(messages=2, add=(1, 0))
+    request = james.request(mailboxes=[str(mailbox)])
+    pages = PackedReader.pages
+
+    def fails_late(self, statement, params, in_flight):
+        for number, found in enumerate(pages(self, statement, params, in_flight)):
+            if "imapuidtable" in statement.query_string and number == 5:
+                raise StoreUnavailable("Cassandra at x does not answer")
+            yield found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedReader, "pages", fails_late)
+        with pytest.raises(StoreUnavailable):
+            james.steps(request, "plan")
+    with pytest.raises(PlanRefused, match=r"has no plan\.json"):
         james.steps(request, "apply")
     assert james.counters(mailbox) == (3, 2)
 
