@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -89,8 +89,8 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
     stores, queue = context.stores, context.queue
     if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
         sleep(min(young, SETTLED.total_seconds()))
-    before = stores.own.worker_records.list(queue)
-    _announce(stores, queue)
+    before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
+    _announce(stores, queue, undisturbed)
     began, since = context.clock(), time.monotonic()
     with hold_work_queue(context.settings, queue, stores.management) as hold:
         hold.drain()
@@ -99,13 +99,13 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
         records, elsewhere = _with_consumers(stores, queue, hold, before)
         letters = _dead_letters(context)
         hold.drain()
-        counts, unproved = counts_of(stores, queue), _unproved(stores, records, elsewhere)
+        delayed, unproved = counts_of(stores, queue).delayed, _unproved(stores, records, elsewhere)
         ended = context.clock()
     held_for = time.monotonic() - since
     evidence = Evidence(
         now=ended,
         shared=context.settings.queue.shared,
-        counts=counts,
+        counts=replace(undisturbed, delayed=delayed),
         in_flight=_in_flight(records) if elsewhere != 0 else {},
         done=_done(stores.own.worker_records.list(queue)),
         held=held(stores, queue),
@@ -126,13 +126,14 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
     return Gathered(evidence, told)
 
 
-def _announce(stores: Stores, queue: QueueName) -> None:
+def _announce(stores: Stores, queue: QueueName, counts: Counts) -> None:
     """What a census changes, said before it begins."""
     name = RabbitNames(queue).work_queue
-    depth = stores.management.depth(name)
     quorum = (stores.management.arguments(name) or {}).get("x-queue-type") == "quorum"
     order = "they go to the back of the queue, and their delivery count grows by one" if quorum else "they keep their order"
-    ready = f"{depth.ready} ready messages (about {depth.ready * _BYTES_HELD // 1_000_000 + 1} MB in the broker)" if depth else "ready messages"
+    ready = (
+        "ready messages" if counts.ready is None else f"{counts.ready} ready messages (about {counts.ready * _BYTES_HELD // 1_000_000 + 1} MB in the broker)"
+    )
     log.warning(
         "census of %s: its %s are held on one channel for %d to %d s and then all given back; meanwhile workers get no mail of it; afterwards each of them "
         "is marked redelivered, and %s",

@@ -99,11 +99,14 @@ class Prover:
         missing = missing_content(self.context.settings, list(rows.values()))
         proved = []
         for one, mail in wanted.items():
-            decision = decisions.get(one)
-            if decision is not None and decision.run == self.context.request.run and decision.state is PublishState.PUBLISHED:
-                self.published_before += 1
+            decision = self._unknown_to_the_audit(mail, decisions.get(one))
+            if decision is not None and decision.state is PublishState.PUBLISHED:
+                if decision.run == self.context.request.run:
+                    self.published_before += 1
+                else:
+                    self._skip(Skipped.ALREADY)
                 continue
-            why = self._why_not(one, rows.get(one), due.get(one), missing.get(one)) or self._decided(mail, decision)
+            why = self._why_not(one, rows.get(one), due.get(one), missing.get(one)) or (self.standing(decision) if decision is not None else None)
             if not self._skip(why):
                 proved.append(Proved(mail, rows[one], due.get(one)))
         return proved
@@ -145,9 +148,10 @@ class Prover:
         )
         return next((reason for holds, reason in reasons if holds), None)
 
-    def _decided(self, mail: Judged, decision: Republished | None) -> Skipped | None:
-        """By the decisions so far: one that the audit knew of is older than its census, which found the mail nowhere since."""
-        return None if decision is None or decision.decision == mail.decision else self.standing(decision)
+    @staticmethod
+    def _unknown_to_the_audit(mail: Judged, decision: Republished | None) -> Republished | None:
+        """A decision that the audit knew of is older than its census, which found the mail nowhere since: it does not count any more."""
+        return None if decision is None or decision.decision == mail.decision else decision
 
     def standing(self, decision: Republished) -> Skipped | None:
         """What an earlier decision that the audit did not know of means for this run; counts nothing but the mails without an outcome."""
