@@ -46,6 +46,7 @@ _COLUMNS = (
     ("handling", "inHandlers"),
     ("longest", "longestSeconds"),
     ("p99", "p99Seconds"),
+    ("failed", "notCompleted"),
 )
 
 T = TypeVar("T")
@@ -129,21 +130,27 @@ class Top:
 
 
 def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
-    """Of the workers that live: how many, mails in their handlers and fetched ahead, the longest one's seconds, p99 of all that they handled."""
+    """Of the workers that live: how many, mails in their handlers and fetched ahead, the longest one's seconds, p99 of all that they handled.
+
+    `completed` and `notCompleted` (retried, rejected, bounced) count what they settled since they started.
+    """
     if records is None:
-        return dict.fromkeys(("workers", "inHandlers", "fetched", "longestSeconds", "p99Seconds"))
+        return dict.fromkeys(("workers", "inHandlers", "fetched", "longestSeconds", "p99Seconds", "completed", "notCompleted"))
     alive = [record for record in records if record.is_alive]
     begun = [record.age(mail).total_seconds() for record in alive for mail in record.in_flight if mail.begun]
     times = ProcessingTimes()
     for record in alive:
         times.merge(record.times or ProcessingTimes())
     p99 = times.quantile(0.99)
+    settled, completed = sum(record.settled for record in alive), sum(record.completed for record in alive)
     return {
         "workers": len(alive),
         "inHandlers": len(begun),
         "fetched": sum(not mail.begun for record in alive for mail in record.in_flight),
         "longestSeconds": round(max(begun), 1) if begun else None,
         "p99Seconds": None if p99 is None else round(p99, 3),
+        "completed": completed,
+        "notCompleted": settled - completed,
     }
 
 

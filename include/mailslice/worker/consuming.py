@@ -89,10 +89,12 @@ async def consume(
             if len(handed) > _LET_GO + concurrency:
                 handed = {each for each in handed if not each.settled.is_set()}
             await handling.start(delivery)
+            if begun != most:
+                await handling.room()
         longest = None
     finally:
-        if stopping is not None:
-            stopping.cancel()
+        if stop is not None and stopping is not None:
+            await unwatched(stopping, stop)
         await deliveries.aclose()
         await handling.drain(longest)
         await _let_go(deliveries, handed)
@@ -110,6 +112,13 @@ async def following(deliveries: Deliveries, idle: timedelta | None, busy: Callab
                 return await anext(deliveries, None)
         if not busy() and deliveries.idle_seconds >= longest:
             return None
+
+
+async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
+    """The end of a `stopped` that is not needed any more. One that has begun to close is waited for: what was fetched ahead goes back there."""
+    if not stop.is_set():
+        stopping.cancel()
+    await asyncio.wait({stopping})
 
 
 async def _let_go(deliveries: Deliveries, handed: set[Delivery]) -> None:

@@ -29,6 +29,7 @@ class Doings:
         self.slow: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
         """Those completed that took more than a minute: they are what somebody may have closed meanwhile, so quick ones must not push them out."""
         self.count = 0
+        self.finished = 0
 
     def ended(self, seconds: float) -> None:
         """A mail that was handed out is settled, so long after."""
@@ -37,4 +38,5 @@ class Doings:
 
     def done(self, enqueue_id: EnqueueId, seconds: float) -> None:
         """A mail is completed: its mark is written."""
+        self.finished += 1
         (self.slow if seconds > _SLOW else self.completed).append(enqueue_id)

@@ -130,6 +130,11 @@ class Handling:
         """Mails in a handler now."""
         return len(self._running)
 
+    async def room(self) -> None:
+        """Returns when there is a free place: for who takes a mail only when it can be begun."""
+        async with self._places:
+            pass
+
     async def start(self, delivery: Settled) -> None:
         """Waits for a free place, then runs the handler there; returns at once then."""
         await self._places.acquire()

@@ -27,7 +27,9 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """The loop turns from now on."""
+        """The loop turns from now on. Raises ImportError here rather than there."""
+        import uvloop  # noqa: F401
+
         self._thread.start()
         self._begun.wait()
 

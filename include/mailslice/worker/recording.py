@@ -113,6 +113,8 @@ class Recorder:
             in_flight=in_flight,
             done=(*doings.slow, *doings.completed),
             times=doings.times,
+            settled=doings.count,
+            completed=doings.finished,
             stage_marks=self._wiring.queue in self._wiring.settings.queue.stage_marks,
         )
         await self._wiring.bridge.rows(self._table.save_future(self._wiring.queue, record))

@@ -19,7 +19,7 @@ from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings, load_settings
 from mailslice.queue.mail_queue import MailQueue
-from mailslice.worker.consuming import Consumed, consume, following, stopped
+from mailslice.worker.consuming import Consumed, consume, following, stopped, unwatched
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.loop_thread import LoopThread
@@ -219,6 +219,7 @@ class _Taking:
 
     def __init__(self, deliveries: Deliveries, stop: asyncio.Event) -> None:
         self._deliveries = deliveries
+        self._stop = stop
         self._stopping = asyncio.create_task(stopped(stop, deliveries))
         self._handed: set[Delivery] = set()
 
@@ -230,7 +231,7 @@ class _Taking:
 
     async def close(self) -> None:
         """The connection stays while anything is in hand, so that it can still be settled."""
-        self._stopping.cancel()
+        await unwatched(self._stopping, self._stop)
         await self._deliveries.aclose()
         if all(each.settled.is_set() for each in self._handed):
             await self._deliveries.disconnect()

@@ -50,13 +50,14 @@ def test_opening_makes_this_table_and_no_other(table, stores, fresh_module):
 def test_a_record_is_read_as_it_was_saved(table, queue):
     mails = (in_flight(), in_flight(place=None, message=None, begun=False, stage="received", attempt=7, returned=True, name=""))
     times = ProcessingTimes({-1: 2, 40: 1})
-    table.save(queue, record(in_flight=mails, done=(uuid4(), uuid4()), times=times, beat=2**40, every=300 * SECOND, stage_marks=True))
+    table.save(queue, record(in_flight=mails, done=(uuid4(), uuid4()), times=times, beat=2**40, every=300 * SECOND, stage_marks=True, settled=9, completed=7))
     (found,) = table.list(queue)
     assert found.in_flight == mails
     assert found.times.counts == times.counts
     assert (found.worker, found.host, found.pid, found.started, found.beat, found.every) == ("host:1:abc", "host", 1, NOW, 2**40, 300 * SECOND)
     assert len(found.done) == 2
     assert found.stage_marks
+    assert (found.settled, found.completed) == (9, 7)
     assert found == replace(table.read(queue, "host:1:abc"), times=found.times, read_at=found.read_at)
     assert table.read(queue, "another") is None
     assert table.list(some_queue()) == []

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from mailslice.stores import open_stores
-from mailslice.worker import new_mail, open_queue
+from mailslice.worker import Reject, new_mail, open_queue
 from tests.acceptance.command import MAILSLICE, Cli
 
 KEYS = [
@@ -34,6 +34,8 @@ KEYS = [
     "fetched",
     "longestSeconds",
     "p99Seconds",
+    "completed",
+    "notCompleted",
     "problems",
 ]
 SILENCE = "127.0.0.1:1"
@@ -65,7 +67,7 @@ def test_a_mail_in_a_handler_is_seen_with_its_worker_and_its_age(cli, fresh_modu
     with open_queue("spool", settings) as queue:
         for _ in range(3):
             queue.enqueue(new_mail("a@b.example", ["c@d.example"]), b"x")
-        consuming = threading.Thread(target=lambda: queue.consume(lambda _mail, _content: leave.wait(60) and None, concurrency=1, most=3))
+        consuming = threading.Thread(target=lambda: queue.consume(lambda _mail, _content: (leave.wait(60), None)[1], concurrency=1, most=3))
         consuming.start()
         try:
             deadline = time.monotonic() + 60
@@ -76,9 +78,17 @@ def test_a_mail_in_a_handler_is_seen_with_its_worker_and_its_age(cli, fresh_modu
             assert seen["fetched"] == 2
             assert seen["oldestSeconds"] >= 1
             assert seen["problems"] == []
+            assert (seen["completed"], seen["notCompleted"]) == (0, 0)
         finally:
             leave.set()
             consuming.join()
+        queue.enqueue(new_mail("a@b.example", ["c@d.example"]), b"x")
+        queue.consume(lambda _mail, _content: Reject("test"), most=1)
+        while (seen := cli.json("worker", "top", "spool")[0])["notCompleted"] != 1:
+            assert time.monotonic() < deadline, seen
+            time.sleep(0.5)
+        assert seen["completed"] == 3
+        assert seen["p99Seconds"] >= 1
 
 
 def test_without_cassandra_the_brokers_figures_are_shown_and_the_exit_code_is_4(cli):

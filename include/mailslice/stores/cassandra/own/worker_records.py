@@ -37,10 +37,15 @@ WORKER_RECORDS_TABLE = """(
     messages frozen<map<uuid, blob>>,
     done frozen<list<uuid>>,
     times frozen<map<int, bigint>>,
+    settled bigint,
+    completed bigint,
     PRIMARY KEY (queuename, worker)
 ) WITH gc_grace_seconds = 3600"""
 
-_COLUMNS = ("queuename", "worker", "host", "pid", "started", "heartbeat", "beat", "every_ms", "stage_marks", "in_flight", "messages", "done", "times")
+_COLUMNS = (
+    *("queuename", "worker", "host", "pid", "started", "heartbeat", "beat", "every_ms", "stage_marks"),
+    *("in_flight", "messages", "done", "times", "settled", "completed"),
+)
 _TTL_SECONDS = 86400
 _MISSED_BEATS = 4
 _SLACK = timedelta(seconds=2)
@@ -96,6 +101,9 @@ class WorkerRecord:
     in_flight: tuple[InFlightMail, ...] = ()
     done: tuple[EnqueueId, ...] = ()
     times: ProcessingTimes | None = None
+    settled: int = 0
+    completed: int = 0
+    """Mails that it handed out and settled since it started, and those of them that were completed: the others were retried, rejected or bounced."""
     stage_marks: bool = False
     """Whether it writes stage marks: without them a stage says nothing of what was sent."""
     heartbeat: datetime | None = None
@@ -153,7 +161,7 @@ class WorkerRecords:
         times = dict(record.times.counts) if record.times is not None else {}
         identity = [queue, record.worker, record.host, record.pid, epoch_ms(record.started)]
         told = [record.beat, record.every // _MILLISECOND, record.stage_marks]
-        return self._session.submit(self._save, [*identity, *told, in_flight, messages, list(record.done), times])
+        return self._session.submit(self._save, [*identity, *told, in_flight, messages, list(record.done), times, record.settled, record.completed])
 
     def save(self, queue: QueueName, record: WorkerRecord) -> None:
         """As `save_future`, and waits. Raises StoreUnavailable."""
@@ -212,7 +220,7 @@ class WorkerRecords:
 
 
 def _record(row: Row) -> WorkerRecord:
-    worker, host, pid, started, heartbeat, beat, every, stage_marks, in_flight, messages, done, times, written, now = row
+    worker, host, pid, started, heartbeat, beat, every, stage_marks, in_flight, messages, done, times, settled, completed, written, now = row
     known = {key: bytes(value) for key, value in (messages or {}).items()}
     return WorkerRecord(
         worker=worker,
@@ -224,6 +232,8 @@ def _record(row: Row) -> WorkerRecord:
         in_flight=tuple(InFlightMail.of_json(value, known) for value in json.loads(in_flight or b"[]")),
         done=tuple(EnqueueId(each) for each in done or ()),
         times=ProcessingTimes(dict(times or {})),
+        settled=settled or 0,
+        completed=completed or 0,
         stage_marks=bool(stage_marks),
         heartbeat=None if heartbeat is None else instant(heartbeat),
         read_at=instant(now),
