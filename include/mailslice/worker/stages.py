@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from mailslice.worker.bridge import Rows
     from mailslice.worker.wiring import Wiring
 
+log = logging.getLogger(__name__)
 WAIT_SECONDS = 1.0
 """Between two looks at a mail whose sender may be alive."""
 _LONGEST_WAIT = 15 * 60.0
@@ -66,6 +68,9 @@ class Stages:
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
                 doubt = Doubt(record.owner, record.step, asyncio.get_running_loop().time())
+                log.info(
+                    "mail %s waits: %s may be sending it", item.enqueue_id, record.owner, extra={"action": "stage_wait", "enqueue_id": str(item.enqueue_id)}
+                )
             lives = await self._may_live(doubt)
         decision = decide(record, item.enqueue_id, item.mail.recipients, by=self.worker, now=self.clock(), holder_lives=lives)
         return decision, doubt if decision.verdict is Verdict.WAIT else None
