@@ -21,6 +21,8 @@ publish and acknowledgement leaves the letter beside its copy: whichever comes s
 **Params.** `queues`: names, none = all. `redrive`, `limit`, `rate`. `cause`, `name`, `sender`, `older_than`: which letters. `most_redrives`, `force_cleaned`,
 `look_at`. `intensity`: share of the rate that is set. `dry_run`: plan, check and report, change nothing. `reason`: kept in the ledger.
 
+**Costs** a second a queue without letters; a look holds 5 KB a letter in the broker; a letter that says no reason (James' own) costs S3 two requests.
+
 **Needs** RabbitMQ's management API, and no other consumer on the dead letter queue. Exports are below `dead-letters/QUEUE` of MAILSLICE_ARTIFACTS, for ever.
 
 **Example**

@@ -85,11 +85,15 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look saw, head first. `unseen` letters lie behind them; `exists` is False where the queue has no dead letter queue (James 3.5)."""
+    """What one look saw, head first. `unseen` letters lie behind them; `exists` is False where the queue has no dead letter queue (James 3.5).
+
+    `keeps_order`: what was looked at is at its old place again; else (a quorum queue) it went to the back, in its own order.
+    """
 
     letters: tuple[Letter, ...]
     unseen: int
     exists: bool
+    keeps_order: bool = True
 
 
 def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
@@ -102,7 +106,7 @@ def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
         if held is None:
             return Look((), 0, exists=False)
         letters = tuple(letter_of(message, position, names.work_queue) for position, message in enumerate(held.messages(most, _QUIET_SECONDS)))
-        return Look(letters, held.left(), exists=True)
+        return Look(letters, held.left(), exists=True, keeps_order=stores.management.keeps_order(names.dead_letter_queue))
 
 
 def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:

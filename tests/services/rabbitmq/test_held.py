@@ -53,6 +53,7 @@ def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to
     declare(fresh.settings, "free", [b"a", b"b"], **quorum)
     management = Management(fresh.settings.rabbitmq)
     assert (management.delivery_limit("limited"), management.delivery_limit("free"), management.delivery_limit("none")) == (3, None, None)
+    assert (management.keeps_order("limited"), management.keeps_order("none")) == (False, True)
     with pytest.raises(Refused, match="delivery limit 3"), hold(fresh.settings.rabbitmq, "limited"):
         raise AssertionError("looked through")
     for _ in range(2):

@@ -19,6 +19,7 @@ from mailslice.queue.directory import require
 
 SAMPLED = 5
 """Letters of each cause that the report shows."""
+ORDER_KEPT, ORDER_CHANGED = "as it was", "what was looked at went to the back"
 _LONGEST = 200
 
 
@@ -40,6 +41,7 @@ def run(context: StepContext) -> dict[str, Any]:
         "planned": len(plan.acted),
         "letters": len(plan.letters),
         "unseen": plan.unseen,
+        "order": ORDER_KEPT if seen.keeps_order else ORDER_CHANGED,
         "causes": counts(letter.cause for letter in plan.letters),
         "ages": _ages(decisions, now),
         "actions": {action.value: plan.count(action) for action in Action},

@@ -33,6 +33,7 @@ def partial(folder: RunFolder) -> dict[str, Any]:
         "bytes": int(plan.get("bytes", 0)),
         "letters": letters,
         "unseen": int(plan.get("unseen", 0)),
+        "order": plan.get("order"),
         "causes": plan.get("causes", {}),
         "ages": plan.get("ages", {}),
         "actions": plan.get("actions", {}),

@@ -82,6 +82,11 @@ class Management:
         limit = min(limits) if limits else self._default_delivery_limit()
         return None if limit is None or limit < 0 else limit
 
+    def keeps_order(self, name: str) -> bool:
+        """Whether messages that come back to the RabbitMQ queue `name` return to their place, as in a classic queue; a quorum queue puts them at its back."""
+        found = self._queue(name)
+        return found is None or _kind(found) != "quorum"
+
     def _default_delivery_limit(self) -> int | None:
         """Of quorum queues that name none: 20 from RabbitMQ 4 on (reference/rabbitmq.md)."""
         version = str((self._get("/api/overview") or {}).get("rabbitmq_version", ""))

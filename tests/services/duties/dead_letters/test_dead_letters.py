@@ -9,7 +9,7 @@ import pytest
 from mailslice.codec import message
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.lock import LockHeld, locked
-from mailslice.model.errors import PlanRefused, StoreUnavailable, UnknownQueue
+from mailslice.model.errors import PlanRefused, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.queue import directory
 from mailslice.stores.blobs.admin import AdminBlobs
@@ -51,6 +51,7 @@ def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps
     assert report["status"] == "done"
     expected = {"rejected by a handler": 3, "missing blob": 1, "bad JSON": 1, "delivery limit": 1, "expired": 1, "other": 1}
     assert report["causes"] == expected
+    assert report["order"] == "as it was"
     assert {cause: each["count"] for cause, each in report["ages"].items()} == expected
     assert 2 * 3600 - 5 <= report["ages"]["rejected by a handler"]["oldestAgeSeconds"] <= 2 * 3600 + 120
     assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (0, 1, 1, 6)
@@ -324,6 +325,27 @@ def test_two_runs_at_once_and_a_census_beside_a_look_wait_or_are_refused(letters
     with hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(StoreUnavailable, match="has a consumer"):
         dead_letter_ids(letters.settings, letters.queue)
     assert letters.steps(request, "apply")["dropped"] == 1
+
+
+def test_a_dead_letter_queue_of_another_kind_is_told_or_refused(letters):
+    """As a vhost with quorum queues by default has them."""
+    quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
+    for arguments in (quorum, {**quorum, "x-delivery-limit": 5}):
+        with blocking_connection(letters.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            channel.queue_delete(letters.names.dead_letter_queue)
+            channel.queue_declare(letters.names.dead_letter_queue, durable=True, arguments=arguments)
+            channel.queue_bind(letters.names.dead_letter_queue, letters.names.dead_letter_exchange, routing_key="")
+        letters.letter(letters.mail("back"))
+        letters.letter(letters.mail("gone", marked=True))
+        if "x-delivery-limit" in arguments:
+            with pytest.raises(Refused, match="delivery limit 5"):
+                letters.run(redrive=True)
+            assert letters.dead_names() == ["back", "gone"]
+        else:
+            report = letters.run(redrive=True)
+            assert (report["order"], report["redriven"], report["dropped"]) == ("what was looked at went to the back", 1, 1)
+            assert letters.work() == ["back"]
 
 
 def test_names_of_queues_and_mails_may_be_odd(letters):
