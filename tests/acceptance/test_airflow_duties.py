@@ -24,6 +24,8 @@ from tests.services.duties.stuck_mails.conftest import Place4Stuck
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 SETTINGS = {
     "MAILSLICE_QUEUE_SHARED": "false",
+    "MAILSLICE_QUEUE_SLICE_WINDOW": "10m",
+    "MAILSLICE_QUEUE_BUCKET_COUNT": "2",
     "MAILSLICE_GC_ABSENT_SOURCES": "messageV3,attachmentV2,mailRepositoryContentV2,enqueuedMailsV3",
     "MAILSLICE_WORKER_RECORD_EVERY": "1s",
 }
@@ -121,7 +123,7 @@ def test_queue_audit_and_republish_lost(run, stores, place, queue):
 
 
 def test_dead_letters(run, stores, place, queue):
-    letters = Letters(place.settings, stores, queue)
+    letters = Letters(place.settings, stores, queue, place.environ)
     letters.letter(letters.mail("deleted", marked=True))
     letters.letter(b"{no mail")
     letters.letter(letters.mail("rejected"))
