@@ -115,7 +115,7 @@ class Recorder:
             times=doings.times,
             settled=doings.count,
             completed=doings.finished,
-            stage_marks=self._wiring.queue in self._wiring.settings.queue.stage_marks,
+            stage_marks=self._wiring.stages is not None and self._wiring.handler_marks,
         )
         await self._wiring.bridge.rows(self._table.save_future(self._wiring.queue, record))
         self._written = asyncio.get_running_loop().time()

@@ -269,6 +269,9 @@ async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
             with pytest.raises(TimeoutError):
                 await next_of(theirs, 4)
             assert record(spool, item).recipients == {A: SENDING}
+            marking = {each.worker: each.stage_marks for each in spool.stores.own.worker_records.list(spool.queue)}
+            assert marking.get(first.wiring.worker) is True
+            assert not marking.get(second.wiring.worker, False)  # it gave nobody a stage to mark
             await stage.sent()
             await delivery.complete()
             with pytest.raises(TimeoutError):

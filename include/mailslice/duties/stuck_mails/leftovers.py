@@ -25,7 +25,8 @@ def finish(context: StepContext, quarantine: Quarantine, planned: Collection[Enq
     done = {each for record in context.stores.own.worker_records.list(context.queue) for each in record.done}
     finished: Counter[str] = Counter()
     for mail in quarantine.mails():
-        if mail.state is State.KEPT and mail.enqueue_id in done and mail.finished is None:
+        # A mail whose recipients in doubt were failed goes on with the others: that one is completed says nothing of these.
+        if mail.action == Action.CLOSED and mail.state is State.KEPT and mail.enqueue_id in done and mail.finished is None:
             quarantine.finished(mail, context.clock())
             finished["completed by its worker after all"] += 1
         elif mail.state is State.RECOVERING:
