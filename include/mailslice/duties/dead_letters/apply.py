@@ -8,7 +8,7 @@ What is exported is read back before it is acknowledged. What is dropped has its
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,6 +32,8 @@ from mailslice.stores.rabbitmq.held import Held, HeldMessage, hold
 BULKY = ("exports",)
 LONGEST_HOLD = timedelta(minutes=10)
 """Then everything is given back and held anew: a broker closes a channel on which a message waits for half an hour."""
+_AT_ONCE = 100
+"""Letters whose marks are read together."""
 _UNSEEN = timedelta(seconds=30)
 _FORGET_EACH = timedelta(seconds=10)
 """A sample that saw the queue empty says nothing of what is published after it, and figures are 10 s late (reference/rabbitmq.md)."""
@@ -73,6 +75,7 @@ class _Apply:
             self.pending.setdefault(letter.key, []).append(letter)
         self.names = RabbitNames(self.context.queue)
         self.params = self.context.params(Params)
+        self.candidates = Candidates(self.context.stores, self.context.queue)
         self.progress = Progress.begin(self.context, self.plan)
         self.redriving, self.taking = self._throttles()
 
@@ -99,27 +102,51 @@ class _Apply:
             if held is None:
                 return True
             self.redriving.sleep = self.taking.sleep = held.sleep
+            found: list[tuple[HeldMessage, PlannedLetter, Letter]] = []
             for position, message in enumerate(held.messages()):
                 letter = letter_of(message, position, self.names.work_queue)
                 if letter.key in self.pending:
-                    if self.context.out_of_time():
-                        return True
-                    self._act(held, message, letter)
-                if not self.pending:
-                    return True
+                    found.append((message, self._taken(letter.key), letter))
+                if len(found) >= _AT_ONCE or not self.pending:
+                    self._act(held, found)
+                    found = []
+                if not self.pending or self.context.out_of_time():
+                    break
                 if time.monotonic() - began > LONGEST_HOLD.total_seconds():
+                    self._act(held, found)
                     return False
+            self._act(held, found)
         return True
 
-    def _act(self, held: Held, message: HeldMessage, letter: Letter) -> None:
-        waiting = self.pending[letter.key]
+    def _taken(self, key: str) -> PlannedLetter:
+        """One planned letter of this key, which is pending no more."""
+        waiting = self.pending[key]
         planned = waiting.pop()
         if not waiting:
-            del self.pending[letter.key]
-        act = {Action.DROP: self._drop, Action.EXPORT: self._export, Action.REDRIVE: self._redrive}[Action(planned.action)]
+            del self.pending[key]
+        return planned
+
+    def _act(self, held: Held, found: Sequence[tuple[HeldMessage, PlannedLetter, Letter]]) -> None:
+        """Act on some letters, whose marks are read together. Those that the time limit leaves are pending again."""
+        drops = [letter.enqueue_id for _, planned, letter in found if planned.action == Action.DROP and letter.enqueue_id is not None]
+        marked = self.context.stores.tables.deleted.marked(self.context.queue, drops) if drops else set()
+        for message, planned, letter in found:
+            if self.context.out_of_time():
+                self.pending.setdefault(letter.key, []).append(planned)
+            else:
+                self._act_on(held, message, planned, letter, marked=letter.enqueue_id in marked)
+
+    def _act_on(self, held: Held, message: HeldMessage, planned: PlannedLetter, letter: Letter, *, marked: bool) -> None:
         (self.redriving if planned.action == Action.REDRIVE else self.taking).take()
         self.lock.check()
-        why = act(held, message, letter)
+        match planned.action:
+            case Action.DROP:
+                why = None if marked else UNMARKED
+            case Action.EXPORT:
+                self._export(message, letter)
+                why = None
+            case _:
+                why = self._redrive(held, message, letter)
         if why is None:
             held.ack(message)
             crash.point("apply:after-ack")
@@ -127,14 +154,9 @@ class _Apply:
         else:
             self.progress.skip(planned, why)
 
-    def _drop(self, _held: Held, _message: HeldMessage, letter: Letter) -> str | None:
-        marked = letter.enqueue_id is not None and self.context.stores.tables.deleted.is_marked(self.context.queue, letter.enqueue_id)
-        return None if marked else UNMARKED
-
-    def _export(self, _held: Held, message: HeldMessage, letter: Letter) -> str | None:
+    def _export(self, message: HeldMessage, letter: Letter) -> None:
         self.progress.exports.append(export_letter(self.context, message, letter.key))
         crash.point("apply:after-export")
-        return None
 
     def _redrive(self, held: Held, message: HeldMessage, letter: Letter) -> str | None:
         (judged,) = judge(self.context.stores, self.context.queue, [letter])
@@ -157,7 +179,7 @@ class _Apply:
             return MARKED
         if judged.redrives >= self.params.most_redrives:
             return TOO_OFTEN
-        now = Candidates(self.context.stores, self.context.queue).standing([judged], self.context.clock())
+        now = self.candidates.standing([judged], self.context.clock())
         if now.delayed:
             return WAITING
         if not now.rows and not self.params.force_cleaned:

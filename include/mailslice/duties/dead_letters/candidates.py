@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import cached_property
 
 from mailslice.duties.dead_letters.decide import Standing
 from mailslice.model.mail import EnqueueId, Place, QueueName
@@ -33,7 +34,7 @@ class Candidates:
 
         First where the letter says that the row is, then everywhere that it can be.
         """
-        view = shape(ConfigurationGuard(self._stores.tables, self._stores.settings), self._stores.settings)
+        view = self._view
         start = self._stores.tables.browse_starts.read(self._queue)
         first = None if start is None else slice_start(start.value, view.window)
         wanted = [letter for letter in letters if letter.enqueue_id is not None]
@@ -41,6 +42,11 @@ class Candidates:
         found = self._in(_by_place(named))
         rest = [letter for letter in wanted if letter.enqueue_id not in found]
         return found | (self._anywhere(rest, view, now) if rest else set())
+
+    @cached_property
+    def _view(self) -> Shape:
+        """Once a run: windows only shrink and buckets only grow, which hides no row that was there."""
+        return shape(ConfigurationGuard(self._stores.tables, self._stores.settings), self._stores.settings)
 
     def delayed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:
         """Those of which a copy waits in a delay level."""
