@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
@@ -52,6 +52,12 @@ def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
             if mail.released_as is not None:
                 found[mail.released_as] = f"being released from quarantine, in place of {mail.enqueue_id}"
     return found
+
+
+def done_by_stages(stores: Stores, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, str]:
+    """Those whose stage marks say that no recipient is left, in words for people."""
+    records = stores.own.mail_stages.some(queue, ids)
+    return {one: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}" for one, record in records.items() if record.closed}
 
 
 def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:

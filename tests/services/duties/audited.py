@@ -13,11 +13,12 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -35,6 +36,7 @@ from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.quality import gate
+from mailslice.quality.gate import Expectation, Finding, Frame, GateResult
 from mailslice.queue import directory
 from mailslice.spark import in_worker
 from mailslice.spark.frames import InProcess
@@ -164,10 +166,30 @@ def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
         thread.join(30)
 
 
+def judged_plainly(name: str, frames: Sequence[Frame], _docs: object) -> GateResult:
+    """What Great Expectations would find, in a thousandth of its time; the gates' own tests and whole processes have the real one."""
+    findings = []
+    for frame in frames:
+        for rule in frame.expectations:
+            broken = [row for row in frame.rows if not _holds(rule, row)]
+            seen = str((broken or list(frame.rows))[0][rule.column]) if frame.rows else ""
+            findings.append(Finding(frame.name, rule.sentence, not broken, rule.column, seen, len(frame.rows), len(broken)))
+    return GateResult(name, tuple(findings), "not rendered")
+
+
+def _holds(rule: Expectation, row: Mapping[str, Any]) -> bool:
+    value, arguments = row[rule.column], rule.arguments
+    if rule.kind == "ExpectColumnValuesToBeBetween":
+        return bool(arguments["min_value"] <= value <= arguments["max_value"])
+    if rule.kind == "ExpectColumnPairValuesToBeEqual":
+        return bool(value == row[arguments["column_B"]])
+    raise NotImplementedError(rule.kind)
+
+
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
-    """The workers' code of Spark runs in this process, Data Docs are not rendered; what is waited for is as short as can be."""
+    """The workers' code of Spark runs in this process, gates are plain; what is waited for is as short as can be."""
     patch.setattr(StepContext, "spark", lambda _: InProcess())
-    patch.setattr(gate, "_publish", lambda *_: "not rendered")
+    patch.setattr(gate, "judge", judged_plainly)
     patch.setattr(evidence, "HOLD", timedelta(seconds=7))
     patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))
 

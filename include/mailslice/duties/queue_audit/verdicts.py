@@ -16,7 +16,7 @@ from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.verdicts import Verdict
-from mailslice.queue.proofs import missing_content, still_live
+from mailslice.queue.proofs import done_by_stages, missing_content, still_live
 from mailslice.spark.frames import Session, run_on_keys, shared
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Digest, Location, PlanReader
@@ -109,6 +109,9 @@ def _judge_some(what: Judging, stores: Stores, evidence: Evidence, place: OldPla
     for one, row in rows.items():
         facts = Facts(one, row.enqueued_time, due.get(one), place.delayed)
         found[one] = judge(facts, evidence)
+    nowhere = [one for one, (verdict, _) in found.items() if verdict in _REPUBLISHABLE]
+    for one, done in done_by_stages(stores, what.queue, nowhere).items():
+        found[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
     for one, missing in missing_content(what.settings, [row for one, row in rows.items() if content_matters(found[one][0])]).items():
         found[one] = Verdict.BARE, f"{missing}; else {found[one][0].value}: {found[one][1]}"
     decided = stores.own.republished_mails.some(what.queue, [one for one, (verdict, _) in found.items() if verdict in _REPUBLISHABLE])

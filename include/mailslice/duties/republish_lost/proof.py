@@ -16,7 +16,7 @@ from mailslice.model.mail import EnqueueId, Place, ViewRow
 from mailslice.model.names import QueueTable, RabbitNames
 from mailslice.model.verdicts import Verdict
 from mailslice.queue.configuration import ConfigurationGuard, shape
-from mailslice.queue.proofs import held, is_overdue, missing_content, still_live
+from mailslice.queue.proofs import done_by_stages, held, is_overdue, missing_content, still_live
 from mailslice.spark.slices import instant
 from mailslice.spark.verdict_files import Judged
 from mailslice.stores import Stores
@@ -39,6 +39,8 @@ class Skipped(StrEnum):
     IN_FLIGHT = Verdict.IN_FLIGHT.value
     DEAD_LETTERED = Verdict.DEAD_LETTERED.value
     BARE = Verdict.BARE.value
+    GHOST = Verdict.GHOST.value
+    """A worker's own record, or the mail's stage marks, say since that it is done."""
     ALREADY = "already republished"
     OUTCOME_UNKNOWN = "outcome unknown"
     """An earlier publish was not seen confirmed; only with repeat_unknown."""
@@ -62,6 +64,7 @@ class Prover:
     window: timedelta
     dead_letters: set[EnqueueId]
     in_flight: frozenset[EnqueueId]
+    done: frozenset[EnqueueId]
     held: Mapping[EnqueueId, str]
     in_delay_queues: int | None
     skipped: Counter[str] = field(default_factory=Counter)
@@ -73,13 +76,14 @@ class Prover:
     def of(cls, context: StepContext) -> Prover:
         """Look at the queue. Raises StoreUnavailable when the dead letters cannot be looked through: a mail among them is not lost."""
         stores, queue = context.stores, context.queue
-        records = (record for record in stores.own.worker_records.list(queue) if record.is_alive)
+        records = stores.own.worker_records.list(queue)
         return cls(
             context,
             context.params(Params),
             shape(ConfigurationGuard(stores.tables, context.settings), context.settings).window,
             dead_letter_ids(context.settings, queue),
-            frozenset(mail.enqueue_id for record in records for mail in record.in_flight if not mail.returned),
+            frozenset(mail.enqueue_id for record in records if record.is_alive for mail in record.in_flight if not mail.returned),
+            frozenset(enqueue_id for record in records for enqueue_id in record.done),
             held(stores, queue),
             in_delay_queues(stores, context),
         )
@@ -96,6 +100,7 @@ class Prover:
         rows = self._live(wanted)
         due = stores.own.delayed_mails.waiting(queue, rows)
         decisions = stores.own.republished_mails.some(queue, wanted)
+        done = self.done | done_by_stages(stores, queue, rows).keys()
         missing = missing_content(self.context.settings, list(rows.values()))
         proved = []
         for one, mail in wanted.items():
@@ -106,7 +111,9 @@ class Prover:
                 else:
                     self._skip(Skipped.ALREADY)
                 continue
-            why = self._why_not(one, rows.get(one), due.get(one), missing.get(one)) or (self.standing(decision) if decision is not None else None)
+            why = self._why_not(one, rows.get(one), due.get(one), ghost=one in done, bare=one in missing)
+            if why is None and decision is not None:
+                why = self.standing(decision)
             if not self._skip(why):
                 proved.append(Proved(mail, rows[one], due.get(one)))
         return proved
@@ -135,7 +142,7 @@ class Prover:
             rows |= still_live(self.context.stores.tables, self.context.queue, self.window, place, list(ids))
         return rows
 
-    def _why_not(self, one: EnqueueId, row: ViewRow | None, due: datetime | None, missing: str | None) -> Skipped | None:
+    def _why_not(self, one: EnqueueId, row: ViewRow | None, due: datetime | None, *, ghost: bool, bare: bool) -> Skipped | None:
         """By what is known of the mail now."""
         delayed = due is not None and not is_overdue(due, self.context.clock(), self.in_delay_queues)
         reasons = (
@@ -144,7 +151,8 @@ class Prover:
             (one in self.in_flight, Skipped.IN_FLIGHT),
             (one in self.dead_letters, Skipped.DEAD_LETTERED),
             (delayed, Skipped.DELAYED),
-            (missing is not None, Skipped.BARE),
+            (ghost, Skipped.GHOST),
+            (bare, Skipped.BARE),
         )
         return next((reason for holds, reason in reasons if holds), None)
 

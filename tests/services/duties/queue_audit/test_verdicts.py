@@ -8,6 +8,7 @@ import pytest
 from mailslice.duty.artifacts import artifacts
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import RabbitNames
+from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
 from tests.services.duties.audited import AGE, MINUTE, Spool, working
 
@@ -57,6 +58,10 @@ def planted(make_spool) -> Planted:
         spool.delay(ids["overdue"], datetime.now(UTC) - 5 * MINUTE)
         ids["held"] = put("held", message=False)
         quarantined(spool, ids["held"], State.KEPT)
+        ids["sent"] = put("sent", message=False)
+        assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(ids["sent"], "host:1:x", 1, 1, (), {"c@d.example": Stage.SENT}))
+        ids["sending"] = put("sending", message=False)
+        assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(ids["sending"], "host:1:x", 1, 1, (), {"c@d.example": Stage.SENDING}))
         ids["noted"] = put("noted")
         quarantined(spool, ids["noted"], State.NOTED)
         ids["young"] = put("young", age=MINUTE, message=False)
@@ -86,6 +91,8 @@ def test_each_mail_has_the_verdict_that_was_planted(planted):
         "delayed": "delayed",
         "overdue": "lost",
         "held": "held",
+        "sent": "ghost",
+        "sending": "lost",
         "noted": "waiting",
     }
 
@@ -97,21 +104,21 @@ def test_the_report_counts_every_verdict_zeros_too(planted):
         "held": 1,
         "in flight": 1,
         "dead-lettered": 1,
-        "lost": 3,
+        "lost": 4,
         "lost or ghost": 0,
-        "ghost": 1,
+        "ghost": 2,
         "bare": 2,
         "unknown": 0,
     }
-    assert (planted.report["status"], planted.report["mails"], planted.report["queue"]) == ("done", 14, planted.spool.queue)
-    assert (planted.report["planned"], planted.report["applied"], planted.report["failed"]) == (14, 14, 0)
+    assert (planted.report["status"], planted.report["mails"], planted.report["queue"]) == ("done", 16, planted.spool.queue)
+    assert (planted.report["planned"], planted.report["applied"], planted.report["failed"]) == (16, 16, 0)
     assert planted.report["olderThan"] == "20m"
 
 
 def test_on_a_queue_that_james_shares_nothing_is_called_lost_alone(planted):
     assert {name: planted.shared_verdict(name) for name in ("lost", "lost 2", "overdue")} == dict.fromkeys(("lost", "lost 2", "overdue"), "lost or ghost")
     assert planted.shared_verdict("ghost") == "ghost"
-    assert (planted.shared_report["verdicts"]["lost"], planted.shared_report["verdicts"]["lost or ghost"]) == (0, 3)
+    assert (planted.shared_report["verdicts"]["lost"], planted.shared_report["verdicts"]["lost or ghost"]) == (0, 4)
 
 
 def test_the_census_says_what_it_held_and_knows_of_the_worker(planted):
@@ -138,5 +145,5 @@ def test_the_reasons_speak_to_people_and_name_no_address(planted):
 def test_metrics_are_published(planted):
     place = artifacts(planted.spool.settings)
     text = place.read(f"metrics/mailslice-audit-{planted.spool.queue}.prom").decode()
-    assert f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="lost or ghost"}} 3.0' in text
+    assert f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="lost or ghost"}} 4.0' in text
     assert f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="unknown"}} 0.0' in text

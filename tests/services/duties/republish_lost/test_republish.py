@@ -15,6 +15,7 @@ from mailslice.duty.road import run_step
 from mailslice.model.errors import BadInput, GateFailed, PlanRefused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import HEADER_BUCKET, HEADER_DEAD_LETTER_ROUTING_KEY, HEADER_SLICE
+from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.cassandra.own import InFlightMail, PublishState, WorkerRecord
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
 from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -147,6 +148,18 @@ def take(spool, lost):
     return "in flight"
 
 
+def complete(spool, lost):
+    spool.stores.own.worker_records.save(spool.queue, WorkerRecord("host:1:x", "host", 1, datetime.now(UTC), timedelta(seconds=5), 1, (), (lost,)))
+    return "ghost"
+
+
+def send(spool, lost):
+    recipients = spool.row(lost).item.mail.recipients
+    stage = MailStage(lost, "host:1:x", 1, 1, (), dict.fromkeys(recipients, Stage.SENT))
+    assert spool.stores.own.mail_stages.advance(spool.queue, None, stage)
+    return "ghost"
+
+
 def reject(spool, lost):
     spool.publish(spool.names.dead_letter_exchange, spool.row(lost).item)
     return "dead-lettered"
@@ -157,7 +170,7 @@ def lose_content(spool, lost):
     return "bare"
 
 
-@pytest.mark.parametrize("meanwhile", [mark, clean, pass_by, delay, hold, take, reject, lose_content])
+@pytest.mark.parametrize("meanwhile", [mark, clean, pass_by, delay, hold, take, complete, send, reject, lose_content])
 def test_each_mail_is_proved_again_just_before(spool, meanwhile):
     lost, other = spool.put("lost", message=False), spool.put("other", message=False, age=timedelta(days=1))
     if meanwhile is pass_by:

@@ -6,9 +6,10 @@ that no clock decides; a record that nobody touches any more goes by TTL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import cached_property
+from itertools import islice
 
 from cassandra.cluster import ResponseFuture
 from cassandra.query import PreparedStatement
@@ -31,6 +32,7 @@ MAIL_STAGES_TABLE = """(
     PRIMARY KEY ((queuename, enqueueid))
 ) WITH gc_grace_seconds = 86400"""
 
+_IDS_A_REQUEST = 100
 _VALUES = ("owner", "attempt", "step", "stage", "remaining", "recipients", "updated")
 OPEN_TTL = timedelta(days=365)
 """Of a record that still has recipients left or in doubt: longer than any message waits, in a delay level or among the dead letters."""
@@ -57,6 +59,13 @@ class MailStages:
         """The mail's record, or None when nobody began."""
         rows = self._session.execute(self._read, [queue, enqueue_id])
         return self.record(rows[0], enqueue_id) if rows else None
+
+    def some(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, MailStage]:
+        """The records of those of `ids` that have one, 100 a request."""
+        remaining = iter(ids)
+        params = ([queue, chunk] for chunk in iter(lambda: list(islice(remaining, _IDS_A_REQUEST)), []))
+        rows = (row for _, page in self._session.map(self._some, params, in_flight) for row in page)
+        return {EnqueueId(one): self.record(tuple(values), EnqueueId(one)) for one, *values in rows}
 
     @staticmethod
     def record(values: Row, enqueue_id: EnqueueId) -> MailStage:
@@ -89,6 +98,10 @@ class MailStages:
     @cached_property
     def _read(self) -> PreparedStatement:
         return self._session.prepare(f"SELECT {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid = ?")
+
+    @cached_property
+    def _some(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT enqueueid, {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?")
 
     @cached_property
     def _write(self) -> PreparedStatement:
