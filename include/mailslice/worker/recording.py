@@ -1,7 +1,7 @@
 """The worker's own record: which mails it holds and since when, what it has done, how long mails take. One row, rewritten every few seconds.
 
 The hot path pays two dictionary entries and a logarithm a mail; the writing is a task of its own. A store that is away costs a record, never a mail: what is
-not written is skipped. Nothing is written by a worker that lives for less than a moment (a short `worker drain`), nor again and again by an idle one.
+not written is skipped. Nothing is written by a worker that lives for less than a moment and completes nothing, nor again and again by an idle one.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _MOST_MESSAGE_BYTES = 1024 * 1024
 _IDLE = 60.0
 """Seconds between the heartbeats of a worker that holds nothing."""
 _LAST_WORD = 2.0
+_ONLY_WORD = 10.0
+"""Of a worker that wrote nothing yet: the table may have to be made first."""
 
 
 class Recorder:
@@ -60,14 +62,15 @@ class Recorder:
             self._running = asyncio.create_task(self._run(), name="worker-record")
 
     async def close(self) -> None:
-        """Ends. A worker that wrote a record says, if the store lets it, that it holds nothing any more."""
+        """Ends. A worker that wrote a record, or completed a mail, says, if the store lets it, what it did, and that it holds nothing any more."""
         if self._running is None:
             return
         self._running.cancel()
         await asyncio.wait({self._running})
-        if self._beat:
+        doings = self._wiring.doings
+        if self._beat or doings.completed or doings.slow:
             with suppress(TimeoutError, MailsliceError):
-                async with asyncio.timeout(_LAST_WORD):
+                async with asyncio.timeout(_LAST_WORD if self._table is not None else _ONLY_WORD):
                     await self._write(())
 
     async def _run(self) -> None:
