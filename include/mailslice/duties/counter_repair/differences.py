@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of
-from mailslice.duties.counter_repair.plan_file import PlanFile, RowsWriter, difference_schema
-from mailslice.duties.counter_repair.scan import Chunk, Groups, Key
+from mailslice.duties.counter_repair.plan_file import difference_schema
+from mailslice.duties.counter_repair.reading import Chunk, Groups, Key
+from mailslice.duties.counter_repair.rows_file import PlanFile, RowsWriter
 from mailslice.model.names import IMAP_UID_TABLE
 from mailslice.model.settings import Settings
 from mailslice.spark.failures import translated

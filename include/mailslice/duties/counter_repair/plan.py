@@ -12,8 +12,10 @@ from uuid import UUID
 
 from mailslice.duties.counter_repair.differences import COUNTER_GONE, KINDS, MAILBOX_GONE, REPAIRABLE, Comparison, differences
 from mailslice.duties.counter_repair.params import Params
-from mailslice.duties.counter_repair.plan_file import PARTS, Drift, Plan, PlanFile, RowsWriter, drift_schema, read_rows, table_of
-from mailslice.duties.counter_repair.scan import Key, MailboxFound, RangeRead, Scan, Scanned, Totals
+from mailslice.duties.counter_repair.plan_file import Drift, Plan, drift_schema
+from mailslice.duties.counter_repair.reading import Key, Scan
+from mailslice.duties.counter_repair.rows_file import PARTS, PlanFile, RowsWriter, read_rows, table_of
+from mailslice.duties.counter_repair.scan import MailboxFound, RangeRead, Scanned, Totals
 from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duties.counter_repair.rows_file import PlanFile, read_rows, require_file
 from mailslice.duty.artifacts import RunFolder, iso
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import PlanRefused
@@ -19,12 +20,6 @@ from mailslice.stores.cassandra.mailboxes import Counters
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from mailslice.spark.plan_files import Location
-
-PARTS = "plan"
-"""The folder of the Parquet files, in the run's folder."""
-_ROWS_A_GROUP = 50_000
 
 
 @cache
@@ -92,15 +87,6 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanFile:
-    """A Parquet file of the plan: its name in the folder, its rows and the SHA-256 of its bytes."""
-
-    name: str
-    rows: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What one run may do. `made_at`: before anything was read; `read_at`: when the last counter had been read. `inconsistencies`: rows by kind."""
 
@@ -161,94 +147,10 @@ def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
 def require_files(plan: Plan, folder: RunFolder) -> None:
     """Raises PlanRefused when a file of the plan is not what was written."""
     for file in (plan.drifts, *plan.differences):
-        digest = hashlib.sha256()
-        try:
-            with folder.artifacts.filesystem.open_input_stream(folder.artifacts.path(folder.file(f"{PARTS}/{file.name}"))) as stream:
-                while data := stream.read(1 << 20):
-                    digest.update(data)
-        except FileNotFoundError:
-            raise PlanRefused(f"{folder.uri}/{PARTS}/{file.name} of the plan is gone: plan again") from None
-        if digest.hexdigest() != file.sha256:
-            raise PlanRefused(f"{folder.uri}/{PARTS}/{file.name} was changed since the plan was made: plan again")
-
-
-def read_rows(file: PlanFile, folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The rows of a file, a row group at a time."""
-    import pyarrow.parquet as pq
-
-    with folder.artifacts.filesystem.open_input_file(folder.artifacts.path(folder.file(f"{PARTS}/{file.name}"))) as opened:
-        parquet = pq.ParquetFile(opened)
-        for group in range(parquet.num_row_groups):
-            yield from parquet.read_row_group(group).to_pylist()
+        require_file(file, folder)
 
 
 def read_drifts(plan: Plan, folder: RunFolder) -> list[Drift]:
     """The mailboxes whose counters are to be corrected, the largest drift first."""
     found = [Drift.of_row(row) for row in read_rows(plan.drifts, folder)]
     return sorted(found, key=lambda drift: (-max(abs(drift.add.count), abs(drift.add.unseen)), str(drift.mailbox)))
-
-
-class RowsWriter:
-    """Writes one Parquet file of the plan; nothing is created before the first row, unless `always`."""
-
-    def __init__(self, place: Location, folder: str, name: str, schema: pa.Schema, *, always: bool = False) -> None:
-        self._open: Callable[[], Any] = lambda: place.filesystem.open_output_stream(place.path(f"{folder}/{file}"))
-        file = self._file = f"{name}-{uuid4()}.parquet"
-        self._schema = schema
-        self._sink: _Hashing | None = None
-        self._writer: Any = None
-        self._rows = 0
-        if always:
-            self._start()
-
-    def add(self, rows: pa.Table) -> None:
-        """Append rows of the schema."""
-        if self._writer is None:
-            self._start()
-        self._writer.write_table(rows.cast(self._schema), row_group_size=_ROWS_A_GROUP)
-        self._rows += rows.num_rows
-
-    def close(self) -> PlanFile | None:
-        """Finish the file; what it is, or None when none was made."""
-        if self._writer is None or self._sink is None:
-            return None
-        self._writer.close()
-        self._sink.finish()
-        return PlanFile(self._file, self._rows, self._sink.digest.hexdigest())
-
-    def _start(self) -> None:
-        import pyarrow.parquet as pq
-
-        self._sink = _Hashing(self._open())
-        self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd")
-
-
-class _Hashing:
-    """A file to write to that keeps the digest of what was written."""
-
-    closed = False
-
-    def __init__(self, stream: Any) -> None:
-        self.digest = hashlib.sha256()
-        self._stream = stream
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        self._stream.write(data)
-        return len(data)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def close(self) -> None:
-        """What pyarrow calls; the stream is closed by `finish`."""
-
-    def finish(self) -> None:
-        self._stream.close()
-
-
-def table_of(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
-    """Rows as an Arrow table."""
-    import pyarrow as pa
-
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from mailslice.duties.counter_repair.differences import ONLY_PROJECTED, REPAIRABLE
 from mailslice.duties.counter_repair.parallel import beside_each_other
-from mailslice.duties.counter_repair.plan_file import Plan, read_rows
+from mailslice.duties.counter_repair.plan_file import Plan
+from mailslice.duties.counter_repair.rows_file import read_rows
 from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock

@@ -1,50 +1,25 @@
-"""Read the tables of mailboxes whole by Spark, and join them: one row a mailbox, with what each table says of it.
-
-Every task reads token ranges and gives sums by mailbox, never messages: what is shuffled grows with the mailboxes, not with their mail. Each range
-comes back exactly once with its row count; a range that is missing was not read, and no sum is to be trusted then.
-"""
+"""Read the tables of mailboxes whole by Spark, and join them: one row a mailbox, with what each table says of it."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mailslice.duties.counter_repair.fingerprints import Seen, fingerprints, layout_of, message_times
-from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
-from mailslice.model.settings import Settings
+from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duties.counter_repair.reading import MOST, OF_MAILBOX, PARTS, RANGE, SUMS, XORS, Key, Scan, read
+from mailslice.model.names import MODSEQ
 from mailslice.spark.frames import frame_of_keys
-from mailslice.spark.in_worker import stores_of
-from mailslice.spark.packed_rows import LONG, Layout, decode
-from mailslice.spark.packed_rows import UUID as UUID_WIDTH
-from mailslice.stores.cassandra.mailboxes import SEEN, Counters
+from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.ranges import TokenRange
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-    from mailslice.stores import Stores
-
-Key: TypeAlias = tuple[str, int, int]
-"""(table, low token, high token)."""
-_READS_IN_FLIGHT = 8
-_CHUNK = 100_000
 _FEW = 100_000
-_MAILBOX = "of mailbox"
-"""The `kind` of rows that are about a mailbox; the others are a table's name and are about a range."""
-_SUMS = ("truth_count", "truth_unseen", "projected_count", "projected_unseen", "mailboxes", "counters", "stored_count", "stored_unseen", "reads", "rows")
-_MOST = ("given_modseq", "truth_modseq", "truth_newest", "projected_modseq", "projected_newest")
-_XORS = ("truth_first", "truth_second", "projected_first", "projected_second")
-_PARTS = "kind string, key binary, " + ", ".join(f"{name} long" for name in (*_SUMS, *_MOST, *_XORS))
-_RANGE = struct.Struct(">qq")
-_SIDES = {IMAP_UID_TABLE: "truth", MESSAGE_ID_TABLE: "projected"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +63,19 @@ class Totals:
     gone_counters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """Where to read, and the mailboxes (16 bytes each) that count, or None for all."""
-
-    settings: Settings
-    only: frozenset[bytes] | None = None
-
-
 class Scanned:
     """What a scan found, in Spark's memory and on its disks until `close`."""
 
     def __init__(self, spark: SparkSession, what: Scan, keys: Sequence[Key], *, trust_projection: bool, pause: Callable[[], None]) -> None:
         """Read. The given modSeqs come first, then `pause`, in which what had taken one comes to its end."""
 
-        def read(batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
-            return _read(what, batches)
+        def work(batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
+            return read(what, batches)
 
         self._side = "projected" if trust_projection else "truth"
         given, others = given_first(keys)
-        parts = frame_of_keys(spark, others, read, _PARTS)
-        self._given = frame_of_keys(spark, given, read, _PARTS).persist() if given else None
+        parts = frame_of_keys(spark, others, work, PARTS)
+        self._given = frame_of_keys(spark, given, work, PARTS).persist() if given else None
         if self._given is not None:
             self._given.count()
             parts = parts.union(self._given)
@@ -119,8 +86,8 @@ class Scanned:
         """Every range that was read."""
         from pyspark.sql import functions as fn
 
-        rows = self._frame.where(fn.col("kind") != _MAILBOX).select("kind", "key", "rows", "reads").collect()
-        return [RangeRead(row["kind"], _RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in rows]
+        rows = self._frame.where(fn.col("kind") != OF_MAILBOX).select("kind", "key", "rows", "reads").collect()
+        return [RangeRead(row["kind"], RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in rows]
 
     @cached_property
     def totals(self) -> Totals:
@@ -139,7 +106,7 @@ class Scanned:
 
     def wrong(self) -> Iterator[MailboxFound]:
         """Mailboxes whose counters are not what was counted, a partition at a time."""
-        return (_found(row) for row in _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong))
+        return (found(row) for row in _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong))
 
     def inconsistent(self) -> dict[bytes, bool]:
         """Mailboxes (16 bytes each) in which the two tables differ, and those that are gone and have messages -> whether it is gone."""
@@ -155,7 +122,7 @@ class Scanned:
     def _of_mailboxes(self) -> DataFrame:
         from pyspark.sql import functions as fn
 
-        return self._frame.where(fn.col("kind") == _MAILBOX)
+        return self._frame.where(fn.col("kind") == OF_MAILBOX)
 
     def _wrong(self) -> Column:
         from pyspark.sql import functions as fn
@@ -181,9 +148,9 @@ def joined(parts: DataFrame) -> DataFrame:
     """One row a mailbox (and a range) of the parts that tasks gave: a full outer join of all tables, as sums."""
     from pyspark.sql import functions as fn
 
-    sums = [fn.sum(name).alias(name) for name in _SUMS]
-    most = [fn.max(name).alias(name) for name in _MOST]
-    xors = [fn.bit_xor(name).alias(name) for name in _XORS]
+    sums = [fn.sum(name).alias(name) for name in SUMS]
+    most = [fn.max(name).alias(name) for name in MOST]
+    xors = [fn.bit_xor(name).alias(name) for name in XORS]
     return parts.groupBy("kind", "key").agg(*sums, *most, *xors)
 
 
@@ -201,121 +168,11 @@ def _inconsistent() -> Column:
     return differ[0] | differ[1] | differ[2] | (~_exists() & (fn.col("truth_count") > 0))
 
 
-def _found(row: Row) -> MailboxFound:
+def found(row: Row) -> MailboxFound:
+    """The mailbox of a joined row."""
+
     def seen(side: str) -> Seen:
         return Seen(*(row[f"{side}_{name}"] for name in ("count", "unseen", "modseq", "newest", "first", "second")))
 
     stored = Counters(row["stored_count"], row["stored_unseen"])
     return MailboxFound(UUID(bytes=bytes(row["key"])), row["mailboxes"] > 0, row["counters"] > 0, stored, seen("truth"), seen("projected"), row["given_modseq"])
-
-
-def _read(what: Scan, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
-    """The work of one task."""
-    stores = stores_of(what.settings)
-    for batch in batches:
-        for table, keys in groupby(sorted(batch), key=lambda key: key[0]):
-            yield from _table(stores, what, table, [(low, high) for _, low, high in keys])
-
-
-def _table(stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange]) -> Iterator[pa.RecordBatch]:
-    layout = _layout(stores, table)
-    rows = dict.fromkeys(ranges, 0)
-    chunk = Chunk()
-    for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
-        rows[asked[0], asked[1]] += page.rows  # type: ignore[index]
-        chunk.add(decode(page, layout))
-        if chunk.rows >= _CHUNK:
-            yield from _sums(stores, table, chunk.take(), what.only)
-    yield from _sums(stores, table, chunk.take(), what.only)
-    yield _batch(table, [_RANGE.pack(*each) for each in ranges], {"rows": list(rows.values()), "reads": [1] * len(rows)})
-
-
-def _layout(stores: Stores, table: str) -> Layout:
-    if table == MAILBOX:
-        return Layout([("mailboxid", UUID_WIDTH)])
-    if table == MODSEQ:
-        return Layout([("mailboxid", UUID_WIDTH), ("nextmodseq", LONG)])
-    if table == MAILBOX_COUNTERS:
-        return Layout([("mailboxid", UUID_WIDTH), ("count", LONG), ("unseen", LONG)])
-    return layout_of(stores.mailboxes.message_columns)
-
-
-class Chunk:
-    """Columns of pages, put together until they are worth a look."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._pages: list[Any] = []
-
-    def add(self, columns: Any) -> None:
-        """One page's columns."""
-        self._pages.append(columns)
-        self.rows += len(next(iter(columns.values())))
-
-    def take(self) -> dict[str, npt.NDArray[Any]]:
-        """All columns so far; the chunk is empty then."""
-        import numpy as np
-
-        pages, self._pages, self.rows = self._pages, [], 0
-        return {name: np.concatenate([page[name] for page in pages]) for name in pages[0]} if pages else {}
-
-
-class Groups:
-    """Rows grouped by mailbox: `order` sorts them, `starts` are where each mailbox's begin, `keys` the mailboxes as 16 bytes."""
-
-    def __init__(self, columns: dict[str, npt.NDArray[Any]]) -> None:
-        import numpy as np
-
-        high, low = columns["mailboxid.high"], columns["mailboxid.low"]
-        self.order = np.lexsort((low, high))
-        high, low = high[self.order], low[self.order]
-        changes = np.flatnonzero((high[1:] != high[:-1]) | (low[1:] != low[:-1])) + 1
-        self.starts = np.concatenate([np.zeros(1, np.int64), changes])
-        packed = np.stack([high[self.starts], low[self.starts]], axis=1).astype(">u8").tobytes()
-        self.keys = [packed[at : at + UUID_WIDTH] for at in range(0, len(packed), UUID_WIDTH)]
-
-    def reduced(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """One number a mailbox."""
-        found: npt.NDArray[np.int64] = how.reduceat(values[self.order], self.starts)
-        return found
-
-
-def _sums(stores: Stores, table: str, columns: dict[str, npt.NDArray[Any]], only: frozenset[bytes] | None) -> Iterator[pa.RecordBatch]:
-    """What the rows come to, by mailbox."""
-    import numpy as np
-
-    if not columns or not len(columns["mailboxid.high"]):
-        return
-    groups = Groups(columns)
-    ones = np.ones(len(groups.order), np.int64)
-    if table in _SIDES:
-        first, second = fingerprints(columns, stores.mailboxes.flags)
-        side = _SIDES[table]
-        found = {
-            f"{side}_count": groups.reduced(np.add, ones),
-            f"{side}_unseen": groups.reduced(np.add, (columns[SEEN] == 0).astype(np.int64)),
-            f"{side}_modseq": groups.reduced(np.maximum, columns["modseq"]),
-            f"{side}_newest": groups.reduced(np.maximum, message_times(columns)),
-            f"{side}_first": groups.reduced(np.bitwise_xor, first),
-            f"{side}_second": groups.reduced(np.bitwise_xor, second),
-        }
-    elif table == MAILBOX:
-        found = {"mailboxes": groups.reduced(np.add, ones)}
-    elif table == MODSEQ:
-        found = {"given_modseq": groups.reduced(np.maximum, columns["nextmodseq"])}
-    else:
-        stored = {f"stored_{name}": groups.reduced(np.add, columns[name]) for name in ("count", "unseen")}
-        found = {"counters": groups.reduced(np.add, ones), **stored}
-    kept = range(len(groups.keys)) if only is None else [at for at, key in enumerate(groups.keys) if key in only]
-    if kept:
-        yield _batch(_MAILBOX, [groups.keys[at] for at in kept], {name: values[np.array(kept)] for name, values in found.items()})
-
-
-def _batch(kind: str, keys: Sequence[bytes], found: dict[str, Any]) -> pa.RecordBatch:
-    """Rows of one kind; what is not given is 0."""
-    import numpy as np
-    import pyarrow as pa
-
-    zeros = np.zeros(len(keys), np.int64)
-    columns = {name: pa.array(found.get(name, zeros), pa.int64()) for name in (*_SUMS, *_MOST, *_XORS)}
-    return pa.RecordBatch.from_pydict({"kind": pa.array([kind] * len(keys), pa.string()), "key": pa.array(keys, pa.binary()), **columns})

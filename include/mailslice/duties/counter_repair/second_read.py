@@ -13,7 +13,8 @@ from uuid import UUID
 
 from mailslice.duties.counter_repair.differences import ONLY_TRUTH
 from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, seen_of
-from mailslice.duties.counter_repair.plan_file import Plan, read_rows
+from mailslice.duties.counter_repair.plan_file import Plan
+from mailslice.duties.counter_repair.rows_file import read_rows
 from mailslice.duty.artifacts import RunFolder
 from mailslice.spark.packed_rows import decode
 

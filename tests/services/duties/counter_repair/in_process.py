@@ -15,8 +15,10 @@ import pyarrow as pa
 import pytest
 
 from mailslice.duties.counter_repair import differences as differing
-from mailslice.duties.counter_repair import plan, scan
-from mailslice.duties.counter_repair.plan_file import PlanFile, difference_schema
+from mailslice.duties.counter_repair import plan, reading, scan
+from mailslice.duties.counter_repair.plan_file import difference_schema
+from mailslice.duties.counter_repair.reading import Key, Scan
+from mailslice.duties.counter_repair.rows_file import PlanFile
 from mailslice.duties.counter_repair.scan import MailboxFound, RangeRead, Totals
 from mailslice.duty.context import StepContext
 from mailslice.quality import gate
@@ -28,18 +30,18 @@ ABSENT = (None, None, None)
 class PlainScanned:
     """As `scan.Scanned`."""
 
-    def __init__(self, _: object, what: scan.Scan, keys: Sequence[scan.Key], *, trust_projection: bool, pause: Callable[[], None]) -> None:
+    def __init__(self, _: object, what: Scan, keys: Sequence[Key], *, trust_projection: bool, pause: Callable[[], None]) -> None:
         self._trust = trust_projection
         rows = []
         for part in scan.given_first(keys):
-            rows += [row for batch in scan._read(what, iter([part])) for row in batch.to_pylist()]
+            rows += [row for batch in reading.read(what, iter([part])) for row in batch.to_pylist()]
             pause()
         place = itemgetter("kind", "key")
         self._rows = [_joined(kind, key, list(parts)) for (kind, key), parts in groupby(sorted(rows, key=place), key=place)]
-        self._found = [scan._found(row) for row in self._rows if row["kind"] == scan._MAILBOX]
+        self._found = [scan.found(row) for row in self._rows if row["kind"] == reading.OF_MAILBOX]
 
     def ranges(self) -> list[RangeRead]:
-        return [RangeRead(row["kind"], scan._RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in self._rows if row["kind"] != scan._MAILBOX]
+        return [RangeRead(row["kind"], reading.RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in self._rows if row["kind"] != reading.OF_MAILBOX]
 
     @property
     def totals(self) -> Totals:
@@ -64,11 +66,11 @@ class PlainScanned:
 
 def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
     row: dict = {"kind": kind, "key": key}
-    for name in scan._SUMS:
+    for name in reading.SUMS:
         row[name] = sum(part[name] for part in parts)
-    for name in scan._MOST:
+    for name in reading.MOST:
         row[name] = max(part[name] for part in parts)
-    for name in scan._XORS:
+    for name in reading.XORS:
         row[name] = 0
         for part in parts:
             row[name] ^= part[name]

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.counter_repair.plan_file import read_plan, read_rows
+from mailslice.duties.counter_repair.plan_file import read_plan
+from mailslice.duties.counter_repair.rows_file import read_rows
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.ledger import Ledger
 from mailslice.stores import open_stores

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, seen_of
-from mailslice.duties.counter_repair.scan import Chunk, Groups
+from mailslice.duties.counter_repair.reading import Chunk, Groups
 from mailslice.spark.packed_rows import decode
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
 from mailslice.stores.cassandra.packed import PackedPage

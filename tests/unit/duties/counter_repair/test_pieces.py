@@ -14,8 +14,9 @@ from mailslice.duties.counter_repair.check import totals
 from mailslice.duties.counter_repair.fingerprints import Seen
 from mailslice.duties.counter_repair.parallel import beside_each_other
 from mailslice.duties.counter_repair.params import Params
-from mailslice.duties.counter_repair.plan_file import Drift, Plan, PlanFile
+from mailslice.duties.counter_repair.plan_file import Drift, Plan
 from mailslice.duties.counter_repair.plot import LABELS, drifts_svg, histogram
+from mailslice.duties.counter_repair.rows_file import PlanFile
 from mailslice.duty.artifacts import Artifacts
 from mailslice.model.errors import BadInput, GateFailed, Refused
 from mailslice.model.settings import CassandraSettings, S3Settings

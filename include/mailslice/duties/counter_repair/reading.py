@@ -1,0 +1,161 @@
+"""What a task of the scan does: read token ranges, and give sums by mailbox, never messages.
+
+What is shuffled grows with the mailboxes, not with their mail. Each range comes back exactly once with its row count; a range that is missing was not
+read, and no sum is to be trusted then.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mailslice.duties.counter_repair.fingerprints import fingerprints, layout_of, message_times
+from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
+from mailslice.model.settings import Settings
+from mailslice.spark.in_worker import stores_of
+from mailslice.spark.packed_rows import LONG, UUID, Layout, decode
+from mailslice.stores.cassandra.mailboxes import SEEN
+from mailslice.stores.cassandra.ranges import TokenRange
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from mailslice.stores import Stores
+
+Key: TypeAlias = tuple[str, int, int]
+"""(table, low token, high token)."""
+_READS_IN_FLIGHT = 8
+_CHUNK = 100_000
+OF_MAILBOX = "of mailbox"
+"""The `kind` of rows that are about a mailbox; the others are a table's name and are about a range."""
+SUMS = ("truth_count", "truth_unseen", "projected_count", "projected_unseen", "mailboxes", "counters", "stored_count", "stored_unseen", "reads", "rows")
+MOST = ("given_modseq", "truth_modseq", "truth_newest", "projected_modseq", "projected_newest")
+XORS = ("truth_first", "truth_second", "projected_first", "projected_second")
+PARTS = "kind string, key binary, " + ", ".join(f"{name} long" for name in (*SUMS, *MOST, *XORS))
+RANGE = struct.Struct(">qq")
+_SIDES = {IMAP_UID_TABLE: "truth", MESSAGE_ID_TABLE: "projected"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Where to read, and the mailboxes (16 bytes each) that count, or None for all."""
+
+    settings: Settings
+    only: frozenset[bytes] | None = None
+
+
+def read(what: Scan, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
+    """The work of one task."""
+    stores = stores_of(what.settings)
+    for batch in batches:
+        for table, keys in groupby(sorted(batch), key=lambda key: key[0]):
+            yield from _table(stores, what, table, [(low, high) for _, low, high in keys])
+
+
+def _table(stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange]) -> Iterator[pa.RecordBatch]:
+    layout = _layout(stores, table)
+    rows = dict.fromkeys(ranges, 0)
+    chunk = Chunk()
+    for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
+        rows[asked[0], asked[1]] += page.rows  # type: ignore[index]
+        chunk.add(decode(page, layout))
+        if chunk.rows >= _CHUNK:
+            yield from _sums(stores, table, chunk.take(), what.only)
+    yield from _sums(stores, table, chunk.take(), what.only)
+    yield _batch(table, [RANGE.pack(*each) for each in ranges], {"rows": list(rows.values()), "reads": [1] * len(rows)})
+
+
+def _layout(stores: Stores, table: str) -> Layout:
+    if table == MAILBOX:
+        return Layout([("mailboxid", UUID)])
+    if table == MODSEQ:
+        return Layout([("mailboxid", UUID), ("nextmodseq", LONG)])
+    if table == MAILBOX_COUNTERS:
+        return Layout([("mailboxid", UUID), ("count", LONG), ("unseen", LONG)])
+    return layout_of(stores.mailboxes.message_columns)
+
+
+class Chunk:
+    """Columns of pages, put together until they are worth a look."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._pages: list[Any] = []
+
+    def add(self, columns: Any) -> None:
+        """One page's columns."""
+        self._pages.append(columns)
+        self.rows += len(next(iter(columns.values())))
+
+    def take(self) -> dict[str, npt.NDArray[Any]]:
+        """All columns so far; the chunk is empty then."""
+        import numpy as np
+
+        pages, self._pages, self.rows = self._pages, [], 0
+        return {name: np.concatenate([page[name] for page in pages]) for name in pages[0]} if pages else {}
+
+
+class Groups:
+    """Rows grouped by mailbox: `order` sorts them, `starts` are where each mailbox's begin, `keys` the mailboxes as 16 bytes."""
+
+    def __init__(self, columns: dict[str, npt.NDArray[Any]]) -> None:
+        import numpy as np
+
+        high, low = columns["mailboxid.high"], columns["mailboxid.low"]
+        self.order = np.lexsort((low, high))
+        high, low = high[self.order], low[self.order]
+        changes = np.flatnonzero((high[1:] != high[:-1]) | (low[1:] != low[:-1])) + 1
+        self.starts = np.concatenate([np.zeros(1, np.int64), changes])
+        packed = np.stack([high[self.starts], low[self.starts]], axis=1).astype(">u8").tobytes()
+        self.keys = [packed[at : at + UUID] for at in range(0, len(packed), UUID)]
+
+    def reduced(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """One number a mailbox."""
+        found: npt.NDArray[np.int64] = how.reduceat(values[self.order], self.starts)
+        return found
+
+
+def _sums(stores: Stores, table: str, columns: dict[str, npt.NDArray[Any]], only: frozenset[bytes] | None) -> Iterator[pa.RecordBatch]:
+    """What the rows come to, by mailbox."""
+    import numpy as np
+
+    if not columns or not len(columns["mailboxid.high"]):
+        return
+    groups = Groups(columns)
+    ones = np.ones(len(groups.order), np.int64)
+    if table in _SIDES:
+        first, second = fingerprints(columns, stores.mailboxes.flags)
+        side = _SIDES[table]
+        found = {
+            f"{side}_count": groups.reduced(np.add, ones),
+            f"{side}_unseen": groups.reduced(np.add, (columns[SEEN] == 0).astype(np.int64)),
+            f"{side}_modseq": groups.reduced(np.maximum, columns["modseq"]),
+            f"{side}_newest": groups.reduced(np.maximum, message_times(columns)),
+            f"{side}_first": groups.reduced(np.bitwise_xor, first),
+            f"{side}_second": groups.reduced(np.bitwise_xor, second),
+        }
+    elif table == MAILBOX:
+        found = {"mailboxes": groups.reduced(np.add, ones)}
+    elif table == MODSEQ:
+        found = {"given_modseq": groups.reduced(np.maximum, columns["nextmodseq"])}
+    else:
+        stored = {f"stored_{name}": groups.reduced(np.add, columns[name]) for name in ("count", "unseen")}
+        found = {"counters": groups.reduced(np.add, ones), **stored}
+    kept = range(len(groups.keys)) if only is None else [at for at, key in enumerate(groups.keys) if key in only]
+    if kept:
+        yield _batch(OF_MAILBOX, [groups.keys[at] for at in kept], {name: values[np.array(kept)] for name, values in found.items()})
+
+
+def _batch(kind: str, keys: Sequence[bytes], found: dict[str, Any]) -> pa.RecordBatch:
+    """Rows of one kind; what is not given is 0."""
+    import numpy as np
+    import pyarrow as pa
+
+    zeros = np.zeros(len(keys), np.int64)
+    columns = {name: pa.array(found.get(name, zeros), pa.int64()) for name in (*SUMS, *MOST, *XORS)}
+    return pa.RecordBatch.from_pydict({"kind": pa.array([kind] * len(keys), pa.string()), "key": pa.array(keys, pa.binary()), **columns})
