@@ -51,7 +51,7 @@ class Marks:
         Raises TakenOver: do nothing to them. Raises StoreUnavailable: nothing may be sent, either.
         """
         wanted = self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
-        if self.taken:
+        if self.taken or self._next is not None:
             raise _taken(self._known.enqueue_id)
         if unknown := set(wanted) - set(self._known.remaining):
             raise BadInput(f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's")
@@ -66,6 +66,8 @@ class Marks:
         before, self._known = self._known, self._moved(wanted, Stage.SENT)
         self._on_stage(self._known.stage)
         try:
+            if self._next is not None:  # the delivery was ended under a handler that went on: these were told as failed
+                raise _taken(self._known.enqueue_id)
             await self._write(self._known)
         except TryAgain as error:
             log.warning("'sent' is not stored yet: %s", error, extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)})

@@ -22,6 +22,7 @@ from mailslice.queue.mail_queue import MailQueue
 from mailslice.worker.consuming import Consumed, consume, following, stopped, unwatched
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.handler_stage import BlockingStage
 from mailslice.worker.loop_thread import LoopThread
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 
@@ -64,6 +65,14 @@ class SyncDelivery:
     def redelivered(self) -> bool:
         """Whether the broker has handed it out before; after a restart of the broker it may say so of any mail."""
         return self._delivery.redelivered
+
+    @property
+    def stage(self) -> BlockingStage:
+        """What to mark the progress with, on a queue with stage marks."""
+        return self._loop.call(self._stage())
+
+    async def _stage(self) -> BlockingStage:
+        return self._delivery.stage_for_thread()
 
     def complete(self) -> None:
         """The mail is done: it will not be handed out again, and its content goes."""

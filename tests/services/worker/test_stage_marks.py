@@ -21,7 +21,7 @@ from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.queue.directory import create
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own.quarantine import State
-from mailslice.worker import Deliveries, Delivery, QueueWorker, open_worker
+from mailslice.worker import Deliveries, Delivery, QueueWorker, open_queue, open_worker
 from tests.services.worker.conftest import Place4Queue, at, mail
 
 A, B, C = "a@next.example", "b@next.example", "c@next.example"
@@ -423,3 +423,20 @@ async def test_what_stage_marks_and_reports_need_is_checked_at_the_start(deploym
         with pytest.raises(UnknownQueue, match="nowhere"):
             async with open_worker(deployment.but(MAILSLICE_WORKER_BOUNCE_QUEUE="nowhere").settings, spool.queue):
                 pass
+
+
+async def test_an_iterator_without_an_event_loop_marks_too(spool: Any) -> None:
+    def work() -> QueuedMail:
+        with open_queue(spool.queue, spool.settings) as queue:
+            item = queue.enqueue(mail(recipients=(A, B)), CONTENT)
+            for delivery in queue.deliveries(idle=timedelta(seconds=1)):
+                (first, *others) = delivery.mail.recipients
+                delivery.stage.sending([first])
+                delivery.stage.sent([first])
+                delivery.retry(others)
+            return item
+
+    item = await asyncio.to_thread(work)
+    left = record(spool, item)
+    assert left is not None
+    assert (left.attempt, left.recipients) == (2, {A: SENT, B: SENT})

@@ -169,6 +169,19 @@ async def test_what_was_failed_and_sent_after_all_is_told() -> None:
     assert table.record.recipients == {A: FAILED}  # type: ignore[union-attr]
 
 
+async def test_a_handler_that_goes_on_after_its_delivery_was_ended_changes_nothing() -> None:
+    told: list[tuple[str, ...]] = []
+    table = Table()
+    made = marks(table, told=told)
+    await made.sending([A])
+    ended = await made.begin_again([A, B, C])
+    assert (ended.recipients, ended.remaining) == ({A: FAILED}, (B, C))
+    with pytest.raises(TakenOver):
+        await made.sending([B])
+    await made.sent([A])
+    assert (table.record, told) == (ended, [(A,)])
+
+
 OPERATIONS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["sending", "sent", "not sent"]), st.sampled_from([A, B, C])), max_size=14)
 
 
