@@ -79,8 +79,10 @@ class Management:
             return None
         said = [(found.get("arguments") or {}).get("x-delivery-limit"), (found.get("effective_policy_definition") or {}).get("delivery-limit")]
         limits = [limit for limit in said if isinstance(limit, int)]
-        limit = min(limits) if limits else self._default_delivery_limit()
-        return None if limit is None or limit < 0 else limit
+        if not limits:
+            return self._default_delivery_limit()
+        # -1 is without limit; beside a number of the other place the number is believed, which is the careful reading.
+        return min((limit for limit in limits if limit >= 0), default=None)
 
     def keeps_order(self, name: str) -> bool:
         """Whether messages that come back to the RabbitMQ queue `name` return to their place, as in a classic queue; a quorum queue puts them at its back."""

@@ -135,14 +135,8 @@ class Letters:
 
 
 @pytest.fixture(autouse=True)
-def _without_data_docs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "with_data_docs" not in request.fixturenames:
-        monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
-
-
-@pytest.fixture
-def with_data_docs() -> None:
-    """Rendered, as in production."""
+def _without_data_docs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
 
 
 @pytest.fixture(scope="module")

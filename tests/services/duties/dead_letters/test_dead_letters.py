@@ -44,7 +44,7 @@ def planted(letters):
     return mails
 
 
-def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps_the_rest_in_its_order(letters, with_data_docs):
+def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps_the_rest_in_its_order(letters):
     planted(letters)
     before = letters.dead()
     report = letters.run()
@@ -111,10 +111,10 @@ def test_the_filter_and_the_limit_choose(letters, params, expected):
 def test_a_redriven_mail_that_dies_again_is_redriven_so_often_and_no_more(letters):
     letters.letter(letters.mail("again"))
     rounds = []
-    for _ in range(4):
+    for _ in range(3):
         rounds.append(letters.run(redrive=True, most_redrives=2)["redriven"])
         letters.reject_all()
-    assert rounds == [1, 1, 0, 0]
+    assert rounds == [1, 1, 0]
     report = letters.run(redrive=True, most_redrives=2)
     assert report["keptBy"] == {"redriven often enough": 1}
     assert report["sample"][0]["redrives"] == 2

@@ -113,9 +113,9 @@ class OldView:
 
 @pytest.fixture(autouse=True)
 def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
     if "with_spark" not in request.fixturenames:
         monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
-        monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -126,7 +126,7 @@ def _close_what_in_process_workers_opened() -> Iterator[None]:
 
 @pytest.fixture
 def with_spark() -> None:
-    """Real Spark jobs and rendered Data Docs, as in production."""
+    """Real Spark jobs, as in production."""
 
 
 def settings_of(fresh: Any, **more: str) -> Settings:

@@ -12,7 +12,7 @@ def live_rows(old) -> set[EnqueueId]:
     return {row.enqueue_id for row in rows}
 
 
-@pytest.mark.parametrize("point", ["plan:after-read", "apply:locked", "apply:inside-copies", "apply:after-batch"])
+@pytest.mark.parametrize("point", ["plan:after-read", "apply:inside-copies", "apply:after-batch"])
 def test_the_run_after_a_kill_ends_in_the_same_state(old, fresh_module, point):
     live = live_rows(old)
     before = old.v3

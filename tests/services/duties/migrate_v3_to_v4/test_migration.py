@@ -54,6 +54,7 @@ def test_live_rows_and_they_alone_are_copied_whole_with_their_times_and_counted_
     again = old.run()
     assert (again["status"], again["copied"], again["verified"]) == ("nothing to do", 0, 5)
     assert again["skippedBy"] == {"deleted mark": 2, "in V4 already": 5, "behind browseStart": 1}
+    assert "1 rows without a mark lie behind browseStart" in again["message"]
 
 
 def test_repeated_it_adds_what_came_since_and_takes_over_what_was_rewritten(old):

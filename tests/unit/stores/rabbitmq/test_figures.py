@@ -10,8 +10,8 @@ import pytest
 
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
-from mailslice.model.settings import QueueSettings
-from mailslice.stores.rabbitmq.management import Depth, depth_of, seen_empty
+from mailslice.model.settings import QueueSettings, RabbitSettings
+from mailslice.stores.rabbitmq.management import Depth, Management, depth_of, seen_empty
 from mailslice.stores.rabbitmq.topology import delay_queue_arguments, hop_queue_arguments, work_queue_arguments
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -105,3 +105,26 @@ NOTHING = Depth(0, 0, 0, 1)
 )
 def test_only_what_is_known_to_hold_nothing_is_seen_empty(depths: dict[str, Depth | None], alarms: tuple[str, ...], empty: bool) -> None:
     assert seen_empty(Figures(depths, alarms), QueueName("q")) is empty  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "version", "limit"),
+    [
+        (None, "3.10.8", None),
+        ({"type": "classic", "arguments": {"x-delivery-limit": 3}}, "4.1.0", None),
+        ({"type": "quorum", "arguments": {}}, "3.13.7", None),
+        ({"type": "quorum", "arguments": {}}, "4.0.1", 20),
+        ({"arguments": {"x-queue-type": "quorum"}}, "4.0.1", 20),
+        ({"type": "quorum", "arguments": {"x-delivery-limit": 7}}, "4.0.1", 7),
+        ({"type": "quorum", "arguments": {}, "effective_policy_definition": {"delivery-limit": 5}}, "3.13.7", 5),
+        ({"type": "quorum", "arguments": {"x-delivery-limit": 7}, "effective_policy_definition": {"delivery-limit": 5}}, "4.0.1", 5),
+        ({"type": "quorum", "arguments": {}, "effective_policy_definition": {"delivery-limit": -1}}, "4.0.1", None),
+        ({"type": "quorum", "arguments": {"x-delivery-limit": 7}, "effective_policy_definition": {"delivery-limit": -1}}, "4.0.1", 7),
+        ({"type": "quorum", "arguments": {}, "effective_policy_definition": []}, "4.0.1", 20),
+    ],
+)
+def test_how_often_a_message_may_come_back(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any] | None, version: str, limit: int | None) -> None:
+    management = Management(RabbitSettings())
+    monkeypatch.setattr(management, "_get", lambda path: {"rabbitmq_version": version} if path == "/api/overview" else found)
+    assert management.delivery_limit("q") == limit
+    assert management.keeps_order("q") is (found is None or found.get("type") == "classic")
