@@ -97,6 +97,20 @@ def counters(
     out.one(measure_counters(_settings(), mailboxes=mailboxes, messages=messages, say=_say(out)))
 
 
+@command(app, "blobs")
+def blobs(
+    out: Output,
+    *,
+    number: Annotated[int, typer.Option("--blobs", parser=count("--blobs", most=_MOST_ROWS), metavar="N", help="Blobs, a quarter of them orphans.")] = 10_000,
+    references: Annotated[int, typer.Option("--references", parser=count("--references", most=_MOST_ROWS), metavar="N", help="References.")] = 50_000,
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Copy what is deleted to mailslice's bucket first.")] = True,
+) -> None:
+    """A blob_gc over buckets and a keyspace of its own: blobs listed, references read, keys deleted a second, beside what S3 can do; peak memory."""
+    from mailslice.cli.bench_blobs import measure_blobs
+
+    out.one(measure_blobs(_settings(), blobs=number, references=references, keep=keep, say=_say(out)))
+
+
 @command(app, "all")
 def all_(
     out: Output,

@@ -8,7 +8,7 @@
     - `Refused`: a guard or a gate said no; nothing was changed (exit 3)
         - `ConfigurationDiffers`, `GateFailed`, `PlanRefused`, `ClockSkew`, `TopologyDiffers`
     - `TryAgain`: nothing is wrong with the mail, a store cannot answer now (exit 4)
-        - `StoreUnavailable`
+        - `StoreUnavailable`, and of those `SlowDown`
     - `TakenOver`: another one has this mail now: leave it
     - `DeadLetter`: this message can never be handled; the dead letter queue keeps it
         - `Undecodable`, `ContentMissing`
@@ -79,6 +79,10 @@ class StoreUnavailable(TryAgain):
 
 class TakenOver(MailsliceError):
     """Another worker, or a duty, has the mail now: whoever held it must not go on. A handler lets it pass."""
+
+
+class SlowDown(StoreUnavailable):
+    """S3 asks to be asked less often (503)."""
 
 
 class DeadLetter(MailsliceError):

@@ -19,6 +19,7 @@ from mailslice.duties.blob_gc.plan_files import FOLDER, Group
 from mailslice.duties.blob_gc.plan_note import Plan, read_plan
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
+from mailslice.duties.blob_gc.spent import Spent
 from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
@@ -33,6 +34,8 @@ _GROUPS_A_SLOT = 4
 """Groups that a slot gets at once: between two rounds the lock and the time limit are looked at."""
 _SETTLE = timedelta(seconds=5)
 _SHOWN = 20
+_FEW = 2
+"""So many groups of candidates are read here and not by Spark."""
 
 
 @dataclass
@@ -95,15 +98,17 @@ def _require_gate(context: StepContext, plan: Plan) -> None:
 
 
 def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
-    context.stores.own_blobs.ensure_bucket()
     progress, spark = _Progress.of(context, plan), context.spark()
     progress.keep()
+    spent = Spent()
     with KeptBlobs(context.settings, context.throttle("s3")) as kept:
+        kept.own.ensure_bucket()
         restored = _put_back(kept, [found for place in plan.restores if (found := Kept.of(place, 0)) is not None])
         progress.keep(restored=len(restored.back), notRestored=restored.problems)
         crash.point("apply:after-restores")
 
         spared = _referenced_again(context, plan, spark)
+        spent.on("secondScan")
         crash.point("apply:after-second-scan")
         lock.check()
         now = context.clock()
@@ -112,15 +117,17 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
         crash.point("apply:after-candidates")
 
         _delete(context, plan, progress, lock, spared=spared)
+        spent.on("deleting")
         crash.point("apply:after-deletes")
 
         # A delete of this try or of one that was killed: references that came while it worked are looked for, and what they name is put back.
-        again = _put_back(kept, _missed(context, plan, spark, kept)) if progress.groups else _Back()
+        again = _look_again(context, plan, spark, kept, spared) if progress.groups else _Back()
         progress.keep(restored=len({*restored.back, *again.back}), notRestored=[*restored.problems, *again.problems][:_SHOWN])
+        spent.on("lookAgain")
         crash.point("apply:after-look")
         lock.check()
         expired, unexpired = kept.forget_expired(context.clock(), but_of=plan.run)
-    return _summary(plan, progress, expired, unexpired)
+    return {**_summary(plan, progress, expired, unexpired), "spent": spent.seconds}
 
 
 @dataclass(slots=True)
@@ -141,7 +148,8 @@ def _referenced_again(context: StepContext, plan: Plan, spark: Session) -> froze
     """Planned keys that are referred to now. The files of the whole plan are read, and held against their digests, before anything is done by them."""
     place, folder = context.folder.artifacts, context.folder.file(FOLDER)
     with ExitStack() as frames:
-        frames.enter_context(read_planned(spark, place, folder, plan.candidates))
+        few = InProcess() if len(plan.candidates) <= _FEW else spark
+        frames.enter_context(read_planned(few, place, folder, plan.candidates))
         if not plan.deletes:
             return frozenset()
         planned = frames.enter_context(read_planned(spark, place, folder, plan.deletes))
@@ -167,17 +175,20 @@ def _delete(context: StepContext, plan: Plan, progress: _Progress, lock: Lock, *
         progress.add(delete_groups(spark, what, waiting[at : at + a_round], spared))
 
 
-def _missed(context: StepContext, plan: Plan, spark: Session, kept: KeptBlobs) -> list[Kept]:
-    """Kept copies of this run whose blobs are referred to now."""
+def _look_again(context: StepContext, plan: Plan, spark: Session, kept: KeptBlobs, spared: frozenset[str]) -> _Back:
+    """Put back what this run deleted and something refers to now; without copies, say what is missed."""
     time.sleep(min(plan.grace, _SETTLE).total_seconds())  # a mail that was being saved while its blob went has its row by then
-    folders = [folder for folder in kept.folders() if folder.split("/")[2] == plan.run]
-    if not folders:
-        return []
     with ExitStack() as frames:
-        copies = frames.enter_context(read_kept(spark, context.settings, folders))
-        references = _references(context, spark, frames)
-        rows = collected(spark, referenced(spark, copies, references, ALIKE))
-    return [found for row in rows if (found := Kept.of(row["place"], row["size"])) is not None]
+        if plan.keep:
+            folders = [folder for folder in kept.folders() if folder.split("/")[2] == plan.run]
+            deleted = frames.enter_context(read_kept(spark, context.settings, folders))
+        else:
+            deleted = frames.enter_context(read_planned(spark, context.folder.artifacts, context.folder.file(FOLDER), plan.deletes))
+        rows = collected(spark, referenced(spark, deleted, _references(context, spark, frames), ALIKE))
+    if plan.keep:
+        return _put_back(kept, [found for row in rows if (found := Kept.of(row["place"], row["size"])) is not None])
+    there = kept.james.heads([row[KEY] for row in rows if row[KEY] not in spared])
+    return _Back(problems=[f"{key}: referred to again, and no copy was kept" for key, found in there.items() if found is None])
 
 
 def _summary(plan: Plan, progress: _Progress, expired: int, unexpired: int) -> dict[str, Any]:

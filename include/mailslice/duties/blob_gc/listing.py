@@ -18,6 +18,7 @@ COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
 _WITHIN = "02468ACEGIKMOQSUWYacegikmoqsuwy"
 """Where the keys of one generation are cut: hashes are spread evenly over hex digits or base64 letters."""
 _MOST_GROUPS = 2000
+_BEFORE_LINE = chr(ord("_") - 1)
 
 
 def key_ranges(blobs: BulkBlobs) -> list[KeyRange]:
@@ -55,15 +56,18 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
 
 
 def _groups(blobs: BulkBlobs) -> list[str]:
-    """`FAMILY_GENERATION_` of each generation, and the first letter of every other key: one request each."""
+    """`FAMILY_GENERATION_` of each generation, and the first letter of every other key: about one request each. What it misses is in a wider range."""
     found: dict[str, None] = {}
     after = ""
-    while (key := blobs.first_after(after)) is not None and len(found) < _MOST_GROUPS:
-        group = _group(key)
-        if group in found:
+    for _ in range(_MOST_GROUPS):
+        key = blobs.first_after(after)
+        if key is None or key.encode() <= after.encode():
             break
+        group = _group(key)
         found[group] = None
-        after = group + HIGHEST
+        # A plain key may begin like a family's: those of that family come next.
+        before_family = len(group) == 1 and key.encode() < f"{group}_".encode()
+        after = f"{group}{_BEFORE_LINE if before_family else ''}{HIGHEST}"
     return list(found)
 
 

@@ -21,6 +21,7 @@ from mailslice.duties.blob_gc.plan_files import DELETE, FOLDER
 from mailslice.duties.blob_gc.plan_note import Plan
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
 from mailslice.duties.blob_gc.sources import Source, sources_of
+from mailslice.duties.blob_gc.spent import Spent
 from mailslice.duties.blob_gc.writing import write_plan
 from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
@@ -29,6 +30,7 @@ from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
 from mailslice.spark.frames import Session
 from mailslice.spark.key_sets import KEY, collected, missing_from, referenced, unreferenced, with_known
 from mailslice.spark.read_once import Frame
+from mailslice.stores.blobs.bulk import BulkBlobs
 
 BULKY = ("decided", "sources", "samples", "byGeneration", "byAge")
 _LEAST_SKEW = timedelta(seconds=5)
@@ -39,25 +41,32 @@ _SAME = (KEY, "size", "modified_s")
 
 def run(context: StepContext) -> dict[str, Any]:
     """The plan, written to plan/ and, by the road, to plan.json."""
-    params, settings, stores = context.params(Params), context.settings, context.stores
-    _require_bucket(context, params)
-    sources, absent = sources_of(stores)
+    params, settings = context.params(Params), context.settings
+    with KeptBlobs(settings) as kept:
+        _require_bucket(context, params, kept.james)
+    sources, absent = sources_of(context.stores)
     _forget_earlier_try(context)
     now, earlier, spark = context.clock(), candidates.recorded(context), context.spark()
+    spent = Spent()
     with ExitStack() as frames:
         with KeptBlobs(settings) as kept:
             ranges, blobs = _listed(context, params, kept, spark)
             frames.enter_context(blobs)
-            folders = list(kept.folders()) if stores.own_blobs.bucket_exists() else []
+            spent.on("listing")
+            folders = list(kept.folders()) if kept.own.bucket_exists() else []
         references = [frames.enter_context(frame) for frame in read_references(spark, settings, sources)]
+        spent.on("references")
         crash.point("plan:after-scan")
         known, forgotten = _known(context, earlier, spark)
         frames.enter_context(known)
-        copies = frames.enter_context(read_kept(spark, settings, folders))
-        missed = collected(spark, missing_from(spark, referenced(spark, copies, references, ALIKE), blobs))
+        missed = []
+        if folders:
+            copies = frames.enter_context(read_kept(spark, settings, folders))
+            missed = collected(spark, missing_from(spark, referenced(spark, copies, references, ALIKE), blobs))
         rules = _rules(context, params, now)
         orphans = with_known(spark, unreferenced(spark, blobs, references, ALIKE), known, _SAME, ("since_ms",))
         tally, groups = write_plan(spark, orphans, context.folder.artifacts, context.folder.file(FOLDER), rules, spared=_spared(earlier))
+        spent.on("join")
     counts = _counts(sources, references)
     plan = Plan(
         run=context.request.run,
@@ -72,7 +81,7 @@ def run(context: StepContext) -> dict[str, Any]:
         sources={each.name: each.references for each in counts},
     )
     crash.point("plan:written")
-    return _summary(context, _Seen(plan, params, tally, counts, absent, ranges, blobs, forgotten, earlier))
+    return _summary(context, _Seen(plan, params, tally, counts, absent, ranges, blobs, forgotten, earlier, spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +108,11 @@ class _Seen:
     blobs: Frame
     forgotten: str
     earlier: candidates.Candidates | None
+    spent: Spent
 
 
-def _require_bucket(context: StepContext, params: Params) -> None:
+def _require_bucket(context: StepContext, params: Params, blobs: BulkBlobs) -> None:
     """Raises BadSetting when there is no such bucket, ClockSkew when S3's times mean something else than ours."""
-    blobs = context.stores.blobs
     if not blobs.bucket_exists():
         raise BadSetting(f"MAILSLICE_S3_BUCKET={blobs.bucket}: there is no such bucket at {context.settings.s3.endpoint}")
     skew, most = blobs.now_skew(context.clock), max(params.grace / 4, _LEAST_SKEW)
@@ -203,6 +212,7 @@ def _summary(context: StepContext, seen: _Seen) -> dict[str, Any]:
         },
         "candidatesOf": seen.earlier.run if seen.earlier and not seen.forgotten else None,
         "bytes": tally.size[DELETE],
+        "spent": seen.spent.seconds,
         "message": _message(seen),
         "madeAt": iso(plan.made_at),
     }

@@ -36,6 +36,7 @@ def partial(folder: RunFolder) -> dict[str, Any]:
         "candidates": int(applied.get("candidates", plan.get("candidates", 0))),
         "gcedBlobCount": int(applied.get("applied", 0)),
         "restored": int(applied.get("restored", 0)),
+        "spent": {**plan.get("spent", {}), **applied.get("spent", {})},
         "errorCount": failed + len(applied.get("notRestored", ())) + int(applied.get("copiesNotDeleted", 0)),
     }
 
@@ -52,6 +53,8 @@ def _outcome(context: StepContext) -> tuple[str, str]:
     if applied["failed"] or applied["copiesNotDeleted"]:
         first = next(iter(applied["failures"]), "kept copies that are over")
         return FAILED, f"{applied['failed'] + applied['copiesNotDeleted']} objects could not be deleted, such as {first}; the next run tries them again"
+    if applied["notRestored"]:
+        return FAILED, f"{len(applied['notRestored'])} deleted blobs are referred to and could not be put back, such as {applied['notRestored'][0]}"
     words = [f"{applied['applied']} blobs deleted ({applied['bytesDeleted']} bytes)"] if applied["applied"] else []
     words += [f"kept until {applied['keptUntil']}"] if applied["keptUntil"] else []
     words += [f"{number} skipped: {why}" for why, number in applied["skippedBy"].items()]

@@ -40,6 +40,8 @@ _LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
 """Few ranges for small tables, whose cost is a request each; more for large ones, so that workers share them."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
+_NO_BLOB = "enqueueId"
+"""In messages: a UUID, as a blob's id may be, and not one."""
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 Page = tuple[int, int, list[str]]
@@ -149,8 +151,8 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
     own_keyspace, keyspace = settings.own.keyspace.lower(), settings.cassandra.keyspace.lower()
     own = columns_of(session, own_keyspace)
     found: list[Source] = [DeadLetters(tuple(stores.management.dead_letter_queues()))]
-    if stores.own_blobs.bucket_exists():
-        found.append(OwnBucket())
+    with BulkBlobs(settings.s3, settings.own.bucket) as own_blobs:
+        found.append(OwnBucket(parts=int(own_blobs.bucket_exists())))
     found += _own_tables(session, own_keyspace, own)
     wanted = [(name, keyspace, name.lower(), columns) for name, columns in JAMES.items()]
     wanted += [(f"{where}.{table}" if where else table, where or keyspace, table, columns) for where, table, columns in parse_sources(settings.gc.sources)]
@@ -235,7 +237,7 @@ def _strings(document: object) -> Iterator[str]:
         if isinstance(each, str):
             yield each
         elif isinstance(each, dict):
-            waiting += [*each.keys(), *each.values()]
+            waiting += [*each.keys(), *(value for name, value in each.items() if name != _NO_BLOB)]
         elif isinstance(each, list):
             waiting += each
 

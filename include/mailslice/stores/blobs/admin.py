@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cache, cached_property
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadSetting, ContentMissing, MailsliceError, StoreUnavailable
+from mailslice.model.errors import BadSetting, ContentMissing, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 
@@ -30,6 +31,15 @@ BUSY = frozenset({"SlowDown", "503", "ServiceUnavailable", "Throttling", "Thrott
 """What S3 says when it is asked too fast: ask again later, and slower."""
 
 
+_CREATING = Lock()
+
+
+@cache
+def _session() -> Any:
+    """One for all clients: each of its own would read the megabytes of S3's model again. Makes one client at a time."""
+    return boto3.session.Session()
+
+
 def s3_place(settings: S3Settings) -> str:
     """host:port of the endpoint, for messages."""
     return urlsplit(settings.endpoint).netloc.rpartition("@")[2] or settings.endpoint
@@ -38,10 +48,6 @@ def s3_place(settings: S3Settings) -> str:
 def wrong_key(settings: S3Settings, why: str) -> BadSetting:
     """The error for credentials that S3 refuses."""
     return BadSetting(f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}")
-
-
-class SlowDown(StoreUnavailable):
-    """S3 asks to be asked less often (503)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +80,16 @@ class AdminBlobs:
             max_pool_connections=32,
         )
         secret = self.settings.secret_key
-        session = boto3.session.Session()
-        return session.client(
-            "s3",
-            endpoint_url=self.settings.endpoint,
-            region_name=self.settings.region,
-            aws_access_key_id=self.settings.access_key,
-            aws_secret_access_key=secret.get_secret_value() if secret else None,
-            verify=str(self.settings.ca) if self.settings.ca else None,
-            config=config,
-        )
+        with _CREATING:
+            return _session().client(
+                "s3",
+                endpoint_url=self.settings.endpoint,
+                region_name=self.settings.region,
+                aws_access_key_id=self.settings.access_key,
+                aws_secret_access_key=secret.get_secret_value() if secret else None,
+                verify=str(self.settings.ca) if self.settings.ca else None,
+                config=config,
+            )
 
     def bucket_exists(self) -> bool:
         """Whether there is such a bucket."""

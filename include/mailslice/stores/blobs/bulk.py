@@ -6,15 +6,17 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 from botocore.exceptions import ClientError
 
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.clock import Clock, system_clock
+from mailslice.model.errors import SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.admin import BUSY, KEYS_A_DELETE, AdminBlobs, SlowDown, StoredBlob
+from mailslice.stores.blobs.admin import BUSY, KEYS_A_DELETE, AdminBlobs, StoredBlob
 
 HIGHEST = "\U0010ffff"
 """After a prefix: behind every key that begins with it."""
@@ -58,6 +60,16 @@ class BulkBlobs(AdminBlobs):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def bucket_exists(self) -> bool:
+        """As AdminBlobs'."""
+        found: bool = self._patiently(super().bucket_exists)
+        return found
+
+    def now_skew(self, clock: Clock = system_clock) -> timedelta:
+        """As AdminBlobs'."""
+        found: timedelta = self._patiently(partial(super().now_skew, clock))
+        return found
 
     def pages(self, after: str = "", until: str = "") -> Iterator[list[StoredBlob]]:
         """All objects whose key is greater than `after` and not greater than `until` (empty: no bound), in S3's order of keys (UTF-8), a page at a time.

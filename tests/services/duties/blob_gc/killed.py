@@ -1,0 +1,22 @@
+"""One step in a process of its own, that a crash point ends by SIGKILL: `python killed.py STEP RUN PARAMS HOURS`. Without Spark."""
+
+import json
+import sys
+from datetime import timedelta
+
+from mailslice.duty.context import StepContext
+from mailslice.duty.request import NO_QUEUE, RunRequest
+from mailslice.duty.road import run_step
+from mailslice.model.clock import system_clock
+from mailslice.model.settings import load_settings
+from mailslice.quality import gate
+from mailslice.spark.frames import InProcess
+from mailslice.stores.blobs.bulk import BulkBlobs
+
+StepContext.spark = lambda _: InProcess()
+BulkBlobs.now_skew = lambda *_: timedelta(0)
+gate._publish = lambda *_: "not rendered"
+step, run, params, hours = sys.argv[1:]
+request = RunRequest("blob_gc", NO_QUEUE, run, params=json.loads(params))
+run_step(step, request, load_settings(), clock=lambda: system_clock() + timedelta(hours=float(hours)))
+print("the step ended")

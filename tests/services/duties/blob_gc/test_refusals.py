@@ -1,0 +1,226 @@
+"""What stops a run before it changes anything: absent sources, gates, edited plans and candidates, clocks, wrong settings."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.ledger import Ledger
+from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
+from mailslice.stores.blobs.bulk import BulkBlobs
+
+HOURS = timedelta(hours=1)
+
+
+def but(heap, group, **changes):
+    settings = heap.settings
+    heap.settings = settings.model_copy(update={group: getattr(settings, group).model_copy(update=changes)})
+
+
+@pytest.fixture
+def planned(heap):
+    """A run that would delete one blob: (heap, request, its folder, the blob)."""
+    key = heap.blob()
+    heap.collect()
+    request = heap.request()
+    heap.steps(request, "plan", "check", at=2 * HOURS)
+    return heap, request, heap.folder(request), key
+
+
+def test_a_missing_table_that_no_setting_names_stops_the_run(heap):
+    heap.blob()
+    but(heap, "gc", absent_sources=())
+    with pytest.raises(Refused, match=r"no table for enqueuedMailsV3 .*MAILSLICE_GC_ABSENT_SOURCES=enqueuedMailsV3$"):
+        heap.collect()
+    row = Ledger(heap.stores, heap.settings).last("blob_gc")
+    assert (row["status"], row["who"], row["queue"]) == ("refused", "tester", None)
+
+
+def test_absent_sources_are_named_in_any_case_and_a_table_that_is_there_is_read_all_the_same(heap):
+    key = heap.blob()
+    heap.message(key, "x")
+    but(heap, "gc", absent_sources=("ENQUEUEDMAILSV3", "messageV3"))
+    report = heap.collect()
+    assert (report["absentSources"], report["orphans"]) == (["enqueuedMailsV3"], 0)
+
+
+@pytest.mark.parametrize(
+    ("sources", "error", "said"),
+    [
+        ("nothere:blobid", Refused, "no table for nothere"),
+        ("nowhere.extension:avatar", Refused, "no table for nowhere.extension"),
+        ("extension:nocolumn", BadSetting, "nocolumn of extension does not exist; there are at, avatar"),
+        ("extension:at", BadSetting, "column at of extension is of type timestamp"),
+        ("extension", BadSetting, "names no table"),
+    ],
+)
+def test_a_source_of_the_operator_that_cannot_be_scanned_stops_the_run(heap, sources, error, said):
+    but(heap, "gc", sources=sources)
+    with pytest.raises(error, match=said):
+        heap.collect()
+
+
+def test_a_source_that_lost_most_of_its_references_stops_the_run_until_it_is_accepted(heap):
+    keys = {heap.blob() for _ in range(10)}
+    for key in keys:
+        heap.message(key, key)
+    heap.collect()
+    heap.cql("TRUNCATE {}.messagev3")
+    with pytest.raises(GateFailed, match=r"No source lost more than 0.5 of its references .*lost_share is 1 "):
+        heap.collect(2 * HOURS)
+    with pytest.raises(GateFailed, match="lost_share"):
+        heap.collect(3 * HOURS)
+    report = heap.collect(4 * HOURS, max_shrink=1)
+    assert (report["candidates"], report["gcedBlobCount"]) == (10, 0)
+    assert heap.keys() == keys
+
+
+def test_a_source_that_is_not_read_any_more_lost_all_its_references(heap):
+    key = heap.blob()
+    heap.cql("INSERT INTO {}.extension (owner, at, id, avatar) VALUES ('o', 0, 'i', %s)", key)
+    whole = heap.settings
+    but(heap, "gc", sources="extension:avatar")
+    heap.collect()
+    heap.settings = whole
+    with pytest.raises(GateFailed, match="No source lost more than"):
+        heap.collect(2 * HOURS)
+    assert heap.keys() == {key}
+
+
+def test_what_a_cleanup_took_from_the_view_is_not_lost_and_volatile_sources_may_shrink(heap):
+    for _ in range(4):
+        heap.row("a", "b")
+    heap.collect()
+    heap.cql("TRUNCATE {}.enqueuedmailsv4")
+    with pytest.raises(GateFailed, match="lost_share"):
+        heap.collect(HOURS)
+    but(heap, "gc", volatile_sources=("enqueuedmailsv4",))
+    assert heap.collect(HOURS)["references"] == 0
+
+
+def test_a_share_of_the_bucket_that_is_too_large_is_not_deleted(heap):
+    keys = {heap.blob() for _ in range(3)}
+    heap.message(heap.blob(), heap.blob())
+    heap.collect()
+    with pytest.raises(GateFailed, match=r"At most 0.5 of all blobs are to go .*planned_share is 0.6 "):
+        heap.collect(2 * HOURS, max_share=0.5)
+    assert keys < heap.keys()
+    assert heap.collect(2 * HOURS, max_share=0.6)["gcedBlobCount"] == 3
+
+
+@pytest.mark.parametrize(("name", "value"), [("restores", ["kept/x"]), ("keepSeconds", 0), ("blobs", 10**6), ("sources", {})])
+def test_a_plan_json_that_was_edited_is_refused(planned, name, value):
+    heap, request, folder, key = planned
+    plan = folder.read_json("plan.json")
+    folder.write_json(
+        "plan.json",
+        {**plan, "decided": {**plan["decided"], name: value, "run": request.run, "bucket": "other" if name == "candidate" else heap.settings.s3.bucket}},
+    )
+    for step in ("check", "apply"):
+        with pytest.raises(PlanRefused, match="was changed: its digest is"):
+            heap.steps(request, step, at=2 * HOURS)
+    assert heap.keys() == {key}
+
+
+def rewrite(path: Path, **changes: object) -> None:
+    table = pq.read_table(path)
+    pq.write_table(pa.Table.from_pylist([{**row, **changes} for row in table.to_pylist()], table.schema), path)
+
+
+def test_a_plan_file_that_was_edited_deletes_nothing(planned):
+    heap, request, folder, key = planned
+    victim = heap.blob()
+    (path,) = Path(folder.uri, "plan").glob("delete-*.parquet")
+    rewrite(path, key=victim)
+    with pytest.raises(PlanRefused, match="another digest"):
+        heap.steps(request, "apply", at=2 * HOURS)
+    path.unlink()
+    with pytest.raises(PlanRefused, match="changed or removed"):
+        heap.steps(request, "apply", at=2 * HOURS)
+    assert heap.keys() == {key, victim}
+
+
+@pytest.mark.parametrize("damage", ["edited", "gone", "note"])
+def test_candidates_that_were_changed_or_lost_wait_anew(heap, damage):
+    key = heap.blob()
+    first = heap.collect()
+    run = RunFolder(artifacts(heap.settings), "blob_gc", "-", first["run"])
+    (path,) = Path(run.uri, "plan").glob("candidate-*.parquet")
+    if damage == "edited":
+        rewrite(path, since_ms=0)
+    elif damage == "gone":
+        path.unlink()
+    else:
+        Path(run.uri).with_name("candidates.json").write_text('{"run": "x"')
+    report = heap.collect(timedelta(minutes=30))
+    assert (report["gcedBlobCount"], report["candidates"], report["candidatesOf"]) == (0, 1, None)
+    assert ("forgotten and wait anew" in report["message"]) or damage == "note" or report["status"] == "done"
+    assert heap.collect(3 * HOURS)["gcedBlobCount"] == 1
+    assert heap.kept() == {key}
+
+
+def test_apply_without_a_passed_gate_and_an_old_plan_are_refused(planned):
+    heap, request, folder, key = planned
+    with pytest.raises(PlanRefused, match="24 h"):
+        heap.steps(request, "apply", at=27 * HOURS)
+    folder.artifacts.remove(folder.file("check.json"))
+    with pytest.raises(PlanRefused, match="the step check comes first"):
+        heap.steps(request, "apply", at=2 * HOURS)
+    assert heap.keys() == {key}
+
+
+def test_a_plan_about_another_bucket_is_refused(planned):
+    heap, request, _, key = planned
+    but(heap, "s3", bucket=heap.settings.own.bucket)
+    with pytest.raises(PlanRefused, match="is about bucket"):
+        heap.steps(request, "apply", at=2 * HOURS)
+    but(heap, "s3", bucket=heap.stores.blobs.bucket)
+    assert heap.keys() == {key}
+
+
+def test_a_bucket_that_is_not_there_and_one_for_both_are_refused(heap):
+    but(heap, "own", bucket=heap.settings.s3.bucket)
+    with pytest.raises(BadSetting, match="is James' bucket"):
+        heap.collect()
+    but(heap, "s3", bucket="nowhere-at-all")
+    with pytest.raises(BadSetting, match="MAILSLICE_S3_BUCKET=nowhere-at-all: there is no such bucket"):
+        heap.collect()
+
+
+def test_a_clock_of_s3_that_differs_is_refused(heap, monkeypatch):
+    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
+    with pytest.raises(ClockSkew, match=r"180 s; allowed are 150 s"):
+        heap.collect()
+    assert heap.collect(grace="12m")["status"] == "nothing to do"
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"grace": "soon"}, "grace='soon'.*90s, 15m"),
+        ({"max_share": 1.5}, "max_share=1.5"),
+        ({"delete_after": "99999999w"}, "delete_after"),
+        ({"keep": "-1s"}, "keep='-1s'"),
+        ({"inventory": "/nowhere/manifest.json"}, "--inventory '/nowhere/manifest.json'"),
+        ({"queue": "spool"}, "queue is not a param"),
+    ],
+)
+def test_a_bad_param_names_itself_and_what_is_allowed(heap, params, said):
+    with pytest.raises(BadInput, match=said):
+        heap.collect(**params)
+
+
+def test_an_inventory_stands_for_the_listing(heap, tmp_path):
+    orphan, unlisted = heap.blob(), heap.blob()
+    modified = {blob.key: blob for blob in heap.stores.blobs.list()}[orphan].modified
+    line = [f'"{heap.settings.s3.bucket}"', f'"{orphan}"', '"7"', f'"{modified.isoformat().replace("+00:00", "Z")}"']
+    (tmp_path / "list.csv").write_text(",".join(line) + "\n")
+    report = heap.twice(inventory=str(tmp_path))
+    assert (report["gcedBlobCount"], report["blobCount"], report["listing"]["inventory"]) == (1, 1, str(tmp_path))
+    assert heap.keys() == {unlisted}
+    third = heap.collect(4 * HOURS, inventory=str(tmp_path))
+    assert (third["orphans"], json.dumps(third["restored"])) == (1, "0")

@@ -1,0 +1,205 @@
+"""Key ranges that hold every key, plan files and notes that refuse what was changed, names of kept copies, inventories."""
+
+import gzip
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailslice.duties.blob_gc import inventory, listing
+from mailslice.duties.blob_gc.check import lost_share
+from mailslice.duties.blob_gc.kept import FOLDER, Kept, KeptBlobs
+from mailslice.duties.blob_gc.plan_files import Blob, BlobWriter, Group, read_groups
+from mailslice.duties.blob_gc.plan_note import Plan, read_plan
+from mailslice.duty.artifacts import Artifacts
+from mailslice.model.errors import BadInput, BadSetting, PlanRefused
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import OwnSettings, S3Settings, Settings
+from mailslice.spark.frames import InProcess
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+UUID_TEXT = "e2b53fb4-f230-473d-b3e4-54f45c80c05f"
+BLOBS = [Blob(BlobId(f"key-{number}"), number, 1_700_000_000 + number, None if number % 2 else 7) for number in range(2500)]
+keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+
+
+class Bucket:
+    """A bucket that lists in pages of two."""
+
+    def __init__(self, names):
+        self.names = sorted(names, key=str.encode)
+
+    def pages(self, after="", until=""):
+        inside = [name for name in self.names if name.encode() > after.encode() and (not until or name.encode() <= until.encode())]
+        yield from ([Named(name) for name in inside[at : at + 2]] for at in range(0, max(1, len(inside)), 2))
+
+    def first_after(self, after):
+        return next((name for name in self.names if name.encode() > after.encode()), None)
+
+
+class Named:
+    def __init__(self, key):
+        self.key = key
+
+
+@settings(max_examples=50)
+@given(st.sets(st.one_of(keys, st.builds("{}_{}_{}".format, st.integers(0, 2), st.integers(0, 3), keys), st.just(UUID_TEXT)), max_size=20))
+def test_every_key_is_in_exactly_one_range(names):
+    bucket = Bucket(names)
+    ranges = listing.key_ranges(bucket)
+    assert listing.uncovered(ranges) == 0
+    assert sorted(each.key for after, until in ranges for page in bucket.pages(after, until) for each in page) == sorted(names)
+
+
+def test_a_generation_is_cut_even_where_plain_keys_begin_like_its_family():
+    plain = ["10aa", "1aaa", "9999"]
+    ranges = listing.key_ranges(Bucket([*plain, *(f"1_{generation}_{letter}" for generation in (600, 601) for letter in "05af")]))
+    assert {("1_600_0", "1_600_2"), ("1_601_e", "1_601_g")} < set(ranges)
+
+
+def test_ranges_that_leave_keys_out_or_list_them_twice_are_seen():
+    assert listing.uncovered([("", "")]) == 0
+    assert listing.uncovered([("", "a"), ("a", "b"), ("b", "")]) == 0
+    assert listing.uncovered([("", "a"), ("b", "")]) == 1
+    assert listing.uncovered([("", "a"), ("a", "b")]) == 1
+    assert listing.uncovered([("", "b"), ("a", "")]) == 1
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Artifacts(str(tmp_path), S3Settings())
+
+
+@pytest.fixture
+def groups(place):
+    place.folder("plan")
+    writer = BlobWriter(place, "plan", "delete")
+    for blob in BLOBS:
+        writer.add(blob)
+    return writer.close()
+
+
+def test_plan_files_come_back_a_thousand_keys_a_group(place, groups):
+    found = list(read_groups(place, "plan", groups))
+    assert [len(rows) for _, rows in found] == [1000, 1000, 500]
+    assert [blob for _, rows in found for blob in rows] == BLOBS
+
+
+@pytest.mark.parametrize(("column", "value"), [("key", "other"), ("size", 99), ("modified_s", 1), ("since_ms", 1)])
+def test_a_plan_file_with_one_changed_value_is_refused(place, groups, column, value):
+    path = Path(place.path(f"plan/{groups[0].file}"))
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[3][column] = value
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for at in range(0, len(rows), 1000):
+            writer.write_table(pa.Table.from_pylist(rows[at : at + 1000], table.schema))
+    with pytest.raises(PlanRefused, match="another digest"):
+        list(read_groups(place, "plan", groups))
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PAR1"), lambda path: path.write_bytes(path.read_bytes()[:-9])])
+def test_a_plan_file_that_is_gone_or_cut_is_refused(place, groups, damage):
+    damage(Path(place.path(f"plan/{groups[0].file}")))
+    with pytest.raises(PlanRefused, match="changed or removed"):
+        list(read_groups(place, "plan", groups))
+
+
+def test_a_group_that_is_not_in_the_file_is_refused(place, groups):
+    with pytest.raises(PlanRefused, match="changed or removed"):
+        list(read_groups(place, "plan", [Group(groups[0].file, 9, 1, groups[0].digest)]))
+
+
+def plan(**more) -> Plan:
+    values = {"run": "r", "bucket": "b", "made_at": NOW, "grace": timedelta(hours=1), "keep": timedelta(days=7), "blobs": 9, "restores": ("kept/x",)}
+    return Plan(**{**values, "deletes": (Group("d", 0, 3, "x"),), "candidates": (), "sources": {"messageV3": 5}, **more})
+
+
+def test_a_plan_note_comes_back_and_each_edit_of_it_is_refused():
+    note = json.loads(json.dumps({"decided": plan().decided(), "planDigest": plan().digest}))
+    assert read_plan(note, "r") == plan()
+    for name, value in {"keepSeconds": 0, "bucket": "other", "restores": [], "blobs": 10**9, "delete": [["d", 0, 4, "x"]], "sources": {}}.items():
+        edited = {**note, "decided": {**note["decided"], name: value}}
+        with pytest.raises(PlanRefused, match="was changed"):
+            read_plan(edited, "r")
+    with pytest.raises(PlanRefused, match="cannot be read"):
+        read_plan({"decided": {}}, "r")
+    with pytest.raises(PlanRefused, match="of run r, not of run other"):
+        read_plan(note, "other")
+
+
+@given(keys, st.text("abc+~:._-", min_size=1, max_size=9))
+def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run):
+    kept = Kept(NOW, run, BlobId(key), 7)
+    assert Kept.of(kept.place, 7) == kept
+
+
+@pytest.mark.parametrize("name", ["kept/", "kept/20261121T120000Z/run/", "kept/soon/run/key", "quarantine/spool/x", "kept/20261121T120000Z/key"])
+def test_other_names_are_no_kept_copies(name):
+    assert name.startswith(FOLDER) or Kept.of(name, 0) is None
+    assert Kept.of(name, 0) is None
+
+
+def test_the_own_bucket_must_not_be_james_bucket():
+    with pytest.raises(BadSetting, match="MAILSLICE_OWN_BUCKET=james is James' bucket"):
+        KeptBlobs(Settings(own=OwnSettings(bucket="james")))
+
+
+@pytest.mark.parametrize(("before", "now", "cleaned", "share"), [(None, 0, 0, 0.0), (0, 5, 0, 0.0), (100, 100, 0, 0.0), (100, 20, 0, 0.8), (100, 20, 80, 0.0)])
+def test_what_a_cleanup_took_is_not_lost(before, now, cleaned, share):
+    assert lost_share(before, now, cleaned) == share
+
+
+CSV = """"james","1_2_a%2Fb%2B","10","2026-11-20T10:00:00.000Z"
+"james","plain+key","20","2026-11-20T10:00:01.999Z"
+"other","not+ours","30","2026-11-20T10:00:00.000Z"
+"""
+WANTED = [("1_2_a/b+", 10, 1795168800), ("plain key", 20, 1795168801)]
+
+
+def read(where):
+    with inventory.read_inventory(InProcess(), Settings(), inventory.find(Settings(), str(where))) as found:
+        assert sum(each["blobs"] for each in found.summaries) == len(found.rows)
+        return sorted((row["key"], row["size"], row["modified_s"]) for row in found.rows)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("header", ["", "Bucket,Key,Size,LastModifiedDate\n"])
+def test_a_csv_inventory_gives_the_buckets_own_objects(tmp_path, zipped, header):
+    data = (header + CSV).encode()
+    file = tmp_path / ("part.csv.gz" if zipped else "part.csv")
+    file.write_bytes(gzip.compress(data) if zipped else data)
+    assert read(tmp_path) == read(file) == WANTED
+
+
+def test_a_manifest_names_the_columns_and_the_files(tmp_path):
+    (tmp_path / "data").mkdir()
+    line = '"james","10","1_2_a%2Fb%2B","v1","true","false","2026-11-20T10:00:00.000Z"\n"james","10","gone","v2","true","true","2026-11-20T10:00:00.000Z"\n'
+    (tmp_path / "data" / "x.csv").write_text(line + '"james","10","older","v0","false","false","2026-11-20T10:00:00.000Z"\n')
+    schema = "Bucket, Size, Key, VersionId, IsLatest, IsDeleteMarker, LastModifiedDate"
+    manifest = {"fileFormat": "CSV", "fileSchema": schema, "destinationBucket": "arn:aws:s3:::inv", "files": [{"key": "data/x.csv"}]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert read(tmp_path / "manifest.json") == WANTED[:1]
+
+
+def test_a_parquet_inventory_is_read_by_the_names_of_its_columns(tmp_path):
+    when = datetime(2026, 11, 20, 10, tzinfo=UTC)
+    rows = [{"bucket": "james", "key": "1_2_a/b+", "size": 10, "last_modified_date": when, "is_latest": True, "is_delete_marker": False}]
+    rows += [{**rows[0], "key": "old", "is_latest": False}, {**rows[0], "key": "gone", "is_delete_marker": True}, {**rows[0], "bucket": "other"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "part.parquet")
+    assert read(tmp_path) == WANTED[:1]
+
+
+@pytest.mark.parametrize("where", ["nowhere", "ftp://x/y", "empty", "broken.json", "orc.json", "part.csv"])
+def test_what_is_no_inventory_says_so(tmp_path, where):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.json").write_text("{}")
+    (tmp_path / "orc.json").write_text(json.dumps({"fileFormat": "ORC", "files": [{"key": "x"}]}))
+    (tmp_path / "part.csv").write_text('"james","k","many","yesterday"\n')
+    with pytest.raises(BadInput, match="--inventory"):
+        read(where if "://" in where else tmp_path / where)
