@@ -109,6 +109,18 @@ def lose(cluster, address):
         time.sleep(1)
 
 
+def back(cluster, settings, address, nodes):
+    """The node is up again, and has learnt of the tables that were made while it was away: it answers before that."""
+    cluster.start(address)
+    deadline = time.monotonic() + 90
+    versions: list[str] = []
+    while len(versions) < nodes or len(set(versions)) > 1:
+        assert time.monotonic() < deadline, versions
+        time.sleep(1)
+        with CassandraSession(settings.cassandra) as session:
+            versions = [session.ask(host, "SELECT schema_version FROM system.local")[0][0] for host in session.connected()]
+
+
 def rows_at_one(settings, queue):
     """Rows that the only node that is left has, by a session of its own that asks for no more than one answer."""
     from cassandra import ConsistencyLevel
@@ -138,7 +150,7 @@ def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes
                 run_step(step, asked, place)
         assert rows_at_one(place, queue) == ROWS + 1
 
-        cluster.start(SECOND)
+        back(cluster, place, SECOND, 2)
         in_worker.close_all()
         report = run_all(request(queue), place)
         assert (report["status"], report["applied"], report["failed"]) == ("done", ROWS, 0)
@@ -150,7 +162,7 @@ def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(c
     asked = {"params": {"force": True}}
     with pytest.raises(GateFailed, match="Every node is up"):
         run_all(RunRequest("reclaim", NO_QUEUE, "away", **asked), place)
-    cluster.start(THIRD)
+    back(cluster, place, THIRD, 3)
     report = run_all(RunRequest("reclaim", NO_QUEUE, "whole", **asked), place)
     assert (report["status"], report["planned"], report["applied"], report["failed"]) == ("done", 3, 3, 0)
     assert [each["node"] for each in report["nodes"]] == [FIRST, SECOND, THIRD]
