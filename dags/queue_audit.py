@@ -21,7 +21,7 @@ queue, too, for 15 to 45 s: workers get no mail of it meanwhile, and afterwards 
 queue, reordered, not even when the run is killed. Quorum queues with a delivery limit are refused. Without a census nothing is called lost.
 
 **Params.** `queues`: names, none = all. `older_than`: two slice windows when empty. `census`: see above. `dry_run`: judge and report, publish nothing;
-takes no census. `reason`: kept in the ledger.
+takes no census. `reason`: kept in the ledger. `intensity`: of no use here, nothing is written to the stores.
 
 **Output.** `mailslice queue audit QUEUE` lists the mails of the last audit; `metrics/mailslice-audit-QUEUE.prom` below MAILSLICE_ARTIFACTS.
 

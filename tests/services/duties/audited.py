@@ -190,7 +190,7 @@ def in_this_process(patch: pytest.MonkeyPatch) -> None:
     """The workers' code of Spark runs in this process, gates are plain; what is waited for is as short as can be."""
     patch.setattr(StepContext, "spark", lambda _: InProcess())
     patch.setattr(gate, "judge", judged_plainly)
-    patch.setattr(evidence, "HOLD", timedelta(seconds=7))
+    patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
     patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))
 
 
