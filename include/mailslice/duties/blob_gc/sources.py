@@ -40,6 +40,7 @@ _LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
 """Few ranges for small tables, whose cost is a request each; more for large ones, so that workers share them."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
+_TEXT = frozenset({"text", "ascii", "varchar"})
 _NO_BLOB = "enqueueId"
 """In messages: a UUID, as a blob's id may be, and not one."""
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -69,11 +70,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Columns of a table in Cassandra, by token range. `buried`: ids are looked for inside of the values, which are messages or JSON."""
+    """Columns of a table in Cassandra, by token range. `plain`: every value is one id; `buried`: ids are looked for inside of the values, messages or JSON."""
 
     name: str
     where: ReferenceColumns
     ranges: tuple[TokenRange, ...]
+    plain: bool = False
     buried: bool = False
 
     @property
@@ -90,13 +92,10 @@ class TableSource:
         """At the consistency of the settings, LOCAL_QUORUM or better."""
         numbers = {self.ranges[part]: part for part in parts}
         for token_range, rows in self.where.rows(stores_of(settings).cassandra, list(numbers)):
-            yield numbers[token_range], len(rows), [blob_id for row in rows for value in row if value is not None for blob_id in self._ids(value)]
+            values = [value for row in rows for value in row if value]
+            yield numbers[token_range], len(rows), values if self.plain else [blob_id for value in values for blob_id in self._ids(value)]
 
     def _ids(self, value: object) -> Iterator[str]:
-        if isinstance(value, str) and not self.buried:
-            if value:
-                yield value
-            return
         for text in texts(value):
             if self.buried:
                 yield from buried_ids(text)
@@ -168,7 +167,9 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
             absent.append(name)
         else:
             known = table if table in there[where] else table.lower()
-            found.append(TableSource(name, ReferenceColumns(where, known, partition_key(on_disk), _checked(name, columns, on_disk)), ranges.of(where, known)))
+            names = _checked(name, columns, on_disk)
+            plain = all(column.type in _TEXT for column in on_disk if column.name in names)
+            found.append(TableSource(name, ReferenceColumns(where, known, partition_key(on_disk), names), ranges.of(where, known), plain))
     if unknown := [name for name in absent if name.lower() not in excused]:
         raise Refused(
             f"no table for {', '.join(unknown)} in Cassandra at {session.address}: are the keyspaces right? "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mailslice.stores.cassandra.ranges import TokenRange
 from mailslice.stores.cassandra.session import CassandraSession
@@ -59,7 +60,7 @@ class ReferenceColumns:
     key: tuple[str, ...]
     columns: tuple[str, ...]
 
-    def rows(self, session: CassandraSession, ranges: Sequence[TokenRange], in_flight: int = 4) -> Iterator[tuple[TokenRange, list[tuple[object, ...]]]]:
+    def rows(self, session: CassandraSession, ranges: Sequence[TokenRange], in_flight: int = 4) -> Iterator[tuple[TokenRange, list[tuple[Any, ...]]]]:
         """Pages of rows, (range, rows). A range without rows gives one empty page. Ends only when every range was read to its last page; raises as the
         session does when one could not be.
         """
