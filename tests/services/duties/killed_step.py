@@ -1,8 +1,13 @@
-"""One step in a process of its own, that a crash point ends by SIGKILL: `python -m ... DUTY STEP QUEUE RUN PARAMS`. Without Spark."""
+"""One step in a process of its own, that a crash point ends by SIGKILL: `python -m ... DUTY STEP QUEUE RUN PARAMS`.
+
+Without Spark, and with a census that waits for no figures.
+"""
 
 import json
 import sys
+from datetime import timedelta
 
+from mailslice.duties.queue_audit import evidence
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_step
@@ -10,10 +15,13 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
 from mailslice.quality import gate
 from mailslice.spark.frames import InProcess
+from mailslice.stores.rabbitmq.work_census import WorkHold
 
 if __name__ == "__main__":
     StepContext.spark = lambda _: InProcess()
     gate._publish = lambda *_: "not rendered"
+    evidence.HOLD = timedelta(0)
+    WorkHold.elsewhere = lambda _: 0
     duty, step, queue, run, params = sys.argv[1:]
     run_step(step, RunRequest(duty, QueueName(queue), run, params=json.loads(params)), load_settings())
     print("the step ended")

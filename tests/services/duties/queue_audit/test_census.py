@@ -20,13 +20,20 @@ from mailslice.worker import Deliveries, Delivery, open_worker
 from tests.services.duties.audited import MINUTE, Spool, kill, let_the_lock_run_out
 
 
-def test_killed_while_it_holds_everything_all_comes_back_in_order(spool):
+@pytest.mark.usefixtures("at_once")
+def test_killed_while_it_holds_everything_all_comes_back_in_order_and_the_same_run_goes_on(spool):
     mails = [spool.put(f"m-{number}") for number in range(20)]
-    kill(spool, "plan", spool.request("queue_audit", census=True), "plan:census-held")
+    request = spool.request("queue_audit", census=True)
+    kill(spool, "plan", request, "plan:census-held")
     let_the_lock_run_out(spool)
     found = spool.messages()
     assert [each for each, _, _ in found] == mails
     assert {redelivered for _, _, redelivered in found} == {True}
+    kill(spool, "plan", request, "plan:after-evidence")
+    let_the_lock_run_out(spool)
+    report = spool.steps(request, "plan", "check", "apply", "verify", "report")
+    assert (report["status"], report["verdicts"]["waiting"], report["mails"]) == ("done", 20, 20)
+    assert [each for each, _, _ in spool.messages()] == mails
 
 
 @pytest.mark.usefixtures("at_once")
