@@ -19,12 +19,15 @@ _MARKED = {Action.CLOSED, Action.COMPLETED}
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Whether what was decided is so. Raises GateFailed."""
+    """Whether what was decided is so. Raises GateFailed. Where nothing was decided there is nothing to judge."""
     applied = context.need("apply")
     quarantine = Quarantine(context.stores, context.queue, context.clock)
+    waiting = sum(1 for _ in quarantine.waiting())
+    if not applied["decisions"]:
+        return {"success": True, "waiting": waiting, "expectations": [], "dataDocs": None}
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("verify", [mails(context, quarantine, applied)], docs)
-    return {"success": True, "waiting": sum(1 for _ in quarantine.waiting()), "expectations": result.lines(), "dataDocs": result.link}
+    return {"success": True, "waiting": waiting, "expectations": result.lines(), "dataDocs": result.link}
 
 
 def mails(context: StepContext, quarantine: Quarantine, applied: dict[str, Any]) -> Frame:

@@ -252,7 +252,6 @@ def test_recover_is_refused_where_workers_write_no_stage_marks(place):
         place.run(mode="recover")
 
 
-@pytest.mark.usefixtures("real_gate")
 def test_more_decisions_than_allowed_are_refused_and_unusually_many_are_told(place):
     items = [place.mail(f"m{number}") for number in range(12)]
     place.worker(*(place.held(item) for item in items))

@@ -18,6 +18,7 @@ from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
 
+SOAK = pytest.mark.soak
 POINTS = ["quarantine:copied", "apply:kept", "apply:decided", "apply:marked"]
 MAILSLICE = str(Path(sys.executable).with_name("mailslice"))
 
@@ -94,7 +95,7 @@ def test_the_same_apply_again_after_a_kill_ends_in_the_same_state(place):
     assert_closed_once(place, item)
 
 
-@pytest.mark.parametrize("point", POINTS[:3])
+@pytest.mark.parametrize("point", [pytest.param("quarantine:copied", marks=SOAK), "apply:kept", pytest.param("apply:decided", marks=SOAK)])
 def test_a_mail_whose_holder_gave_it_back_after_the_kill_is_in_the_queue_and_not_in_quarantine(place, point):
     item, worker, _ = killed(place, point)
     worker.say(in_flight=())
@@ -113,7 +114,7 @@ def test_a_mail_that_was_marked_before_the_kill_is_kept_though_its_holder_is_gon
     assert_closed_once(place, item)
 
 
-@pytest.mark.parametrize("point", ["release:claimed", "release:published", "release:recorded"])
+@pytest.mark.parametrize("point", ["release:published", pytest.param("release:claimed", marks=SOAK), pytest.param("release:recorded", marks=SOAK)])
 def test_a_release_by_the_command_line_that_is_killed_and_asked_again_is_one_new_entry(place, point):
     item = place.mail("once")
     place.worker(place.held(item))

@@ -94,6 +94,9 @@ def test_recipients_in_doubt_fail_served_ones_are_done_and_the_rest_is_tried_aga
     assert (again.enqueue_id, again.mail.recipients) == (item.enqueue_id, (C,))
     assert not recover.is_marked(item)
     assert message.decode(recover.kept()[0].message).mail.recipients == (B,)
+    recover.worker(done=(item.enqueue_id,))
+    assert recover.run(mode="recover")["finishedOfEarlierRuns"] == {}
+    assert recover.kept()[0].finished is None
 
 
 def test_after_sent_the_mail_is_complete(recover):
