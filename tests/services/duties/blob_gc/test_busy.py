@@ -22,7 +22,7 @@ def busy(heap):
     proxy.close()
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST"])
+@pytest.mark.parametrize("method", ["HEAD", "POST", *(pytest.param(each, marks=pytest.mark.soak) for each in ("GET", "PUT"))])
 def test_a_run_waits_while_s3_says_slow_down(busy, method):
     """GET lists, HEAD looks, PUT copies, POST deletes. Each is refused three times: boto3 itself asks twice."""
     heap, proxy = busy

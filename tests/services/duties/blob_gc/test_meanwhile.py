@@ -14,6 +14,7 @@ from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.cassandra.references import ReferenceColumns
 
 HOURS = timedelta(hours=1)
+MORE_POINTS = ("after-second-scan", "after-candidates", "inside-deletes")
 
 
 @pytest.fixture
@@ -40,7 +41,9 @@ def test_a_blob_whose_reference_appears_between_plan_and_apply_is_kept(due):
     assert (heap.keys(), heap.kept()) == ({referred}, {orphan})
 
 
-@pytest.mark.parametrize("point", ["apply:after-second-scan", "apply:after-candidates", "apply:after-copies", "apply:inside-deletes", "apply:after-deletes"])
+@pytest.mark.parametrize(
+    "point", ["apply:after-copies", "apply:after-deletes", *(pytest.param(f"apply:{where}", marks=pytest.mark.soak) for where in MORE_POINTS)]
+)
 def test_a_blob_whose_reference_appears_while_apply_works_is_put_back_in_the_same_run(due, monkeypatch, point):
     heap, request, (referred, orphan) = due
     at_point(monkeypatch, point, lambda: heap.row(referred, referred))
