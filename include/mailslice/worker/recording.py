@@ -18,7 +18,7 @@ from datetime import timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords, worker_records
 from mailslice.stores.rabbitmq.consumer import Message
@@ -82,9 +82,12 @@ class Recorder:
                 continue
             try:
                 await self._write(self._listed())
-            except MailsliceError as error:
+            except TryAgain as error:
                 log.info("the worker's record was not written: %s", error, extra={"action": "record_skipped", "queue": self._wiring.queue})
                 self._written = loop.time()
+            except MailsliceError as error:
+                log.warning("the worker's record cannot be written, again in a minute: %s", error, extra={"action": "record_refused"})
+                self._written = loop.time() + _IDLE
             except Exception:
                 log.exception("the worker's record could not be made", extra={"action": "record_fault", "queue": self._wiring.queue})
                 self._written = loop.time() + _IDLE
@@ -92,7 +95,7 @@ class Recorder:
     def _is_due(self, now: float) -> bool:
         """Every few seconds when there is news; at once for the first mail that takes long; else once a minute."""
         quiet = now - self._written
-        if self._beat == 0 and any(now - handed >= _LONG for handed in self._handed()):
+        if self._beat == 0 and quiet >= 0 and any(now - handed >= _LONG for handed in self._handed()):
             return True
         news = bool(self._wiring.in_hand) or self._told != (0, self._wiring.doings.count) or any(True for _ in self._received())
         return quiet >= (self._every if news else max(_IDLE, self._every))
