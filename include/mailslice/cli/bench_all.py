@@ -24,6 +24,7 @@ _KIB, _MIB = 1024, 1024 * 1024
 HOTPATH = (
     Wanted(2000, 4 * _KIB, 64, repeats=3, load=0.8, processes=(1, 2, 4)),
     Wanted(1000, 50 * _KIB, 64, repeats=3, load=0.8),
+    Wanted(600, 200 * _KIB, 64),
     Wanted(200, _MIB, 64, repeats=3, load=0.8),
     Wanted(64, 25 * _MIB, 64),
 )
