@@ -38,6 +38,11 @@ def record(place, worker):
     return WorkerRecords(place.stores.cassandra, place.settings.own.keyspace).read(place.queue, worker)
 
 
+def listed(worker):
+    """What its next record will say is in flight."""
+    return worker._recorder._listed()
+
+
 async def test_what_is_in_hand_what_waits_and_what_is_done_is_in_the_record(recorded):
     async with open_worker(recorded.settings, recorded.queue) as worker:
         for number in range(4):
@@ -71,11 +76,11 @@ async def test_a_mail_whose_connection_is_gone_is_the_brokers_until_it_waits_her
         async with aclosing(worker.deliveries(8)) as deliveries:
             held = await anext(deliveries)
             coming = asyncio.ensure_future(anext(deliveries))
-            await until(lambda: (seen := record(recorded, worker.wiring.worker)) and seen.in_flight)
             held.message.link.connection.close()
-            await until(lambda: any(each.returned for each in record(recorded, worker.wiring.worker).in_flight))
-            found = await until(lambda: [each for each in record(recorded, worker.wiring.worker).in_flight if not each.returned])
-            assert [(each.enqueue_id, each.begun) for each in found] == [(held.item.enqueue_id, True)]
+            assert not held.message.link.is_open
+            assert [each.returned for each in listed(worker)] == [True]
+            await until(lambda: held.waiters)
+            assert [(each.enqueue_id, each.begun, each.returned) for each in listed(worker)] == [(held.item.enqueue_id, True, False)]
             await held.complete()
             coming.cancel()
             await asyncio.wait({coming})
