@@ -192,6 +192,15 @@ def test_a_dry_run_copies_nothing(old):
     assert old.v4 == {}
 
 
+def test_what_lies_behind_browse_start_is_left_out_and_said(old):
+    old.start_at(0)
+    old.insert(-2)
+    report = old.run()
+    assert (report["status"], report["copied"], report["skippedBy"]) == ("nothing to do", 0, {"behind browseStart": 1})
+    assert report["message"].endswith("; 1 rows without a mark lie behind browseStart and are left out")
+    assert old.v4 == {}
+
+
 def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_settings_want_it(make_fresh):
     fresh = make_fresh()
     settings = settings_of(fresh)
