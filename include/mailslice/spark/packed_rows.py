@@ -114,8 +114,8 @@ def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
     if at != len(data):
         raise ValueError(f"{len(data)} bytes do not hold {page.rows} rows of {len(widths)} columns")
     found: dict[str, npt.NDArray[Any]] = {}
-    for (name, width), value in zip(layout.fixed, values, strict=True):
-        found |= _typed(name, np.frombuffer(bytes(value), np.uint8).reshape(page.rows, width), width)
+    for (name, width), packed in zip(layout.fixed, values, strict=True):
+        found |= _typed(name, np.frombuffer(bytes(packed), np.uint8).reshape(page.rows, width), width)
     if layout.last is not None:
         found[layout.last] = np.array(hashes, np.uint64)
     return found
