@@ -15,7 +15,7 @@ from mailslice.stores.blobs.bulk import HIGHEST, BulkBlobs
 KeyRange = tuple[str, str]
 """(after, until]: keys greater than the first and not greater than the second; empty means no bound."""
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
-_WITHIN = "02468ACEGIKMOQSUWYacegikmoqsuwy"
+_WITHIN = "48CKSagms"
 """Where the keys of one generation are cut: hashes are spread evenly over hex digits or base64 letters."""
 _MOST_GROUPS = 2000
 _BEFORE_LINE = chr(ord("_") - 1)

@@ -59,7 +59,7 @@ def test_every_key_is_in_exactly_one_range(names):
 def test_a_generation_is_cut_even_where_plain_keys_begin_like_its_family():
     plain = ["10aa", "1aaa", "9999"]
     ranges = listing.key_ranges(Bucket([*plain, *(f"1_{generation}_{letter}" for generation in (600, 601) for letter in "05af")]))
-    assert {("1_600_0", "1_600_2"), ("1_601_e", "1_601_g")} < set(ranges)
+    assert {("1_600_4", "1_600_8"), ("1_601_a", "1_601_g")} < set(ranges)
 
 
 def test_ranges_that_leave_keys_out_or_list_them_twice_are_seen():
