@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from mailslice.codec import message as codec
 from mailslice.codec.row import instant
+from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
 from mailslice.model.names import HEADER_BUCKET, HEADER_REASON, HEADER_REDRIVE_COUNT, HEADER_SLICE, RabbitNames
@@ -30,18 +30,6 @@ _CLOCKS_DIFFER = timedelta(minutes=10)
 _PROBES = 16
 _QUIET_SECONDS = 0.2
 """A look is no proof: what comes a moment later is seen by the next one."""
-
-
-class Cause(StrEnum):
-    """Why a message became a dead letter."""
-
-    BAD_JSON = "bad JSON"
-    MISSING_BLOB = "missing blob"
-    REJECTED = "rejected by a handler"
-    DELIVERY_LIMIT = "delivery limit"
-    EXPIRED = "expired"
-    CLEANED = "cleaned"
-    OTHER = "other"
 
 
 _OF_THE_BROKER = {"expired": Cause.EXPIRED, "delivery_limit": Cause.DELIVERY_LIMIT}

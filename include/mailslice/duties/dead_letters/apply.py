@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from mailslice.duties.dead_letters.candidates import Candidates
@@ -22,6 +22,7 @@ from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_pl
 from mailslice.duties.dead_letters.progress import Progress
 from mailslice.duty import crash
 from mailslice.duty.context import StepContext
+from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.throttle import Throttle
 from mailslice.model.errors import PlanRefused
@@ -34,9 +35,6 @@ LONGEST_HOLD = timedelta(minutes=10)
 """Then everything is given back and held anew: a broker closes a channel on which a message waits for half an hour."""
 _AT_ONCE = 100
 """Letters whose marks are read together."""
-_UNSEEN = timedelta(seconds=30)
-_FORGET_EACH = timedelta(seconds=10)
-"""A sample that saw the queue empty says nothing of what is published after it, and figures are 10 s late (reference/rabbitmq.md)."""
 _OF_THE_BROKER = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", HEADER_REASON, HEADER_DELAY_TOKEN})
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
 
@@ -68,7 +66,6 @@ class _Apply:
     plan: Plan
     lock: Lock
     pending: dict[str, list[PlannedLetter]] = field(default_factory=dict)
-    forgotten: datetime | None = None
 
     def __post_init__(self) -> None:
         for letter in self.plan.acted:
@@ -78,6 +75,7 @@ class _Apply:
         self.candidates = Candidates(self.context.stores, self.context.queue)
         self.progress = Progress.begin(self.context, self.plan)
         self.redriving, self.taking = self._throttles()
+        self.samples = Forgetting(self.context.stores, self.context.queue, self.context.clock)
 
     def run(self) -> dict[str, Any]:
         while not self._hold_once():
@@ -163,7 +161,7 @@ class _Apply:
         why = self._kept(judged)
         if why is not None or letter.enqueue_id is None:
             return why or DEALT_WITH
-        self._forget_samples()
+        self.samples.before_publishing()
         round_ = judged.redrives + 1
         self.context.stores.own.dead_letter_notes.count_redrive(self.context.queue, letter.enqueue_id, round_, self.context.clock())
         crash.point("apply:after-count")
@@ -185,13 +183,6 @@ class _Apply:
         if not now.rows and not self.params.force_cleaned:
             return DEALT_WITH
         return None if now.content else NO_CONTENT
-
-    def _forget_samples(self) -> None:
-        """What was seen empty is not any more: no cleanup may take an older sample as proof that this mail's message is gone."""
-        now = self.context.clock()
-        if self.forgotten is None or now - self.forgotten >= _FORGET_EACH:
-            self.context.stores.own.queue_samples.forget(self.context.queue, now + _UNSEEN)
-            self.forgotten = now
 
 
 def redrive_headers(headers: Mapping[str, Any], redrives: int) -> dict[str, Any]:

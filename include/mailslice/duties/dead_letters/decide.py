@@ -9,8 +9,9 @@ from enum import StrEnum
 
 from mailslice.codec.addresses import NULL_SENDER, same
 from mailslice.duties.dead_letters.params import Params
+from mailslice.model.dead_letters import Cause
 from mailslice.model.mail import EnqueueId
-from mailslice.queue.dead_letters import Cause, Judged
+from mailslice.queue.dead_letters import Judged
 
 DELETED, UNDECODABLE, ASKED = "deleted already", "no mail: exported before it goes", "asked for"
 NOT_ASKED, FILTERED, LIMITED = "no redrive was asked for", "the filter leaves it out", "the limit was reached"

@@ -8,17 +8,16 @@ from pydantic import Field, field_validator, model_validator
 
 from mailslice.codec.addresses import NULL_SENDER, checked_sender
 from mailslice.duty.params import DutyParams
+from mailslice.model.dead_letters import MOST_HELD, Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Duration
-from mailslice.queue.dead_letters import Cause
-from mailslice.stores.rabbitmq.held import MOST
 
 
 class Params(DutyParams):
     """Params of dead_letters."""
 
     redrive: bool = Field(False, description="put letters back into the queue; without it none is")
-    limit: int = Field(1000, ge=1, le=MOST, description="letters redriven in one run, at most; the oldest first")
+    limit: int = Field(1000, ge=1, le=MOST_HELD, description="letters redriven in one run, at most; the oldest first")
     cause: Cause | None = Field(None, description="redrive only those that died of this")
     name: str | None = Field(None, description="redrive only mails of this name")
     sender: str | None = Field(None, description="redrive only mails of this sender; <> is the null sender")
@@ -26,7 +25,9 @@ class Params(DutyParams):
     most_redrives: int = Field(3, ge=1, le=1000, description="a mail that was redriven so often stays a dead letter")
     force_cleaned: bool = Field(False, description="redrive also mails that have neither a row nor a deleted mark: they were dealt with, and are handled again")
     rate: int = Field(0, ge=0, description="letters redriven a second, at most; 0 = no limit but the setting's")
-    look_at: int = Field(MOST, ge=1, le=MOST, description="letters that one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile")
+    look_at: int = Field(
+        MOST_HELD, ge=1, le=MOST_HELD, description="letters one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile"
+    )
 
     @field_validator("cause", mode="before")
     @classmethod

@@ -14,7 +14,8 @@ from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, write_p
 from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
-from mailslice.queue.dead_letters import Cause, judge, look
+from mailslice.model.dead_letters import Cause
+from mailslice.queue.dead_letters import judge, look
 from mailslice.queue.directory import require
 
 SAMPLED = 5

@@ -20,6 +20,7 @@ from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
 from mailslice.duty import crash
 from mailslice.duty.audits import lock_name
 from mailslice.duty.context import StepContext
+from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
 from mailslice.model.errors import MailsliceError, PlanRefused, StoreUnavailable, Undecodable
 from mailslice.model.names import RabbitNames
@@ -68,6 +69,7 @@ class _Republishing:
     def run(self, mails: Iterable[Judged]) -> dict[str, Any]:
         """Publish them all, a hundred at a time, until the time limit, or until a store fails."""
         throttle = self.context.throttle("rabbitmq")
+        samples = Forgetting(self.context.stores, self.context.queue, self.context.clock)
         with asyncio.Runner() as runner:
             publisher = Publisher(self.context.settings.rabbitmq)
             for some in self.prover.prove(self._in_time(mails)):
@@ -77,6 +79,7 @@ class _Republishing:
                         break
                     batch = some[at : at + _AT_ONCE]
                     throttle.take(len(batch))
+                    samples.before_publishing()
                     runner.run(self._publish(publisher, batch))
                     self._keep()
                 if self.trouble is not None:

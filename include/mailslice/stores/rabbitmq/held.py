@@ -17,6 +17,7 @@ from typing import Any
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
+from mailslice.model.dead_letters import MOST_HELD
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.names import ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
@@ -24,7 +25,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
 
-MOST = 65_535
+MOST = MOST_HELD
 """The greatest prefetch AMQP can say. 0 is unlimited on classic queues, but 2,000 on quorum queues."""
 QUIET_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from mailslice.duties.dead_letters.apply import redrive_headers
 from mailslice.duties.dead_letters.decide import DELETED, FILTERED, LIMITED, NOT_ASKED, TOO_OFTEN, TWICE, Action, Standing, counts, decide
 from mailslice.duties.dead_letters.params import Params
+from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId
-from mailslice.queue.dead_letters import Cause, Judged, Letter, cause_of, letter_of
+from mailslice.queue.dead_letters import Judged, Letter, cause_of, letter_of
 from mailslice.stores.rabbitmq.held import HeldMessage
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
