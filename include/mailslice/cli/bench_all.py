@@ -1,14 +1,17 @@
-"""`bench all`: the sizes of the issue, one after the other, as a page with machine and date."""
+"""`bench all`: hot path, view and duties in all sizes, one after the other, as a page with machine and date."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mailslice.cli.bench_blobs import measure_blobs
+from mailslice.cli.bench_counters import measure_counters
+from mailslice.cli.bench_curves import curves_svg
 from mailslice.cli.bench_hotpath import Wanted, measure
 from mailslice.cli.bench_view import measure_view
 from mailslice.cli.output import cell, iso
@@ -28,26 +31,42 @@ HOTPATH = (
     Wanted(200, _MIB, 64, repeats=3, load=0.8),
     Wanted(64, 25 * _MIB, 64),
 )
+PARTS = (100, 10, 1)
+"""What the largest number of rows is divided by, for the curves."""
 
 
 def run_all(out: Output, settings: Settings, queue: QueueName, *, largest: int, page: Path | None, say: Callable[[str], None]) -> None:
     """Measure everything. JSON lines appear one by one; the page is printed, and written to `page`, at the end."""
-    hot, views = [], []
+    hot, views, duties = [], [], []
     for wanted in HOTPATH:
         say(f"{wanted.mails} mails of {wanted.each} bytes")
         hot.append({"bench": "hotpath", **measure(settings, queue, wanted, say)})
         _line(out, hot[-1])
-    for dead in (0, largest // 10, largest):
+    for dead in (0, *(largest // part for part in PARTS)):
         views.append({"bench": "view", **measure_view(settings, queue, live=1000, dead=dead, slices=100, say=say)})
         _line(out, views[-1])
-    text = "\n".join(_page(hot, views)) + "\n"
+    for found in _duties(settings, largest, say):
+        duties.append(found)
+        _line(out, found)
+    text = "\n".join(_page(hot, views, duties)) + "\n"
     if not out.as_json:
         print(text)
     if page is not None:
         page.write_text(text, encoding="utf-8")
-        measured = {"date": iso(system_clock())[:10], "machine": _machine(), "rows": [*hot, *views]}
+        page.with_suffix(".svg").write_bytes(curves_svg(views, duties))
+        measured = {"date": iso(system_clock())[:10], "machine": _machine(), "rows": [*hot, *views, *duties]}
         page.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
         say(f"{page} is written")
+
+
+def _duties(settings: Settings, largest: int, say: Callable[[str], None]) -> Iterator[Row]:
+    """counter_repair and blob_gc at a hundredth, a tenth and the whole; once more with many mailboxes, and once with copies of what is deleted."""
+    for part in PARTS:
+        yield {"bench": "counters", **measure_counters(settings, mailboxes=max(1, largest // part // 1000), messages=largest // part, say=say)}
+    yield {"bench": "counters", **measure_counters(settings, mailboxes=max(1, largest // 100), messages=largest // 100, say=say)}
+    for part in PARTS:
+        yield {"bench": "blob_gc", **measure_blobs(settings, blobs=largest // part // 5, references=largest // part, keep=False, say=say)}
+    yield {"bench": "blob_gc", **measure_blobs(settings, blobs=largest // 100 // 5, references=largest // 100, keep=True, say=say)}
 
 
 def _line(out: Output, row: Row) -> None:
@@ -55,7 +74,7 @@ def _line(out: Output, row: Row) -> None:
         out.one(row)
 
 
-def _page(hot: Sequence[Row], views: Sequence[Row]) -> list[str]:
+def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> list[str]:
     return [
         "# Performance",
         "",
@@ -93,6 +112,18 @@ def _page(hot: Sequence[Row], views: Sequence[Row]) -> list[str]:
         "Cleanup of those dead rows: rows a second of the two steps (Spark's start-up included), and the most memory of driver, JVM and Python workers.",
         "",
         *_table(CLEANUP_COLUMNS, [view["cleanup"] for view in views if view["dead"]]),
+        "",
+        "## Duties",
+        "",
+        "counter_repair: messages a second that both tables are compared and counted at (the first run starts Spark), mailboxes a second corrected.",
+        "",
+        *_table(COUNTER_COLUMNS, [row for row in duties if row["bench"] == "counters"]),
+        "",
+        "blob_gc: a quarter of the blobs are orphans. S3's own limit is that of a HEAD and a delete for each key (and a copy, where copies are kept), alone.",
+        "",
+        *_table(BLOB_COLUMNS, [row for row in duties if row["bench"] == "blob_gc"]),
+        "",
+        "![Seconds by rows](performance.svg)",
     ]
 
 
@@ -159,6 +190,24 @@ CLEANUP_COLUMNS: Sequence[tuple[str, str]] = (
     ("plan rows/s", "plan_rows_per_second"),
     ("apply rows/s", "apply_rows_per_second"),
     ("whole run, s", "seconds"),
+    ("peak MiB", "peak_mib"),
+)
+COUNTER_COLUMNS: Sequence[tuple[str, str]] = (
+    ("mailboxes", "mailboxes"),
+    ("messages", "messages"),
+    ("messages/s, first plan", "plan_messages_per_second"),
+    ("messages/s, next plan", "plan_again_messages_per_second"),
+    ("mailboxes/s corrected", "apply_mailboxes_per_second"),
+    ("peak MiB", "peak_mib"),
+)
+BLOB_COLUMNS: Sequence[tuple[str, str]] = (
+    ("blobs", "blobs"),
+    ("references", "references"),
+    ("copies kept", "keep"),
+    ("blobs/s listed", "listed_blobs_per_second"),
+    ("references/s", "references_per_second"),
+    ("keys/s deleted", "deleted_keys_per_second"),
+    ("S3's own limit", "s3_limits.keys_per_second"),
     ("peak MiB", "peak_mib"),
 )
 

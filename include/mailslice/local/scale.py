@@ -74,9 +74,9 @@ class Costs:
             cpu_seconds=hot.get("cpu_seconds_per_1000"),
             plan_rows=view.get("plan_rows_per_second"),
             apply_rows=view.get("apply_rows_per_second"),
-            list_keys=gc.get("list_keys_per_second"),
-            scan_rows=gc.get("scan_rows_per_second"),
-            delete_keys=gc.get("delete_keys_per_second"),
+            list_keys=gc.get("listed_blobs_per_second"),
+            scan_rows=gc.get("references_per_second"),
+            delete_keys=gc.get("deleted_keys_per_second"),
             counter_messages=counters.get("plan_again_messages_per_second"),
         )
 

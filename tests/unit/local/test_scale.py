@@ -18,7 +18,7 @@ MEASURED = {
         {"bench": "view", "dead": 0},
         {"bench": "view", "dead": 1000, "cleanup": {"plan_rows_per_second": 1.0, "apply_rows_per_second": 1.0}},
         {"bench": "view", "dead": 1_000_000, "cleanup": {"plan_rows_per_second": 50_000.0, "apply_rows_per_second": 25_000.0}},
-        {"bench": "blob_gc", "blobs": 200_000, "scan_rows_per_second": 50_000.0, "list_keys_per_second": 10_000.0, "delete_keys_per_second": 5000.0},
+        {"bench": "blob_gc", "blobs": 200_000, "references_per_second": 50_000.0, "listed_blobs_per_second": 10_000.0, "deleted_keys_per_second": 5000.0},
         {"bench": "counters", "messages": 1_000_000, "plan_again_messages_per_second": 40_000.0},
     ],
 }
