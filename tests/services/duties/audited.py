@@ -194,7 +194,7 @@ def in_this_process(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         in_this_process(patch)
@@ -209,7 +209,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WorkHold, "elsewhere", lambda _: 0)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
     settings = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_SHARED="false", MAILSLICE_WORKER_RECORD_EVERY="1s").settings
     with open_stores(settings) as stores:
@@ -227,7 +227,7 @@ def spool(one_place: tuple[Settings, Stores]) -> Spool:
     return new_spool(*one_place)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def make_spool(one_place: tuple[Settings, Stores]):
     return lambda: new_spool(*one_place)
 
