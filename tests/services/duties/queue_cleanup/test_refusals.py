@@ -131,7 +131,7 @@ def test_an_unknown_queue_names_the_known_ones(view):
 def test_a_bad_param_names_itself_and_what_is_allowed(view):
     with pytest.raises(BadInput, match=r"grace='soon'.*90s, 15m"):
         view.clean(grace="soon")
-    with pytest.raises(BadInput, match="graces is not a param; allowed: dry_run, grace"):
+    with pytest.raises(BadInput, match="graces is not a param; allowed: aside, dry_run, grace"):
         view.clean(graces="2s")
 
 
