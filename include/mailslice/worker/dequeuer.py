@@ -313,7 +313,8 @@ class Deliveries:
             await dead_letter(self._wiring, slot.message, f"content missing: {error}", str(item.enqueue_id))
             self._remove(slot)
             return True
-        if _may_be_double(slot.message) and await self._wiring.is_marked(item.enqueue_id):
+        may_be_done = item.enqueue_id in self._wiring.doings.recent or _may_be_double(slot.message)
+        if may_be_done and await self._wiring.is_marked(item.enqueue_id):
             hold.release()
             return False  # another copy was done here while this one was loaded
         if item.enqueue_id in self._wiring.in_hand:

@@ -28,6 +28,8 @@ class Doings:
         self.completed: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
         self.slow: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
         """Those completed that took more than a minute: they are what somebody may have closed meanwhile, so quick ones must not push them out."""
+        self.recent: dict[EnqueueId, None] = {}
+        """The last ones completed, to be looked up: another copy may have been asked about before, and loaded after."""
         self.count = 0
         self.finished = 0
 
@@ -38,5 +40,8 @@ class Doings:
 
     def done(self, enqueue_id: EnqueueId, seconds: float) -> None:
         """A mail is completed: its mark is written."""
+        self.recent[enqueue_id] = None
+        if len(self.recent) > _REMEMBERED:
+            del self.recent[next(iter(self.recent))]
         self.finished += 1
         (self.slow if seconds > _SLOW else self.completed).append(enqueue_id)
