@@ -75,7 +75,7 @@ def _each(
     ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
 ) -> None:
     """One after the other; a failing one stops no other. SomeFailed at the end, when any did; a store that is away ends it at once."""
-    from mailslice.duty import crash
+    from mailslice.model import crash
     from mailslice.model.clock import system_clock
     from mailslice.queue.quarantine import Quarantine
 

@@ -25,11 +25,11 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
-from mailslice.duty import crash
 from mailslice.duty.audits import lock_name, newest_audit
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
+from mailslice.model import crash
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames

@@ -20,10 +20,10 @@ from mailslice.duties.blob_gc.plan_note import Plan, read_plan
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
 from mailslice.duties.blob_gc.spent import Spent
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.spark.frames import InProcess, Session, slots_of
 from mailslice.spark.key_sets import KEY, collected, referenced

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
 from mailslice.duties.blob_gc.plan_files import Blob, Group, read_groups
-from mailslice.duty import crash
 from mailslice.duty.throttle import Throttle
+from mailslice.model import crash
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import InProcess, Session, run_on_keys, shared, slots_of

@@ -23,9 +23,9 @@ from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, rea
 from mailslice.duties.blob_gc.sources import Source, sources_of
 from mailslice.duties.blob_gc.spent import Spent
 from mailslice.duties.blob_gc.writing import write_plan
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.model import crash
 from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
 from mailslice.spark.frames import Session
 from mailslice.spark.key_sets import KEY, collected, missing_from, referenced, unreferenced, with_known

@@ -19,9 +19,9 @@ from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_drifts, 
 from mailslice.duties.counter_repair.projection import repair_projection
 from mailslice.duties.counter_repair.repairing import DONE, FAILED, LEFT, SKIPPED, UNKNOWN, Outcome, Repair
 from mailslice.duties.counter_repair.second_read import Unprojected, unprojected
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 
 BULKY = ("outcomes",)

@@ -16,8 +16,8 @@ from mailslice.duties.counter_repair.plan_file import Drift, Plan, drift_schema
 from mailslice.duties.counter_repair.reading import Key, Scan
 from mailslice.duties.counter_repair.rows_file import PARTS, PlanFile, RowsWriter, read_rows, table_of
 from mailslice.duties.counter_repair.scan import MailboxFound, RangeRead, Scanned, Totals
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
+from mailslice.model import crash
 from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
 from mailslice.spark.failures import translated
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges

@@ -15,9 +15,9 @@ from mailslice.duties.counter_repair.differences import ONLY_PROJECTED, REPAIRAB
 from mailslice.duties.counter_repair.parallel import beside_each_other
 from mailslice.duties.counter_repair.plan_file import Plan
 from mailslice.duties.counter_repair.rows_file import read_rows
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
+from mailslice.model import crash
 from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import MessageRow
 

@@ -12,9 +12,9 @@ from uuid import UUID
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.plan_file import Drift, Plan
 from mailslice.duties.counter_repair.second_read import read_again
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
+from mailslice.model import crash
 from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim

@@ -20,11 +20,11 @@ from mailslice.duties.dead_letters.export import export_letter
 from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan
 from mailslice.duties.dead_letters.progress import Progress
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.throttle import Throttle
+from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of

@@ -11,9 +11,9 @@ from mailslice.duties.dead_letters.candidates import Candidates
 from mailslice.duties.dead_letters.decide import Action, Decision, counts, decide
 from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, write_plan
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.model import crash
 from mailslice.model.dead_letters import Cause
 from mailslice.queue.dead_letters import judge, look
 from mailslice.queue.directory import require

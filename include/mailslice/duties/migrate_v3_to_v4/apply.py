@@ -13,9 +13,9 @@ from mailslice.duties.migrate_v3_to_v4.copying import Copying, PlaceCopied, copy
 from mailslice.duties.migrate_v3_to_v4.plan_file import PARTS, Plan, PlannedPlace, read_plan
 from mailslice.duties.migrate_v3_to_v4.reading import Source
 from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v4, view_of
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.spark.failures import unreadable
 from mailslice.spark.frames import slots_of

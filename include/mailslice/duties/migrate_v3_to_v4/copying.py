@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mailslice.duties.migrate_v3_to_v4.reading import Source
-from mailslice.duty import crash
+from mailslice.model import crash
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of

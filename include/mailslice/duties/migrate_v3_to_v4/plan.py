@@ -9,9 +9,9 @@ from typing import Any
 from mailslice.duties.migrate_v3_to_v4.plan_file import PARTS, Plan, PlannedPlace
 from mailslice.duties.migrate_v3_to_v4.reading import PlaceFound, Source, read_places
 from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v3, has_v4, reachable, v3_places, view_of
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.model import crash
 from mailslice.queue.directory import require
 from mailslice.spark.plan_files import Digest
 from mailslice.spark.slices import instant, millis

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.duties.queue_audit.judge import Counts, Evidence
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames

@@ -12,11 +12,11 @@ from mailslice.duties.queue_audit.evidence import Gathered, gather
 from mailslice.duties.queue_audit.judge import Counts
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duties.queue_audit.verdicts import Judging, judge_all, total
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.audits import PARTS, digest_of_decided, lock_name
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
 from mailslice.queue.directory import require

@@ -21,11 +21,11 @@ from mailslice.duties.queue_cleanup.starts import move_browse_start, move_conten
 from mailslice.duties.queue_cleanup.strays import set_aside
 from mailslice.duties.queue_cleanup.sweep import register_marks_without_row
 from mailslice.duties.queue_cleanup.view import shape_of, slices_to_read, starts_of, tables_of
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.throttle import Throttle
+from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.model.slices import slice_start
 from mailslice.spark.compare import Comparison, PlaceKey, PlaceNow, compare

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mailslice.duties.queue_cleanup.plan_file import PlannedPlace
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
 from mailslice.duty.throttle import Throttle
+from mailslice.model import crash
 from mailslice.model.names import QueueTable
 
 _IN_FLIGHT = 16

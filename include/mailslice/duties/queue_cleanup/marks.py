@@ -15,11 +15,11 @@ from uuid import UUID
 from mailslice.duties.queue_cleanup.pending import OpenedPending
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan
 from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining, v3_holds_rows
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import last_seen_empty, sample_again
 from mailslice.duty.throttle import Throttle
+from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
 from mailslice.spark.compare import low_half

@@ -17,10 +17,10 @@ from mailslice.duties.queue_cleanup.plan_file import PARTS, WHY, Plan, PlannedPl
 from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.sweep import find_marks_without_row, slices_before
 from mailslice.duties.queue_cleanup.view import Starts, by_slice, oldest_row, require_clock, shape_of, slices_to_read, starts_of, tables_of
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import sample_once
+from mailslice.model import crash
 from mailslice.model.names import QueueTable
 from mailslice.queue.directory import require
 from mailslice.spark.plan_files import Digest

@@ -13,10 +13,10 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.duties.queue_cleanup.view import starts_of
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
+from mailslice.model import crash
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
 from mailslice.queue.quarantine import Decided, Holder, Quarantine

@@ -14,10 +14,10 @@ from typing import Any
 from mailslice.duties.reclaim.nodetool import Nodetool, Outcome, collect, flush
 from mailslice.duties.reclaim.params import Params
 from mailslice.duties.reclaim.plan_file import PROGRESS, Plan, read_plan
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.stores.cassandra.nodes import Nodes
 

@@ -17,11 +17,11 @@ from uuid import uuid4
 from mailslice.codec import message
 from mailslice.duties.republish_lost.plan_file import Plan, read_plan
 from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
-from mailslice.duty import crash
 from mailslice.duty.audits import lock_name
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
+from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused, StoreUnavailable, Undecodable
 from mailslice.model.names import RabbitNames
 from mailslice.spark.verdict_files import Judged

@@ -12,9 +12,9 @@ from mailslice.duties.stuck_mails.plan_file import Plan, PlannedMail
 from mailslice.duties.stuck_mails.seen import Stuck
 from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action, is_superseded, item_of, stages_of
-from mailslice.duty import crash
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.model.mail import EnqueueId, Place, QueuedMail
 from mailslice.model.settings import StuckMode

@@ -18,10 +18,10 @@ from mailslice.duties.stuck_mails.leftovers import finish
 from mailslice.duties.stuck_mails.plan_file import Plan, PlannedMail, read_plan
 from mailslice.duties.stuck_mails.seen import Seen, Stuck, look, stuck
 from mailslice.duties.stuck_mails.verdicts import Action
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.throttle import Throttle
+from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused, TryAgain
 from mailslice.model.settings import StuckMode
 from mailslice.queue.quarantine import Quarantine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duty import crash
+from mailslice.model import crash
 
 HOURS = timedelta(hours=1)
 POINTS = [

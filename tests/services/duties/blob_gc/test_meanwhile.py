@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from mailslice.duties.blob_gc import apply
-from mailslice.duty import crash
 from mailslice.duty.lock import LockHeld, locked
+from mailslice.model import crash
 from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.cassandra.references import ReferenceColumns

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from mailslice.duties.counter_repair import decide
-from mailslice.duty import crash
+from mailslice.model import crash
 
 
 def kill(james, step, request, point):

@@ -16,9 +16,9 @@ import pika
 import pytest
 
 from mailslice.codec import message
-from mailslice.duty import crash
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
+from mailslice.model import crash
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings, clone_root

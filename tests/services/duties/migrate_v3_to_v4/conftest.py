@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from mailslice.duty import crash
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
+from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duty import crash
+from mailslice.model import crash
 from mailslice.stores.cassandra.own import QueueSample
 
 POINTS = [

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duty import crash
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.context import StepContext
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.request import NO_QUEUE, RunRequest
 from mailslice.duty.road import run_all, run_step
+from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start

@@ -175,7 +175,7 @@ def test_a_mail_that_is_completed_while_it_is_copied_is_left_to_its_holder(place
         if point == "quarantine:copied":
             place.stores.tables.deleted.mark_many(place.queue, [item.enqueue_id])
 
-    monkeypatch.setattr("mailslice.duty.crash.point", completed)
+    monkeypatch.setattr("mailslice.model.crash.point", completed)
     report = place.run()
     assert report["skippedBy"] == {"completed meanwhile": 1}
     assert (place.kept(), place.decisions(), list(place.stores.own_blobs.list(f"quarantine/{place.queue}/"))) == ([], [], [])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.codec import message
-from mailslice.duty import crash
+from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.names import RabbitNames
 from mailslice.queue.mail_queue import MailQueue

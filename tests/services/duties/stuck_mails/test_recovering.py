@@ -137,7 +137,7 @@ def test_a_holder_that_goes_on_meanwhile_keeps_its_mail(recover, monkeypatch):
         if point == "apply:kept":
             staged(recover, item, worker.name, sending=(A,))
 
-    monkeypatch.setattr("mailslice.duty.crash.point", goes_on)
+    monkeypatch.setattr("mailslice.model.crash.point", goes_on)
     report = recover.run(mode="recover")
     assert report["skippedBy"] == {"its holder went on meanwhile": 1}
     assert (published(recover), recover.kept(), recover.is_marked(item)) == ([], [], False)
@@ -172,7 +172,7 @@ def cut(place, monkeypatch, point):
             raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("mailslice.duty.crash.point", crash)
+        patched.setattr("mailslice.model.crash.point", crash)
         with pytest.raises(Killed):
             place.run(mode="recover")
 

@@ -1,0 +1,36 @@
+"""Named points, between one effect on a store and the next, at which tests end the process or take a store away.
+
+Where no test has armed them a point costs one look at a global: it may stand on the hot path.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+VARIABLE = "MAILSLICE_TEST_CRASH_AT"
+"""Names the point at which a process that is started with it ends by SIGKILL."""
+
+
+def _killing(at: str) -> Callable[[str], None]:
+    def reached(name: str) -> None:
+        if name == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+_on_point: Callable[[str], None] | None = _killing(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+
+
+def point(name: str) -> None:
+    """The process is here: what is armed happens now; else nothing."""
+    if _on_point is not None:
+        _on_point(name)
+
+
+def arm(on_point: Callable[[str], None] | None) -> None:
+    """From now on every point of this process calls this, with its name; None: none does."""
+    global _on_point  # noqa: PLW0603 - one process, one test
+    _on_point = on_point
