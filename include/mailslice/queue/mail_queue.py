@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 
+from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
@@ -105,4 +106,12 @@ class MailQueue:
         return rows if wanted.is_empty else (row for row in rows if wanted.matches(row, now))
 
     def _mark(self, ids: Iterator[EnqueueId]) -> int:
-        return self._stores.tables.deleted.mark_many(self.name, ids)
+        marked = self._stores.tables.deleted.mark_many(self.name, _sent(ids))
+        crash.point("delete:marked")
+        return marked
+
+
+def _sent(ids: Iterator[EnqueueId]) -> Iterator[EnqueueId]:
+    for enqueue_id in ids:
+        yield enqueue_id
+        crash.point("delete:mark-sent")

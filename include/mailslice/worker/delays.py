@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 
 from mailslice.codec import message as codec
 from mailslice.codec.row import epoch_ms, instant
+from mailslice.model import crash
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_REDRIVE_COUNT, HEADER_SLICE
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
@@ -98,7 +99,9 @@ class Delays:
         table = await self._wiring.delayed_mails()
         while True:
             row = await self._read(table, item.enqueue_id)
-            if await self._wiring.is_marked(item.enqueue_id):
+            marked = await self._wiring.is_marked(item.enqueue_id)
+            crash.point("hop:checked")
+            if marked:
                 if row is not None and not row.published:
                     await self._close(table, row)
                 message.ack()
@@ -150,6 +153,8 @@ class Delays:
 
     async def _write(self, table: DelayedMails, row: DelayedMail) -> None:
         await self._wiring.bridge.rows(table.write_future(self._wiring.queue, row))
+        crash.point("delay:row-written")
 
     async def _close(self, table: DelayedMails, row: DelayedMail) -> None:
         await self._wiring.bridge.rows(table.close_future(self._wiring.queue, row.enqueue_id, uuid4(), row.written_us))
+        crash.point("delay:row-closed")

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from mailslice.codec import message as codec
 from mailslice.codec.reports import Failure
+from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import Place, QueuedMail
 from mailslice.model.names import HEADER_REASON, RabbitNames
@@ -202,6 +203,7 @@ class Delivery:
 
     async def _done(self) -> None:
         await self._wiring.mark(self._item.enqueue_id)
+        crash.point("complete:marked")
         self._wiring.doings.done(self._item.enqueue_id, self._seconds())
         await self._end(self._message.ack)
         await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
@@ -247,6 +249,7 @@ class Delivery:
             fewer = replace(row, item=_narrowed(row.item, recipients))
             for table in self._wiring.tables.existing:
                 await self._wiring.bridge.rows(table.replace_future(fewer))
+                crash.point("retry:row-written")
 
     def _seconds(self) -> float:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
@@ -261,6 +264,7 @@ class Delivery:
             )
         self._release()
         await self._message.link.flushed()
+        crash.point("delivery:settled")
 
     def _release(self) -> None:
         self._hold.release()
@@ -286,7 +290,9 @@ async def dead_letter(wiring: Wiring, message: Message, reason: str, what: str =
     else:
         await copy_to_dead_letters(wiring, message, reason)
     await message.link.flushed()
+    crash.point("dead-letter:sent")
     await note_dead_letter(wiring, message, reason)
+    crash.point("dead-letter:noted")
 
 
 async def copy_to_dead_letters(wiring: Wiring, message: Message, reason: str) -> None:

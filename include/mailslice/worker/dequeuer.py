@@ -16,6 +16,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from mailslice.codec import message as codec
+from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.mail import QueuedMail
 from mailslice.model.names import HEADER_REDRIVE_COUNT
@@ -88,6 +89,7 @@ class Deliveries:
         while True:
             if (slot := self._next_ready()) is not None and slot.ready is not None:
                 slot.ready.hand_out()
+                crash.point("dequeue:handed-out")
                 return slot.ready
             if self._stopped:
                 raise StopAsyncIteration
@@ -186,6 +188,7 @@ class Deliveries:
             self._remove(slot)
 
     def _arrived(self, message: Message) -> None:
+        crash.point("dequeue:arrived")
         slot = _Slot(message)
         self._slots.append(slot)
         self._last_message = asyncio.get_running_loop().time()
@@ -240,6 +243,7 @@ class Deliveries:
         message = slot.message
         await self._older_settled(slot, item)
         now, decision = await self._looked_up(slot, item)
+        crash.point("dequeue:checked")
         match now:
             case Standing.DONE:
                 await self._drop(slot, item)
@@ -320,6 +324,7 @@ class Deliveries:
         if item.enqueue_id in self._wiring.in_hand:
             hold.release()
             return False
+        crash.point("dequeue:loaded")
         slot.ready = Delivery(self._wiring, self._delays, slot.message, item, content=content, hold=hold, record=record)
         slot.state = _State.READY
         return True

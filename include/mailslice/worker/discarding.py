@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from mailslice.codec.blob_ids import is_random
+from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import BlobId
 from mailslice.stores.blobs.hot import HotBlobs
@@ -64,6 +65,7 @@ class BlobDiscarder:
             request.add_done_callback(self._deleted)
 
     async def _delete(self, keys: list[BlobId]) -> None:
+        crash.point("discard:begun")
         try:
             await self._blobs.delete_many(keys)
         except MailsliceError as error:

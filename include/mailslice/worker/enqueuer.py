@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from mailslice.codec import blob_ids, message
 from mailslice.codec.content import split
+from mailslice.model import crash
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
@@ -65,10 +66,12 @@ class Enqueuer:
         encoded = message.encode(item)
         try:
             await _both(self._wiring.blobs.put(item.header_blob_id, header), self._wiring.blobs.put(item.body_blob_id, body))
+            crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
         except BaseException:
             await self._undone(item)
             raise
+        crash.point("enqueue:durable")
         return item
 
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
@@ -86,6 +89,7 @@ class Enqueuer:
 
     async def _insert(self, row: ViewRow) -> None:
         await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
+        crash.point("enqueue:row-inserted")
 
     async def _write_starts(self, first: datetime) -> None:
         """Both starts IF NOT EXISTS, before the first row, which else nobody would see; contentStart first, as it may never be the greater."""
@@ -93,7 +97,9 @@ class Enqueuer:
             if not self._starts_written:
                 tables, queue = self._wiring.tables, self._wiring.queue
                 await asyncio.to_thread(tables.content_starts.insert_first, queue, first)
+                crash.point("enqueue:content-start-written")
                 await asyncio.to_thread(tables.browse_starts.insert_first, queue, first)
+                crash.point("enqueue:starts-written")
                 self._starts_written = True
 
     def _check_size(self, mail: Mail, size: int) -> None:
@@ -113,6 +119,7 @@ class Enqueuer:
         try:
             async with asyncio.timeout(_UNDO_SECONDS):
                 await self._wiring.mark(item.enqueue_id)
+                crash.point("enqueue:undo-marked")
                 await self._wiring.blobs.delete_many([blob for blob in (item.header_blob_id, item.body_blob_id) if blob_ids.is_random(blob)])
         except (MailsliceError, TimeoutError) as error:
             log.warning("a failed enqueue left something behind (row, message or blobs): %s", error, extra=extra)

@@ -20,6 +20,7 @@ from uuid import uuid4
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from mailslice.codec.content import split
+from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import Mail, QueuedMail
@@ -93,6 +94,7 @@ class Intake:
         if isinstance(content, str):
             hold.release()
             return content
+        crash.point("smtp:received")
         # A client that hangs up must not cut an enqueue in two: the task goes on, and `drain` waits for it.
         task = asyncio.create_task(self._accept(session, envelope, content, hold))
         self._enqueuing.add(task)
@@ -212,6 +214,7 @@ class Conversation(SMTP):  # type: ignore[misc]
             answer = await self._intake.take(self.session, self.envelope, lambda hold: receive(self._reader, self.data_size_limit, hold, self._reset_timeout))
             self._set_post_data_state()
             await self.push(answer)
+            crash.point("smtp:answered")
         finally:
             self.receiving = False
 

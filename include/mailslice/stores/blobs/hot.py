@@ -11,6 +11,7 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
+from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
@@ -47,6 +48,7 @@ class HotBlobs:
                 await obstore.put_async(self._store, blob_id, content, use_multipart=False)
         except _ERRORS as error:
             raise self._meaning(error) from error
+        crash.point("blobs:put")
 
     async def open(self, blob_id: BlobId) -> OpenBlob:
         """Asks for the object; its size is known before its bytes are read. Raises ContentMissing when the bucket is there and the object is not."""
@@ -89,6 +91,7 @@ class HotBlobs:
                 await obstore.delete_async(self._store, list(blob_ids))
         except _ERRORS as error:
             raise self._meaning(error) from error
+        crash.point("blobs:deleted")
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
         """A mail is dead-lettered for this, so it is asked twice: a bucket that is gone, or a proxy's 404, is not a lost blob."""

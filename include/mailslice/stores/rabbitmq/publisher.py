@@ -15,6 +15,7 @@ from typing import Any
 from pika import BasicProperties
 from pika.spec import Basic
 
+from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.names import HEADER_DEAD_LETTER_ROUTING_KEY, ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
@@ -75,12 +76,14 @@ class Publisher:
         self._tag += 1
         tag, of_this_link = self._tag, self._pending
         pending = of_this_link[tag] = _Pending(asyncio.get_running_loop().create_future(), exchange, body)
+        crash.point("publish:sent")
         try:
             await pending.confirmed
         finally:
             of_this_link.pop(tag, None)
         if pending.returned is not None:
             raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)}: exchange {exchange!r} has no queue bound ({pending.returned})")
+        crash.point("publish:confirmed")
 
     async def connect(self) -> None:
         """Connects now: for start-up, where a bad address is to be told at once."""
