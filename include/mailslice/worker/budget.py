@@ -49,8 +49,7 @@ class ContentBudget:
             if turn.done() and not turn.cancelled():
                 self._give_back(wanted)
             else:
-                self._waiting.remove((wanted, turn))
-                self._wake()
+                self._wake()  # it drops the cancelled turn, if it is the first, and lets those behind it pass
             raise
         return Hold(self, wanted)
 
@@ -59,9 +58,9 @@ class ContentBudget:
         self._wake()
 
     def _wake(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._free:
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
             wanted, turn = self._waiting.popleft()
             if turn.done():
-                continue
+                continue  # who waited for it was cancelled
             self._free -= wanted
             turn.set_result(None)

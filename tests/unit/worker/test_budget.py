@@ -72,6 +72,18 @@ async def test_a_waiter_cancelled_at_its_very_turn_gives_it_back() -> None:
     assert budget.try_acquire(10) is not None
 
 
+async def test_a_waiter_cancelled_just_before_room_comes_is_cancelled_and_nothing_else() -> None:
+    budget = ContentBudget(10)
+    hold = await budget.acquire(10)
+    waiting = asyncio.create_task(budget.acquire(10))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    hold.release()  # its turn is cancelled already, and it does not know yet
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    assert budget.try_acquire(10) is not None
+
+
 @given(sizes=st.lists(st.integers(0, 15), max_size=30), drops=st.sets(st.integers(0, 29)))
 @settings(deadline=None)
 def test_whatever_is_asked_for_never_more_than_the_budget_is_held_and_all_get_their_turn(sizes: list[int], drops: set[int]) -> None:
