@@ -35,6 +35,8 @@ _FIELDS = (
     "bodyBlobId",
 )
 _KEYS = tuple(f'"{field}"'.encode() for field in _FIELDS)
+_LONGEST_KEY = 1024
+"""Bytes of UTF-8: S3 answers to a longer one as if it were a fault of its own, and not that there is no such object."""
 _NULL = orjson.Fragment(b"null")
 _NANOS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -164,6 +166,8 @@ def _blob_id(fields: Mapping[str, Any], field: str) -> str:
     value = _required(fields, field)
     if not value:
         raise Undecodable(f"field {field} is empty")
+    if len(value) > _LONGEST_KEY or (not value.isascii() and len(value.encode()) > _LONGEST_KEY):
+        raise Undecodable(f"field {field} is longer than S3 allows")
     return value
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-MOST_HELD = 65_535
-"""Messages that one channel can hold: the prefetch count is an unsigned 16-bit number (AMQP 0-9-1, basic.qos)."""
+MOST_HELD = 200_000
+"""Messages of a dead letter queue that are held at once, at most: each costs the broker 5 KB meanwhile, so 1 GB (reference/rabbitmq.md)."""
 
 
 class Cause(StrEnum):

@@ -15,11 +15,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.codec import message as codec
+from mailslice.codec.headers import place_in
 from mailslice.codec.row import instant
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
-from mailslice.model.names import HEADER_BUCKET, HEADER_REASON, HEADER_REDRIVE_COUNT, HEADER_SLICE, RabbitNames
+from mailslice.model.names import HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DeadLetterNote
 from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
@@ -117,7 +118,7 @@ def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
         return Letter(**common, problem=str(error))
     mail = item.mail
     blobs = (item.header_blob_id, item.body_blob_id)
-    return Letter(**common, enqueue_id=item.enqueue_id, name=mail.name, sender=mail.sender, blobs=blobs, place=_place(message.headers))
+    return Letter(**common, enqueue_id=item.enqueue_id, name=mail.name, sender=mail.sender, blobs=blobs, place=place_in(message.headers))
 
 
 def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[Judged]:
@@ -176,11 +177,3 @@ def _key(message: HeldMessage, death: Mapping[str, Any]) -> str:
     told = [str(death.get(name)) for name in ("queue", "reason", "time", "count")]
     facts = [*told, str(message.headers.get(HEADER_REASON)), str(message.headers.get(HEADER_REDRIVE_COUNT)), str(message.timestamp)]
     return hashlib.blake2b(json.dumps(facts).encode() + b"\0" + message.body, digest_size=16).hexdigest()
-
-
-def _place(headers: Mapping[str, Any]) -> Place | None:
-    start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
-    try:
-        return Place(instant(start), bucket) if isinstance(start, int) and isinstance(bucket, int) else None
-    except OverflowError:
-        return None

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from mailslice.codec import message as codec
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.codec.content import split
-from mailslice.codec.row import epoch_ms
+from mailslice.codec.headers import headers_of
 from mailslice.model.clock import Clock
 from mailslice.model.mail import Place, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE, RabbitNames
+from mailslice.model.names import RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.queue.configuration import ConfigurationGuard, shape
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
@@ -46,5 +46,4 @@ def enter(stores: Stores, queue: QueueName, item: QueuedMail, content: bytes, cl
 
 def publish(stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime) -> None:
     """The mail's message to the mail exchange, confirmed, with the headers that tell where its row is."""
-    headers = {} if place is None else {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
-    publish_confirmed(stores.settings.rabbitmq, RabbitNames(queue).exchange, codec.encode(item), headers, now)
+    publish_confirmed(stores.settings.rabbitmq, RabbitNames(queue).exchange, codec.encode(item), headers_of(place), now)

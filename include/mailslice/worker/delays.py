@@ -19,9 +19,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from mailslice.codec import message as codec
-from mailslice.codec.row import epoch_ms, instant
+from mailslice.codec.headers import headers_of, place_in
 from mailslice.model import crash
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId
 from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_REDRIVE_COUNT, HEADER_SLICE
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
@@ -42,17 +42,6 @@ def level_for(remaining: timedelta) -> int:
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """What a message keeps when it is published again: not the token, nor the x-death of its way through the levels."""
     return {name: headers[name] for name in _KEPT if name in headers}
-
-
-def headers_of(place: Place | None) -> dict[str, object]:
-    """The headers that tell where a mail's row is; James ignores them."""
-    return {} if place is None else {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
-
-
-def place_in(headers: Mapping[str, Any]) -> Place | None:
-    """Where the mail's row is, by the headers; None for a message of James."""
-    start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
-    return Place(instant(start), bucket) if isinstance(start, int) and isinstance(bucket, int) else None
 
 
 class Delays:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
+from mailslice.codec.headers import place_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
@@ -18,7 +19,7 @@ from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import row_of
-from mailslice.worker.delays import Delays, own_headers, place_in
+from mailslice.worker.delays import Delays, own_headers
 from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.marks import Marks

@@ -16,6 +16,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from mailslice.codec import message as codec
+from mailslice.codec.headers import place_in
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.mail import QueuedMail
@@ -24,7 +25,7 @@ from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.cleaned import REASON, Standing, standing
-from mailslice.worker.delays import Delays, place_in
+from mailslice.worker.delays import Delays
 from mailslice.worker.delivery import Delivery, dead_letter
 from mailslice.worker.failing import fail
 from mailslice.worker.hop import HopConsumer

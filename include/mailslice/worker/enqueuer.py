@@ -17,11 +17,12 @@ from uuid import uuid4
 
 from mailslice.codec import blob_ids, message
 from mailslice.codec.content import split
+from mailslice.codec.headers import headers_of
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.worker.delays import Delays, headers_of
+from mailslice.worker.delays import Delays
 from mailslice.worker.wiring import Wiring
 
 if TYPE_CHECKING:

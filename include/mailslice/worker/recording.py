@@ -18,11 +18,11 @@ from datetime import timedelta
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from mailslice.codec.headers import place_in
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords, worker_records
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.delays import place_in
 
 if TYPE_CHECKING:
     from mailslice.worker.delivery import Delivery

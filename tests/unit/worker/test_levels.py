@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.model.mail import Place
 from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
 from mailslice.worker.bench import Latency, percentiles
-from mailslice.worker.delays import headers_of, level_for, own_headers, place_in
+from mailslice.worker.delays import level_for, own_headers
 
 
 @pytest.mark.parametrize(
@@ -31,17 +29,6 @@ def test_a_mail_is_never_late_by_a_level_and_goes_round_few_times(seconds: float
         rounds += 1
     assert timedelta(0) <= remaining < timedelta(seconds=1)
     assert rounds <= 70
-
-
-def test_a_place_goes_through_the_headers_and_back() -> None:
-    place = Place(datetime(2026, 11, 21, 10, tzinfo=UTC), 3)
-    assert place_in(headers_of(place)) == place
-    assert headers_of(None) == {}
-
-
-@pytest.mark.parametrize("headers", [{}, {"x-mailslice-slice": 1}, {"x-mailslice-slice": "1", "x-mailslice-bucket": 0}, {"x-dead-letter-routing-key": ""}])
-def test_headers_without_both_numbers_name_no_place(headers: dict[str, Any]) -> None:
-    assert place_in(headers) is None
 
 
 def test_a_message_that_is_published_again_keeps_its_place_and_rounds_and_no_death() -> None:

@@ -119,8 +119,11 @@ class DeadLetters:
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
         """All messages of each queue; one that is no mail still counts for the ids that stand in it."""
         for part in parts:
-            bodies = dead_letters(settings, self.queues[part])
-            yield part, len(bodies), [blob_id for body in bodies for blob_id in buried_ids(body)]
+            messages, found = 0, list[str]()
+            for body in dead_letters(settings, self.queues[part]):
+                messages += 1
+                found += buried_ids(body)
+            yield part, messages, found
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
-from mailslice.stores.rabbitmq.held import Held, HeldMessage, hold
+from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
 
 BULKY = ("exports",)
 LONGEST_HOLD = timedelta(minutes=10)
@@ -36,6 +36,7 @@ LONGEST_HOLD = timedelta(minutes=10)
 _AT_ONCE = 100
 """Letters whose marks are read together."""
 _OF_THE_BROKER = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", HEADER_REASON, HEADER_DELAY_TOKEN})
+_DEATHS = ("x-first-death-", "x-last-death-")
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
 
 
@@ -71,6 +72,8 @@ class _Apply:
         for letter in self.plan.acted:
             self.pending.setdefault(letter.key, []).append(letter)
         self.names = RabbitNames(self.context.queue)
+        # A queue that keeps its order has the planned letters where they were, or nearer to its head.
+        self.most = len(self.plan.letters) if self.context.stores.management.keeps_order(self.names.dead_letter_queue) else MOST
         self.params = self.context.params(Params)
         self.candidates = Candidates(self.context.stores, self.context.queue)
         self.progress = Progress.begin(self.context, self.plan)
@@ -96,7 +99,7 @@ class _Apply:
     def _hold_once(self) -> bool:
         """Go through the queue; whether that was the last time."""
         began = time.monotonic()
-        with hold(self.context.settings.rabbitmq, self.names.dead_letter_queue) as held:
+        with hold(self.context.settings.rabbitmq, self.names.dead_letter_queue, self.most) as held:
             if held is None:
                 return True
             self.redriving.sleep = self.taking.sleep = held.sleep
@@ -187,5 +190,5 @@ class _Apply:
 
 def redrive_headers(headers: Mapping[str, Any], redrives: int) -> dict[str, Any]:
     """The letter's headers for its way back: without those that the broker or a dead-lettering wrote, with the round that begins."""
-    kept = {name: value for name, value in headers.items() if name not in _OF_THE_BROKER and not name.startswith(("x-first-death-", "x-last-death-"))}
+    kept = {name: value for name, value in headers.items() if name not in _OF_THE_BROKER and not str(name).startswith(_DEATHS)}
     return {**kept, HEADER_REDRIVE_COUNT: redrives}

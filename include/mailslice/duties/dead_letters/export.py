@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from mailslice.duty.artifacts import Artifacts, iso, plain
@@ -21,9 +22,16 @@ def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
     """Write body and headers, and read the body back; the file's name. Written again it is the same file: a crash before the ack leaves no second one."""
     place, digest = context.folder.artifacts, hashlib.sha256(message.body).hexdigest()
     name = f"{folder_of(context.queue)}/{digest[:32]}.body"
-    told = {"key": key, "sha256": digest, "run": context.request.run, "queue": context.queue, "timestamp": iso(message.timestamp), "headers": message.headers}
+    told = {
+        "key": key,
+        "sha256": digest,
+        "run": context.request.run,
+        "queue": context.queue,
+        "timestamp": iso(message.timestamp),
+        "headers": told_of(message.headers),
+    }
     place.write(name, message.body)
-    place.write(f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json", json.dumps(told, default=_text, indent=1).encode() + b"\n")
+    place.write(f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json", json.dumps(told, default=plain, indent=1).encode() + b"\n")
     if not is_exported(place, name):
         raise StoreUnavailable(f"the export {place.uri(name)} does not read back as it was written: its letter stays")
     return name
@@ -35,6 +43,14 @@ def is_exported(place: Artifacts, name: str) -> bool:
     return data is not None and hashlib.sha256(data).hexdigest().startswith(name.rpartition("/")[2].partition(".")[0])
 
 
-def _text(value: object) -> object:
-    """Headers hold times, bytes and whatever else AMQP has."""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else plain(value)
+def told_of(value: object) -> object:
+    """A header as JSON has it: clients send bytes, also as names where they wrote no UTF-8, in tables and arrays."""
+    match value:
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case Mapping():
+            return {str(told_of(name)): told_of(each) for name, each in value.items()}
+        case list():
+            return [told_of(each) for each in value]
+        case _:
+            return value

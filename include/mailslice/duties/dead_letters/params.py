@@ -25,9 +25,7 @@ class Params(DutyParams):
     most_redrives: int = Field(3, ge=1, le=1000, description="a mail that was redriven so often stays a dead letter")
     force_cleaned: bool = Field(False, description="redrive also mails that have neither a row nor a deleted mark: they were dealt with, and are handled again")
     rate: int = Field(0, ge=0, description="letters redriven a second, at most; 0 = no limit but the setting's")
-    look_at: int = Field(
-        MOST_HELD, ge=1, le=MOST_HELD, description="letters one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile"
-    )
+    look_at: int = Field(100_000, ge=1, le=MOST_HELD, description="letters one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile")
 
     @field_validator("cause", mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from mailslice.codec import message
+from mailslice.codec.headers import headers_of
 from mailslice.duties.republish_lost.plan_file import Plan, read_plan
 from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
 from mailslice.duty.audits import lock_name
@@ -27,7 +28,6 @@ from mailslice.model.names import RabbitNames
 from mailslice.spark.verdict_files import Judged
 from mailslice.stores.cassandra.own import PublishState, Republished
 from mailslice.stores.rabbitmq.publisher import Publisher
-from mailslice.worker.delays import headers_of
 
 OLDEST_PLAN = timedelta(hours=24)
 _AT_ONCE = 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mailslice.codec import message
 from mailslice.model.errors import StoreUnavailable, Undecodable
 from mailslice.model.mail import EnqueueId, QueueName
@@ -15,20 +17,20 @@ def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:
     return {found for found in map(_enqueue_id, dead_letters(settings, queue)) if found is not None}
 
 
-def dead_letters(settings: Settings, queue: QueueName) -> list[bytes]:
-    """The bodies of all messages on the dead letter queue, which stay there; none when there is no such queue.
+def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
+    """The bodies of all messages on the dead letter queue, which stay there; none when there is no such queue. To be read to the end.
 
-    Raises StoreUnavailable when not everything could be held (another consumer, or more than 65,535 messages): no census proves nothing.
-    Holds each body here and 5 KB a message in the broker, for a few seconds.
+    Raises StoreUnavailable, after the last one, when not everything could be held (another consumer, or more than MOST): no census proves nothing.
+    Holds a few megabytes here and 5 KB a message in the broker, for some seconds.
     """
     name = RabbitNames(queue).dead_letter_queue
     with hold(settings.rabbitmq, name, patience=2.0) as held:
         if held is None:
-            return []
-        bodies = [each.body for each in held.messages()]
+            return
+        for each in held.messages():
+            yield each.body
         if left := held.left():
             raise StoreUnavailable(f"queue {name}: {left} messages could not be held for a census, which holds {MOST} at most; redrive or drop some first")
-    return bodies
 
 
 def _enqueue_id(body: bytes) -> EnqueueId | None:

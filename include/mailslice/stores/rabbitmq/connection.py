@@ -15,11 +15,13 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq import tolerant
 
 HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
 """Of blocking connections, whose calls have no time-out: a broker that froze is given up when its heartbeats stay out, after two of them."""
 _URL = "MAILSLICE_RABBITMQ_URL"
+tolerant.install()
 _FORM = "allowed: amqp:// or amqps://user:password@host:port/vhost"
 
 

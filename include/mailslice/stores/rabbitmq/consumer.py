@@ -8,9 +8,10 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from mailslice.codec.headers import moment
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
 from mailslice.model.settings import RabbitSettings
@@ -134,9 +135,7 @@ class Consumer:
         loop = asyncio.get_running_loop()
 
         def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
-            stamp = properties.timestamp
-            timestamp = datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
-            self._on_message(Message(link, method.delivery_tag, body, properties.headers or {}, timestamp, method.redelivered, loop.time()))
+            self._on_message(Message(link, method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp), method.redelivered, loop.time()))
 
         def cancelled(_frame: object) -> None:
             # The queue was deleted, or its leader moved: the channel stays open and silent for ever.

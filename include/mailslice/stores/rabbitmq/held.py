@@ -2,6 +2,10 @@
 
 A classic queue (James declares its dead letter queues so, always) takes them back in their old order and sets `redelivered`. A quorum queue puts them
 at its back, and counts each return: one with a delivery limit would drop what was looked at too often, so it is refused. Never nack one by one.
+
+Messages come a window at a time: a consumer with a prefetch count, cancelled once it was given that many, and followed by another on the same channel.
+Whatever the broker sends is taken in each time that the connection is served (a publish, a pause), so without windows all of a queue would come into
+memory while its first letters are worked on. A prefetch count is 16 bits wide; with windows that is no limit of what can be held.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
+from mailslice.codec.headers import moment
 from mailslice.model.dead_letters import MOST_HELD
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.names import ROUTING_KEY
@@ -26,7 +31,9 @@ from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
 
 MOST = MOST_HELD
-"""The greatest prefetch AMQP can say. 0 is unlimited on classic queues, but 2,000 on quorum queues."""
+_FIRST_WINDOW, _LEAST_WINDOW, _LARGEST_WINDOW = 50, 10, 5000
+"""Messages. After the first window their size is known."""
+_WINDOW_BYTES = 16 * 2**20
 QUIET_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0
 _DEAF_SECONDS = 1.0
@@ -46,10 +53,17 @@ class HeldMessage:
 class Held:
     """The hold of one queue. For one thread."""
 
-    def __init__(self, connection: BlockingConnection, channel: BlockingChannel, name: str) -> None:
+    def __init__(self, connection: BlockingConnection, channel: BlockingChannel, name: str, most: int = MOST) -> None:
         self._connection = connection
         self._channel = channel
         self._name = name
+        self._most = most
+        self._consumer = ""
+        self._window = 0
+        self._first_tag = 1
+        self._unsettled = 0
+        self._seen = 0
+        self._bytes = 0
         self._arrived: deque[HeldMessage] = deque()
         self._publishing: BlockingChannel | None = None
         self._listened = time.monotonic()
@@ -72,6 +86,8 @@ class Held:
         """Wait for the next message; whether one came."""
         since = time.monotonic()
         while not self._arrived:
+            if self._unsettled >= self._window and self._seen < self._most:
+                self._next_window()
             self._listen(min(0.2, quiet))
             waited = time.monotonic() - since
             if not self._arrived and waited >= quiet and (waited >= QUIET_SECONDS or not self.left()):
@@ -86,6 +102,8 @@ class Held:
     def ack(self, message: HeldMessage) -> None:
         """The queue forgets the message."""
         self._channel.basic_ack(message.tag)
+        if message.tag >= self._first_tag:
+            self._unsettled -= 1
 
     def publish(self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
@@ -112,14 +130,34 @@ class Held:
         self._connection.process_data_events(time_limit=seconds)
         self._listened = time.monotonic()
 
-    def _consume(self, most: int) -> None:
-        self._channel.basic_qos(prefetch_count=min(most, MOST))
-        self._channel.basic_consume(self._name, self._keep, exclusive=True)
+    def _consume(self) -> None:
+        """Ask for a window of messages."""
+        self._window = min(self._most - self._seen, self._fitting())
+        self._channel.basic_qos(prefetch_count=self._window)
+        self._consumer = self._channel.basic_consume(self._name, self._keep, exclusive=True)
+
+    def _fitting(self) -> int:
+        """As many messages as fit into a window, by the size of those that were seen."""
+        if not self._seen:
+            return _FIRST_WINDOW
+        return max(_LEAST_WINDOW, min(_LARGEST_WINDOW, _WINDOW_BYTES * self._seen // max(1, self._bytes)))
+
+    def _next_window(self) -> None:
+        """The consumer has all that it may be given, and nothing is on its way: another one in its place, while the channel keeps what is held."""
+        self._channel.basic_cancel(self._consumer)
+        self._first_tag, self._unsettled = self._seen + 1, 0
+        try:
+            self._consume()
+        except ChannelClosedByBroker as closed:
+            if closed.reply_code not in {_NOT_FOUND, _IN_USE}:
+                raise
+            raise StoreUnavailable(f"queue {self._name} was taken or deleted while it was looked through ({closed.reply_text})") from closed
 
     def _keep(self, _channel: object, method: Any, properties: Any, body: bytes) -> None:
-        stamp = properties.timestamp
-        timestamp = datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
-        self._arrived.append(HeldMessage(method.delivery_tag, body, properties.headers or {}, timestamp))
+        self._seen += 1
+        self._unsettled += 1
+        self._bytes += len(body)
+        self._arrived.append(HeldMessage(method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp)))
 
 
 @contextmanager
@@ -135,8 +173,8 @@ def hold(settings: RabbitSettings, name: str, most: int = MOST, *, patience: flo
         while True:
             channel = connection.channel()
             try:
-                found = Held(connection, channel, name)
-                found._consume(most)  # noqa: SLF001 - of this module
+                found = Held(connection, channel, name, min(most, MOST))
+                found._consume()  # noqa: SLF001 - of this module
                 break
             except ChannelClosedByBroker as closed:
                 if closed.reply_code == _NOT_FOUND:

@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from mailslice.codec.headers import moment
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import EXCHANGE_PREFIX, WORK_QUEUE_PREFIX, RabbitNames
@@ -96,8 +97,7 @@ class Management:
 
     def head_timestamp(self, name: str) -> datetime | None:
         """When the oldest message in memory of the classic queue `name` was published, by its publisher: a hint. None is not empty."""
-        stamp = (self._queue(name) or {}).get("head_message_timestamp")
-        return datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
+        return moment((self._queue(name) or {}).get("head_message_timestamp"))
 
     def held_elsewhere(self, name: str, but: str) -> int | None:
         """Messages delivered and unacknowledged on channels that consume the queue `name`, or consume nothing, without the channel of the consumer `but`.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from mailslice.codec.headers import moment
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.management import Depth, Management, depth_of
 
@@ -52,14 +53,13 @@ def _traffic(found: Mapping[str, Any]) -> Traffic:
     depth = depth_of(found)
     # A queue that is known and has no statistics has not moved a message since the broker started.
     moved = found.get("message_stats") or ({} if depth is not None else None)
-    stamp = found.get("head_message_timestamp")
     return Traffic(
         depth=depth,
         published=_rate(moved, "publish"),
         delivered=_rate(moved, "deliver_get"),
         acknowledged=_rate(moved, "ack"),
         redelivered=_rate(moved, "redeliver"),
-        oldest=datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None,
+        oldest=moment(found.get("head_message_timestamp")),
     )
 
 

@@ -1,15 +1,19 @@
 """Which letter gets what: rules by hand, and what must hold whatever is given."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pika.data import encode_table
 
 from mailslice.duties.dead_letters.apply import redrive_headers
 from mailslice.duties.dead_letters.decide import DELETED, FILTERED, LIMITED, NOT_ASKED, TOO_OFTEN, TWICE, Action, Standing, counts, decide
+from mailslice.duties.dead_letters.export import told_of
 from mailslice.duties.dead_letters.params import Params
+from mailslice.duty.artifacts import plain
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId
@@ -198,3 +202,32 @@ def test_causes_as_people_write_them():
 
 def test_counts_of_words():
     assert counts(["a", "b", "a"]) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {b"\xff": 1, "x-death": [{b"\xfe": b"\xff", "queue": None, "time": None, "reason": 7}]},
+        {"x-death": "text"},
+        {"x-death": {"queue": "w"}},
+        {"x-death": [None, 3, [], {"time": "yesterday", "reason": ["rejected"]}]},
+        {"x-redrive-count": "many", "x-mailslice-reason": 5},
+        {"x-mailslice-slice": 2**62, "x-mailslice-bucket": 2**40, "x-redrive-count": -3},
+        {"nested": {"a": [{b"\xff": datetime(2026, 1, 1, tzinfo=UTC)}, None, b"\x00", True]}},
+    ],
+)
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"x"', b"\xff\xfe", b'{"enqueueId": 1, "recipients": {}, "name": null, "headerBlobId": []}'])
+def test_whatever_lies_in_the_queue_can_be_looked_at_exported_and_published_again(headers, body):
+    letter = letter_of(HeldMessage(1, body, headers, None), 0, "w")
+    assert (letter.problem is not None, letter.redrives, letter.place, letter.died_at) == (True, 0, None, None)
+    assert cause_of(letter, None, None) is Cause.BAD_JSON
+    encode_table([], redrive_headers(headers, 1))
+    json.loads(json.dumps(told_of(headers), default=plain))
+
+
+def test_a_blob_id_that_no_bucket_can_hold_makes_a_letter_undecodable():
+    """S3 answers 400 to a key of more than 1,024 bytes: that would look like a store which is away, for ever."""
+    body = {"enqueueId": str(UUID(int=1)), "recipients": ["a@b.example"], "name": "m", "headerBlobId": "é" * 513, "bodyBlobId": "b"}
+    letter = letter_of(HeldMessage(1, json.dumps(body, ensure_ascii=False).encode(), {}, None), 0, "w")
+    assert letter.problem == "field headerBlobId is longer than S3 allows"
+    assert letter_of(HeldMessage(1, json.dumps({**body, "headerBlobId": "é" * 512}).encode(), {}, None), 0, "w").problem is None

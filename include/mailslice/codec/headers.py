@@ -1,0 +1,38 @@
+"""Headers of a message that tell where its mail's row is, and when a message was published: what anybody may have sent is believed where it makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.mail import Place
+from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE
+
+_HIGHEST_INT = 2**31 - 1
+"""Cassandra's int."""
+
+
+def headers_of(place: Place | None) -> dict[str, object]:
+    """The headers that tell where a mail's row is; James ignores them."""
+    return {} if place is None else {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
+
+
+def place_in(headers: Mapping[str, Any]) -> Place | None:
+    """Where the mail's row is, by the headers; None for a message of James, and for values that no row can have."""
+    start, bucket = headers.get(HEADER_SLICE), headers.get(HEADER_BUCKET)
+    if not isinstance(start, int) or not isinstance(bucket, int) or not 0 <= bucket <= _HIGHEST_INT:
+        return None
+    try:
+        return Place(instant(start), int(bucket))
+    except OverflowError:
+        return None
+
+
+def moment(stamp: object) -> datetime | None:
+    """The AMQP property `timestamp`, seconds since the epoch. None without one, and for one that is no time (milliseconds, which some clients send)."""
+    try:
+        return datetime.fromtimestamp(stamp, UTC) if isinstance(stamp, int) else None
+    except (ValueError, OverflowError, OSError):
+        return None
