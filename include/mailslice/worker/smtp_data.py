@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from io import BytesIO
 
 TOO_LARGE = "552 5.3.4 The mail is too large"
 BUSY = "451 4.3.1 Too much mail at once, try again later"
@@ -51,12 +52,14 @@ class Hold:
         self._size = 0
 
 
-async def receive(reader: asyncio.StreamReader, limit: int, hold: Hold, on_progress: Callable[[], None]) -> bytes | str:
-    """The mail, or the refusal to answer with. Takes memory from `hold` as it grows, and gives it back with a refusal.
+async def receive(reader: asyncio.StreamReader, limit: int, hold: Hold, on_progress: Callable[[], None], before: bytes = b"") -> bytes | str:
+    """The mail with `before` in front of it (which does not count), or the refusal to answer with.
 
+    Takes memory from `hold` as it grows, and gives it back with a refusal. The mail is in memory once: a BytesIO hands over its buffer.
     `on_progress` is called for every 64 KiB, so that a slow client is told from one that has gone.
     """
-    content = bytearray()
+    content = BytesIO()
+    content.write(before)
     refusal: str | None = None
     taken = seen = told = 0
     line_begins = True
@@ -81,11 +84,11 @@ async def receive(reader: asyncio.StreamReader, limit: int, hold: Hold, on_progr
             else:
                 refusal = BUSY
         if refusal is None:
-            content += piece
+            content.write(piece)
         else:
-            content.clear()
+            content = BytesIO()
             hold.release()
-    return bytes(content) if refusal is None else refusal
+    return content.getvalue() if refusal is None else refusal
 
 
 async def _piece(reader: asyncio.StreamReader) -> tuple[bytes, bool]:

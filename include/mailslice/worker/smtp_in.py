@@ -20,6 +20,8 @@ from mailslice.worker.smtp_session import Conversation, Enqueuer, Intake, conver
 log = logging.getLogger(__name__)
 
 _DRAIN = 30.0
+_TRACE_ROOM = 4096
+"""Bytes: more than a Received line can have, whose parts come from commands of at most 512."""
 
 
 def run_smtp_in(settings: Settings, queue: QueueName, on_listening: Callable[[str, int], None] | None = None) -> None:
@@ -43,8 +45,14 @@ async def _until_signal(settings: Settings, queue: QueueName, policy: SmtpPolicy
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with open_worker(settings, queue) as worker:
+    async with open_worker(_with_room_for_trace(settings), queue) as worker:
         await serve(settings, policy, worker, stop, clock=system_clock, on_listening=on_listening)
+
+
+def _with_room_for_trace(settings: Settings) -> Settings:
+    """The limit is the client's, and was kept when the mail came; the Received line before it is ours."""
+    queue = settings.queue.model_copy(update={"max_mail_bytes": settings.queue.max_mail_bytes + _TRACE_ROOM})
+    return settings.model_copy(update={"queue": queue})
 
 
 async def serve(
@@ -96,6 +104,6 @@ async def _finish(open_now: set[Conversation], intake: Intake) -> None:
     while open_now:
         for conversation in list(open_now):
             if conversation.transport is not None and (not conversation.receiving or time.monotonic() > deadline):
-                conversation.transport.close()
+                conversation.dismiss()
         await asyncio.sleep(0.05)  # closing is seen by the conversation's own task
     await intake.drain()

@@ -33,6 +33,8 @@ _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
 _AUTH_TRIES = 5
 _MOST_HOPS = 100
 """Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
+_ANSWER_WITHIN = 600.0
+"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6): it is not idle then, we are busy."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -75,18 +77,21 @@ class Intake:
             return "550 5.7.1 Relaying denied" + (": AUTH first" if self._policy.offers_auth else "")
         if len(envelope.rcpt_tos) >= self._max_recipients:
             return "452 4.5.3 Too many recipients"
+        if address.lower() == "postmaster":
+            address = f"{address}@{self._hostname}"  # the one name that every server knows without a domain (RFC 5321 4.5.1)
         if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
             return problem
         envelope.rcpt_tos.append(address)
         envelope.rcpt_options.extend(options)
         return "250 2.1.5 OK"
 
-    async def take(self, session: Session, envelope: Envelope, receiving: Callable[[Hold], Awaitable[bytes | str]]) -> str:
-        """Receives a mail and gives the answer to it: 250 when it is durable."""
+    async def take(self, session: Session, envelope: Envelope, receiving: Callable[[Hold, bytes], Awaitable[bytes | str]]) -> str:
+        """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable."""
         hold = self._budget.hold()
+        mail = self._mail(session, envelope)
         try:
-            content = await receiving(hold)
-            if isinstance(content, bytes) and len(_HOP.findall(split(content)[0])) > _MOST_HOPS:
+            content = await receiving(hold, self._trace(session, envelope, mail.name))
+            if isinstance(content, bytes) and len(_HOP.findall(split(content)[0])) - 1 > _MOST_HOPS:
                 content = "554 5.4.6 Too many hops: the mail goes round in circles"
         except BaseException:
             hold.release()
@@ -96,7 +101,7 @@ class Intake:
             return content
         crash.point("smtp:received")
         # A client that hangs up must not cut an enqueue in two: the task goes on, and `drain` waits for it.
-        task = asyncio.create_task(self._accept(session, envelope, content, hold))
+        task = asyncio.create_task(self._accept(mail, content, hold))
         self._enqueuing.add(task)
         task.add_done_callback(self._enqueuing.discard)
         return await asyncio.shield(task)
@@ -117,10 +122,9 @@ class Intake:
         if self._enqueuing:
             await asyncio.wait(set(self._enqueuing))
 
-    async def _accept(self, session: Session, envelope: Envelope, content: bytes, hold: Hold) -> str:
+    async def _accept(self, mail: Mail, content: bytes, hold: Hold) -> str:
         try:
-            mail = self._mail(session, envelope)
-            queued = await self._worker.enqueue(mail, self._trace(session, envelope, mail.name) + content)
+            queued = await self._worker.enqueue(mail, content)
         except MailsliceError as error:
             log.warning("mail not stored: %s", error, extra={"action": "smtp_refused"})
             # Bad input is the mail's fault and stays so; a bad setting, say a password that was changed, is ours and is mended.
@@ -211,12 +215,24 @@ class Conversation(SMTP):  # type: ignore[misc]
         await self.push("354 End data with <CR><LF>.<CR><LF>")
         self.receiving = True
         try:
-            answer = await self._intake.take(self.session, self.envelope, lambda hold: receive(self._reader, self.data_size_limit, hold, self._reset_timeout))
+            answer = await self._intake.take(self.session, self.envelope, self._receive)
+            self._reset_timeout()
             self._set_post_data_state()
             await self.push(answer)
             crash.point("smtp:answered")
         finally:
             self.receiving = False
+
+    async def _receive(self, hold: Hold, before: bytes) -> bytes | str:
+        received = await receive(self._reader, self.data_size_limit, hold, self._reset_timeout, before)
+        self._reset_timeout(_ANSWER_WITHIN)
+        return received
+
+    def dismiss(self) -> None:
+        """Closes it, with the word for that (RFC 5321 3.8)."""
+        if not self.transport.is_closing():
+            self._writer.write(b"421 4.3.2 The server is shutting down, try again later\r\n")
+            self.transport.close()
 
 
 def conversation_factory(intake: Intake, open_now: set[Conversation], max_connections: int, policy: SmtpPolicy, **options: Any) -> Callable[[], Conversation]:

@@ -211,7 +211,7 @@ async def test_a_stop_lets_a_mail_that_is_being_received_end_and_sends_idle_clie
         sending = asyncio.create_task(server.do(send()))
         await asyncio.wait_for(server.keeper.begun.wait(), 5)
         server.stop.set()
-        assert await asyncio.wait_for(idle.read(), 5) == b""
+        assert await asyncio.wait_for(idle.read(), 5) == b"421 4.3.2 The server is shutting down, try again later\r\n"
         assert not server.task.done()
         server.keeper.may_finish.set()
         assert await sending == {}
@@ -363,6 +363,41 @@ async def test_mail_comes_through_starttls_with_auth_behind_it(tmp_path: Path) -
         await server.do(client)
         assert server.only[1] == b"S: x\r\n\r\n" + b"line\r\n" * 50_000
         assert b"with ESMTPSA id" in server.keeper.kept[0][1]
+
+
+async def test_a_client_that_waits_for_our_answer_is_not_idle() -> None:
+    async with serving(finish=False, timeout="1s") as server:
+        sending = asyncio.create_task(server.do(send()))
+        await asyncio.wait_for(server.keeper.begun.wait(), 5)
+        await asyncio.sleep(1.5)
+        server.keeper.may_finish.set()
+        assert await asyncio.wait_for(sending, 5) == {}
+        reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
+        await reader.readline()
+        assert await asyncio.wait_for(reader.read(), 5) == b"", "who says nothing still is"
+
+
+async def test_the_postmaster_needs_no_domain() -> None:
+    async with serving() as server:
+        await server.say(b"EHLO c", b"MAIL FROM:<>", b"RCPT TO:<Postmaster>", b"DATA", b"x\r\n.")
+        assert server.only[0].recipients == ("Postmaster@mx.home.example",)
+
+
+async def test_commands_behind_starttls_in_the_clear_are_not_taken_for_encrypted_ones(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    async with serving(tls_certificate=cert, tls_key=key) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await reader.readline()
+        writer.write(b"EHLO c\r\n")
+        while (await reader.readline())[3:4] == b"-":
+            pass
+        writer.write(b"STARTTLS\r\nEHLO injected\r\nMAIL FROM:<evil@x>\r\n")
+        assert (await reader.readline())[:3] == b"220"
+        await asyncio.wait_for(writer.start_tls(ssl.create_default_context(cafile=str(cert)), server_hostname="localhost"), 10)
+        writer.write(b"RCPT TO:<a@x>\r\n")
+        assert (await asyncio.wait_for(reader.readline(), 10))[:9] == b"503 Error", "nobody has said EHLO, or MAIL"
+        writer.transport.abort()
+    assert server.keeper.kept == []
 
 
 async def test_a_port_that_is_taken_is_a_bad_setting_that_names_it() -> None:
