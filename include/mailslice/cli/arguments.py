@@ -10,7 +10,7 @@ import typer
 from mailslice.model.durations import format_duration, parse_duration
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
-from mailslice.model.names import queue_name
+from mailslice.model.names import is_broken, queue_name
 
 _MOST = 2**31 - 1
 _LONGEST = timedelta(days=36500)
@@ -31,6 +31,13 @@ def count(place: str, least: int = 1, most: int = _MOST) -> Callable[[Any], int]
         return value
 
     return parse
+
+
+def check_text(place: str, value: object) -> None:
+    """BadInput for bytes of the command line that are no text, or a list with some: no store keeps them."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, str) and is_broken(each):
+            raise BadInput(f"{place}: {each[:60]!r} is not allowed; text in UTF-8 is")
 
 
 class Counts(tuple[int, ...]):

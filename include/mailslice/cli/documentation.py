@@ -30,7 +30,10 @@ def _page(root: Any) -> Iterator[str]:
     yield ""
     yield "Generated from the commands (`make docs`); a test compares. " + str(root.help)
     yield ""
-    yield "Every command takes `--json` (one JSON object a line, and nothing else on stdout), `--debug` (tracebacks and logs) and `--help`, after its name."
+    yield (
+        "Every command takes `--json` (one JSON object a line, and nothing else on stdout) and `--debug` (tracebacks and logs), before its name or after it, "
+        "and `--help` after it."
+    )
     yield "Times are ISO 8601 in UTC; durations are `90s`, `15m`, `1h`, `30d` or ISO 8601. An error is one or two lines on stderr."
     yield ""
     yield from _table(("exit code", "means"), EXIT_CODES)

@@ -74,7 +74,9 @@ def confirm(question: str, yes: bool) -> None:
     """Ask on stderr, unless `yes`: stdout is for answers. Refused when the reply is not y or yes, or there is none."""
     if yes:
         return
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    from mailslice.codec.shown import shown
+
+    print(f"{shown(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise Refused("not confirmed: nothing was changed")
 

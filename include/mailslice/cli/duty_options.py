@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from mailslice.cli.arguments import check_text
 from mailslice.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def _option(name: str, info: "FieldInfo") -> inspect.Parameter:
 def _keep(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value is not None and value != [] and param.name is not None:
         words = [word.strip() for text in value for word in text.split(",") if word.strip()] if isinstance(value, list | tuple) else value
+        check_text(f"--{param.name.replace('_', '-')}", words)
         ctx.meta.setdefault(GIVEN, {})[param.name] = words
     return value
 

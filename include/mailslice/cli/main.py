@@ -5,7 +5,6 @@
 """
 
 import logging
-import os
 import signal
 import sys
 import warnings
@@ -16,7 +15,9 @@ import typer
 from typer.exceptions import TyperException
 
 from mailslice.cli import bench, blobs, config, duty, mail, queue, report, stuck, worker
-from mailslice.cli.output import ReaderGoneError
+from mailslice.cli.command import Debug, Json, remember
+from mailslice.cli.output import NoRoomError, ReaderGoneError
+from mailslice.cli.streams import FULL, forget_stdout, open_streams
 from mailslice.model.errors import MailsliceError
 
 INTERRUPTED, READER_GONE = 130, 141
@@ -51,8 +52,13 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and exit.")) -> None:
-    pass
+def _root(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and exit."),  # noqa: ARG001 - acted on by its callback
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001 - acted on by `run`, which sees every command end
+) -> None:
+    remember(ctx, as_json=as_json)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -61,6 +67,10 @@ def run(argv: Sequence[str]) -> int:
         result: Any = app(list(argv), prog_name="mailslice", standalone_mode=False)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer's own words for a help that nobody reads
+            return READER_GONE
+        raise
     except Exception as error:  # noqa: BLE001 - the end of the command line: each becomes a line and an exit code
         return _failed(_first(error), "--debug" in argv)
     return result if isinstance(result, int) else 0
@@ -68,6 +78,7 @@ def run(argv: Sequence[str]) -> int:
 
 def main() -> None:
     """The console script."""
+    open_streams()
     # SIGTERM unwinds like Ctrl-C, so that files, connections and child processes of a command are closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _quiet(debug="--debug" in sys.argv)
@@ -88,20 +99,24 @@ def _first(error: BaseException) -> BaseException:
 
 def _failed(error: BaseException, debug: bool) -> int:
     """The exit code of an error, which is said on stderr: ours, wrong use that typer found, a file that cannot be read, or a bug, which says so."""
+    if isinstance(error, ReaderGoneError | NoRoomError) or (isinstance(error, OSError) and error.errno in FULL):
+        forget_stdout()
     match error:
         case ReaderGoneError():
-            # What is still buffered has no reader: the interpreter's own flush at exit must not complain either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return READER_GONE
+            code = READER_GONE
         case MailsliceError():
-            return _fail(str(error), error.exit_code, debug)
+            code = _fail(str(error), error.exit_code, debug)
         case typer.Abort():
-            return _fail("stopped: nothing was done", 2, debug=False)
+            code = _fail("stopped: nothing was done", 2, debug=False)
         case TyperException():
-            return _misused(error)
+            code = _misused(error)
+        case OSError() if error.errno in FULL:
+            code = _fail(f"{error.filename or 'stdout'}: {error.strerror}", 1, debug)
         case OSError() if error.filename is not None:
-            return _fail(f"{error.filename}: {error.strerror}", 2, debug)
-    return _fail(f"{type(error).__name__}: {error} (this is a bug of mailslice; --debug shows where)", 1, debug)
+            code = _fail(f"{error.filename}: {error.strerror}", 2, debug)
+        case _:
+            code = _fail(f"{type(error).__name__}: {error} (this is a bug of mailslice; --debug shows where)", 1, debug)
+    return code
 
 
 def _misused(error: TyperException) -> int:

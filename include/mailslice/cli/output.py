@@ -6,9 +6,11 @@ Text of mails passes `shown` (control, escape and bidi characters escaped) on it
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -17,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.model.durations import format_duration
+from mailslice.model.errors import MailsliceError
 
 _BATCH = 500
 """Rows of one printed table: a stream of any length is shown in tables of this many."""
@@ -27,6 +30,10 @@ _WIDE = 400
 
 class ReaderGoneError(Exception):
     """Whoever read our stdout closed it: there is nobody left to tell."""
+
+
+class NoRoomError(MailsliceError):
+    """Stdout takes nothing more, such as a file on a disk that is full."""
 
 
 def iso(instant: datetime) -> str:
@@ -52,6 +59,8 @@ def plain(value: object) -> Any:  # noqa: PLR0911 - one line a type
             return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [plain(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None  # JSON has no such number
         case None | bool() | int() | float() | str():
             return value
     return str(value)
@@ -121,16 +130,16 @@ class Output:
 
     def raw(self, content: bytes) -> None:
         """Bytes as they are."""
-        try:
+        with _told():
             sys.stdout.flush()
             sys.stdout.buffer.write(content)
             sys.stdout.buffer.flush()
-        except BrokenPipeError as exc:
-            raise ReaderGoneError from exc
 
     def note(self, text: str) -> None:
         """A sentence for people, on stderr."""
-        print(text, file=sys.stderr, flush=True)
+        from mailslice.codec.shown import shown
+
+        print(*map(shown, text.splitlines()), sep="\n", file=sys.stderr, flush=True)
 
     def _table(self, columns: Sequence[str], items: Sequence[Mapping[str, object]], header: bool = True) -> None:
         from rich.box import SIMPLE
@@ -151,16 +160,25 @@ class Output:
 
     def _write(self, text: str) -> int:
         """Always 1: what was written can be counted."""
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError as exc:
-            raise ReaderGoneError from exc
-        except UnicodeEncodeError:
-            encoding = sys.stdout.encoding or "ascii"
-            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        with _told():
+            try:
+                sys.stdout.write(text)
+            except UnicodeEncodeError:
+                encoding = sys.stdout.encoding or "ascii"
+                sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
         return 1
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong with stdout itself."""
+    try:
+        yield
+    except BrokenPipeError as exc:
+        raise ReaderGoneError from exc
+    except OSError as exc:
+        raise NoRoomError(f"stdout cannot be written to: {exc.strerror or exc}") from exc
 
 
 def _numeric(items: Sequence[Mapping[str, object]], column: str) -> bool:

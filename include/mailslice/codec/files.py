@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO |
     if str(path) == STDIN:
         yield _read(STDIN, stdin or sys.stdin.buffer, max_bytes)
         return
+    if not str(path):
+        yield FoundMail("", None, "an empty path is no file and no folder")  # Path would take it for the current folder
+        return
     place = Path(path)
     try:
         if place.is_dir():
@@ -53,6 +57,8 @@ def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO |
 
 def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for without end
+            return FoundMail(str(path), None, "not a file")
         with path.open("rb") as stream:
             return _read(str(path), stream, max_bytes)
     except OSError as error:

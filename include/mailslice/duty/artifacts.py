@@ -15,10 +15,10 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.names import file_name
 from mailslice.model.settings import S3Settings, Settings, artifacts_of
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ class RunFolder:
 
 
 def queue_folder(duty: str, queue: str) -> str:
-    """The folder of all runs of one duty on one queue. A queue's name is quoted: it may hold any character but `/`."""
-    return f"runs/{duty}/{quote(queue, safe='').replace('.', '%2E')}"
+    """The folder of all runs of one duty on one queue."""
+    return f"runs/{duty}/{file_name(queue)}"
 
 
 def artifacts(settings: Settings) -> Artifacts:

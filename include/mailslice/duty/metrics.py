@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 from mailslice.duty.alerts import Reading
+from mailslice.model.names import file_name
 
 FOLDER = "metrics"
 
 
 def file_of(duty: str, queue: str | None) -> str:
     """The file of a duty below the artifacts location; `queue` None for a duty that is not about one."""
-    subject = f"-{quote(queue, safe='').replace('.', '%2E')}" if queue else ""
+    subject = f"-{file_name(queue)}" if queue else ""
     return f"{FOLDER}/duty-{duty}{subject}.prom"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import quote
 
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -12,6 +14,8 @@ _PREFIX = "JamesMailQueue"
 EXCHANGE_PREFIX = f"{_PREFIX}-exchange-"
 WORK_QUEUE_PREFIX = f"{_PREFIX}-workqueue-"
 ROUTING_KEY = ""
+_LONGEST_FILE_NAME = 160
+"""Room for what stands before and after a queue's name."""
 
 HEADER_DEAD_LETTER_ROUTING_KEY = "x-dead-letter-routing-key"
 """James sets it to "" on each publish; RabbitMQ ignores it."""
@@ -88,6 +92,22 @@ CONFIGURATION_EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 
 def queue_name(text: str) -> QueueName:
     """A checked queue name. RabbitMQ's short strings hold 255 bytes, of which the longest prefix takes 36."""
-    if not text or len(text.encode()) > 200 or any(ord(c) < 32 or ord(c) == 127 for c in text) or "/" in text:
-        raise BadInput(f"queue name {text!r}: allowed are 1 to 200 bytes without '/' or control characters")
+    if not is_queue_name(text):
+        raise BadInput(f"queue name {text!r}: allowed are 1 to 200 bytes of UTF-8 without '/' or control characters")
     return QueueName(text)
+
+
+def is_queue_name(text: str) -> bool:
+    """Whether mailslice works on a queue of this name; RabbitMQ itself takes any."""
+    return bool(text) and not is_broken(text) and len(text.encode()) <= 200 and not any(ord(c) < 32 or ord(c) == 127 for c in text) and "/" not in text
+
+
+def file_name(queue: str) -> str:
+    """A queue's name as a part of file names: quoted, for it may hold any character. A long one ends in a digest: file systems take 255 bytes a name."""
+    quoted = quote(queue, safe="").replace(".", "%2E")
+    return quoted if len(quoted) <= _LONGEST_FILE_NAME else f"{quoted[: _LONGEST_FILE_NAME - 17]}-{hashlib.blake2s(queue.encode(), digest_size=8).hexdigest()}"
+
+
+def is_broken(text: str) -> bool:
+    """Whether `text` stands for bytes that are no UTF-8, as Python reads them from a command line: no store keeps it."""
+    return any("\ud800" <= c <= "\udfff" for c in text)

@@ -14,17 +14,19 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from mailslice.model.configuration import ViewConfiguration
-from mailslice.model.durations import parse_duration
+from mailslice.model.durations import format_duration, parse_duration
 from mailslice.model.errors import BadInput, BadSetting
 from mailslice.model.names import QueueTable
 
 PREFIX = "MAILSLICE_"
 STATE_FILE = ".state/run/settings.env"
 """Written by `make run`, read when the environment names no store; relative to the clone."""
+_LONGEST_KEPT = timedelta(days=3650)
 _STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT")
 
 
@@ -41,7 +43,15 @@ def _words(value: object) -> object:
     return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
 
 
+def _more_than_nothing(value: timedelta) -> timedelta:
+    if not value:
+        raise ValueError("allowed: more than 0s")
+    return value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
+"""A duration that is not 0s: nothing ends in no time."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
@@ -73,7 +83,7 @@ class CassandraSettings(_Group):
     tls_certificate: Path | None = Field(None, description="PEM file of the client's certificate")
     tls_key: Path | None = Field(None, description="PEM file of the client's key")
     tls_verify_host: bool = True
-    timeout: Duration = Field(timedelta(seconds=10), description="of one request")
+    timeout: Time = Field(timedelta(seconds=10), description="of one request")
 
     @field_validator("consistency", mode="before")
     @classmethod
@@ -98,7 +108,7 @@ class RabbitSettings(_Group):
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_verify_host: bool = True
-    timeout: Duration = Field(timedelta(seconds=10), description="of connecting, of a confirm, of a blocked connection")
+    timeout: Time = Field(timedelta(seconds=10), description="of connecting, of a confirm, of a blocked connection")
 
 
 class BlobStrategy(StrEnum):
@@ -131,20 +141,44 @@ class BlobSettings(_Group):
     )
     id: BlobIdKind = Field(BlobIdKind.PLAIN, description="generation-aware: FAMILY_GENERATION_ before the id")
     hash_encoding: HashEncoding = Field(HashEncoding.BASE64, description="of deduplicated ids, as James' property james.blob.id.hash.encoding says")
-    generation_duration: Duration = Field(timedelta(days=30), description="of one generation")
+    generation_duration: Time = Field(timedelta(days=30), description="of one generation")
     family: int = Field(1, ge=0)
 
 
 class S3Settings(_Group):
     """The content store."""
 
-    endpoint: str = Field("http://127.0.0.1:9000", description="URL of the S3 API")
-    bucket: str = Field("james", min_length=3, max_length=63, description="James' default bucket")
+    endpoint: str = Field("http://127.0.0.1:9000", description="URL of the S3 API; user:password in it are the two keys, where they are not given")
+    bucket: str = Field("james", min_length=3, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="James' default bucket")
     access_key: str | None = None
     secret_key: SecretStr | None = None
     region: str = "us-east-1"
     ca: Path | None = Field(None, description="PEM file of the authority")
-    timeout: Duration = Field(timedelta(seconds=10), description="of one request")
+    timeout: Time = Field(timedelta(seconds=10), description="of one request")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_url(cls, given: object) -> object:
+        """The keys leave the URL here, before anything shows it."""
+        if not isinstance(given, dict) or "@" not in str(given.get("endpoint", "")):
+            return given
+        head, _, place = str(given["endpoint"]).rpartition("@")
+        scheme, _, userinfo = head.partition("://")
+        user, _, password = userinfo.partition(":")
+        keys = {name: unquote(word) for name, word in (("access_key", user), ("secret_key", password)) if word}
+        return {**keys, **given, "endpoint": f"{scheme}://{place}"}
+
+    @field_validator("endpoint")
+    @classmethod
+    def _web(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            _ = parts.port
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("allowed: http:// or https://host:port")
+        return value
 
 
 class QueueSettings(_Group):
@@ -152,8 +186,8 @@ class QueueSettings(_Group):
 
     table: QueueTable = QueueTable.V4
     slice_window: Duration = Field(timedelta(hours=1), description="width of a slice")
-    bucket_count: int = Field(1, ge=1)
-    browse_start_pace: int = Field(1000, ge=1, description="James' updateBrowseStartPace")
+    bucket_count: int = Field(1, ge=1, le=2**31 - 1)
+    browse_start_pace: int = Field(1000, ge=1, le=2**31 - 1, description="James' updateBrowseStartPace")
     quorum: bool = Field(False, description="declare new work queues as quorum queues")
     quorum_group_size: int = Field(1, ge=1, description="x-quorum-initial-group-size of new quorum queues")
     delivery_limit: int | None = Field(None, ge=1, description="x-delivery-limit of new quorum queues")
@@ -195,7 +229,7 @@ class DutySettings(_Group):
     """Where duties keep what they write, and for how long."""
 
     artifacts: str = Field("", description="folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty")
-    retention: Duration = Field(timedelta(days=90), description="of ledger rows and artifacts")
+    retention: Time = Field(timedelta(days=90), description="of ledger rows and artifacts; at most 10 years")
     grace: Duration = Field(timedelta(minutes=15), description="default time after its end before a slice counts as closed")
     rate_cassandra: int = Field(0, ge=0, description="writes a second that one run may ask of Cassandra; 0 = no limit")
     rate_s3: int = Field(0, ge=0, description="keys a second that one run may delete or copy in S3; 0 = no limit")
@@ -207,11 +241,19 @@ class DutySettings(_Group):
     )
     stuck_mode: StuckMode = Field(StuckMode.CLOSE, description="of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS")
     stuck_factor: float = Field(10.0, ge=1, le=1000, description="a mail is stuck when it is held for longer than so many times the p99 of its queue")
-    stuck_at_least: Duration = Field(timedelta(minutes=10), gt=timedelta(0), description="and for at least this long")
+    stuck_at_least: Time = Field(timedelta(minutes=10), description="and for at least this long")
     stuck_alert_from: int = Field(10, ge=1, description="so many decisions in one run are unusual, and the report says so")
     notify: str = Field("log", description="notifiers of failed runs, comma-separated: log, email, webhook")
     notify_email: Words = Field((), description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default")
     notify_webhook: SecretStr | None = Field(None, description="URL of the webhook notifier: it gets one JSON object by POST; http or https")
+
+    @field_validator("retention")
+    @classmethod
+    def _within_ttl(cls, value: timedelta) -> timedelta:
+        """Rows go by TTL, and Cassandra before 5.0 refuses one that ends after 2038."""
+        if value > _LONGEST_KEPT:
+            raise ValueError(f"allowed: at most {format_duration(_LONGEST_KEPT)}")
+        return value
 
     @field_validator("nodetool")
     @classmethod
@@ -271,7 +313,7 @@ class SmtpInSettings(_Group):
     hostname: str | None = Field(None, description="name in the greeting and in Received lines; the machine's when unset")
     max_recipients: int = Field(1000, ge=1, description="recipients of one mail")
     max_connections: int = Field(100, ge=1, description="clients at once")
-    timeout: Duration = Field(timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail")
+    timeout: Time = Field(timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail")
 
 
 class GiveUp(StrEnum):
@@ -286,7 +328,7 @@ class RelaySettings(_Group):
 
     host: str = "127.0.0.1"
     port: int = Field(25, ge=1, le=65535)
-    timeout: Duration = timedelta(seconds=60)
+    timeout: Time = timedelta(seconds=60)
     starttls: bool = Field(False, description="require STARTTLS")
     max_age: Duration = Field(timedelta(days=5), description="of a mail that is still tried again; an older one is given up")
     give_up: GiveUp = Field(
@@ -407,8 +449,16 @@ def _sentence(problem: Any, source: str) -> str:
     group, field = problem["loc"][:2]
     name = next(name for name, place in variables().items() if place == (group, field))
     secret = _GROUPS[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
-    shown = "***" if secret else repr(problem["input"])
-    return f"{name}={shown} (in the {source}): {problem['msg'].removeprefix('Value error, ')}"
+    value = problem["input"]
+    shown = "***" if secret else repr(format_duration(value) if isinstance(value, timedelta) else value)
+    return f"{name}={shown} (in the {source}): {_allowed(problem)}"
+
+
+def _allowed(problem: Any) -> str:
+    """What is wrong with a value, and what is allowed."""
+    if problem["type"] == "bool_parsing":
+        return "allowed: true or false"
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import mailbox
+import os
 import re
 from email.message import EmailMessage
 
@@ -125,6 +126,18 @@ def test_a_maildir_gives_new_and_cur(tmp_path):
 def test_an_empty_maildir_is_no_error(tmp_path):
     mailbox.Maildir(tmp_path / "Maildir", create=True)
     assert list(read_mails(tmp_path / "Maildir")) == []
+
+
+def test_a_pipe_in_a_folder_is_said_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "1.eml")
+    (tmp_path / "2.eml").write_bytes(b"two")
+    assert [(found.content, found.error) for found in read_mails(tmp_path)] == [(None, "not a file"), (b"two", None)]
+
+
+def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "1.eml").write_bytes(b"one")
+    monkeypatch.chdir(tmp_path)
+    assert [(found.label, found.content, found.error) for found in read_mails("")] == [("", None, "an empty path is no file and no folder")]
 
 
 @pytest.mark.parametrize(("name", "error"), [("nothing", "no such file or folder"), ("empty", "no *.eml in this folder, and it is no Maildir (new, cur)")])

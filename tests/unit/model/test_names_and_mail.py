@@ -8,7 +8,7 @@ import pytest
 
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import Mail, QueueName
-from mailslice.model.names import QueueTable, RabbitNames, queue_name
+from mailslice.model.names import QueueTable, RabbitNames, file_name, queue_name
 
 DECLARATIONS = json.loads((Path(__file__).parents[2] / "golden" / "declarations.json").read_text())
 
@@ -29,10 +29,22 @@ def test_queue_names(name):
     assert queue_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\x7f", "a" * 201, "ü" * 101])
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\x7f", "a" * 201, "ü" * 101, "\udcff"])
 def test_bad_queue_names_are_refused_and_named(name):
     with pytest.raises(BadInput, match="queue name"):
         queue_name(name)
+
+
+@pytest.mark.parametrize("name", ["spool", "..", "a b#c%", "-", "ü" * 100, "😀" * 50, "x" * 200])
+def test_as_a_file_a_name_is_one_plain_word_that_file_systems_take(name):
+    found = file_name(name)
+    assert len(found) <= 160
+    assert found.isascii()
+    assert not set(found) & set("./ \\")
+
+
+def test_two_long_names_are_two_files():
+    assert file_name("ü" * 99 + "a") != file_name("ü" * 99 + "b")
 
 
 def test_last_updated_is_cut_to_microseconds():

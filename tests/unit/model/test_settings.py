@@ -41,6 +41,14 @@ def test_an_empty_variable_counts_as_unset():
         ("MAILSLICE_QUEUE_SLICE_WINDOW", "1.5s", "not a positive whole number of seconds"),
         ("MAILSLICE_QUEUE_SLICE_WINDOW", "soon", "is not a duration; allowed"),
         ("MAILSLICE_QUEUE_BUCKET_COUNT", "0", "greater than or equal to 1"),
+        ("MAILSLICE_QUEUE_BUCKET_COUNT", "99999999999", "less than or equal to 2147483647"),
+        ("MAILSLICE_QUEUE_SHARED", "perhaps", "MAILSLICE_QUEUE_SHARED='perhaps' (in the environment): allowed: true or false"),
+        ("MAILSLICE_RABBITMQ_TIMEOUT", "0s", "MAILSLICE_RABBITMQ_TIMEOUT='0s' (in the environment): allowed: more than 0s"),
+        ("MAILSLICE_BLOB_GENERATION_DURATION", "PT0S", "allowed: more than 0s"),
+        ("MAILSLICE_RETENTION", "10000d", "MAILSLICE_RETENTION='10000d' (in the environment): allowed: at most 3650d"),
+        ("MAILSLICE_S3_ENDPOINT", "localhost:9000", "allowed: http:// or https://host:port"),
+        ("MAILSLICE_S3_ENDPOINT", "http://h:99999", "allowed: http:// or https://host:port"),
+        ("MAILSLICE_S3_BUCKET", "a/b c", "MAILSLICE_S3_BUCKET='a/b c'"),
         ("MAILSLICE_BLOB_STRATEGY", "other", "'passthrough' or 'deduplication'"),
         ("MAILSLICE_CASSANDRA_KEYSPACE", "a; DROP", "MAILSLICE_CASSANDRA_KEYSPACE='a; DROP'"),
     ],
@@ -80,3 +88,10 @@ def test_the_variables_of_the_contract_are_all_there():
         "ARTIFACTS RETENTION"
     )
     assert {f"MAILSLICE_{name}" for name in contract.split()} <= set(variables())
+
+
+def test_the_keys_of_s3_may_be_in_its_url_and_leave_it_and_those_that_are_given_win():
+    url = {"MAILSLICE_S3_ENDPOINT": "https://key%2F1:se%40cret@host:9000"}
+    s3 = load_settings(url, NO_FILE).s3
+    assert (s3.endpoint, s3.access_key, s3.secret_key.get_secret_value()) == ("https://host:9000", "key/1", "se@cret")
+    assert load_settings({**url, "MAILSLICE_S3_ACCESS_KEY": "mine"}, NO_FILE).s3.access_key == "mine"

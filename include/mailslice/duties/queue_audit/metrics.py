@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from mailslice.model.names import file_name
 
 NAME = "mailslice_audit_mails"
 
 
 def file_of(queue: str) -> str:
     """The file of a queue below the artifacts location; a collector takes every *.prom of the folder."""
-    return f"metrics/mailslice-audit-{quote(queue, safe='').replace('.', '%2E')}.prom"
+    return f"metrics/mailslice-audit-{file_name(queue)}.prom"
 
 
 def prometheus_text(queue: str, verdicts: Mapping[str, int]) -> bytes:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from mailslice.codec.shown import shown
+from mailslice.model.names import file_name
 
 FOLDER = "metrics"
 
 
 def file_of(queue: str) -> str:
     """The file of a queue below the artifacts location; a collector takes every *.prom of the folder."""
-    return f"{FOLDER}/mailslice-{quote(queue, safe='').replace('.', '%2E')}.prom"
+    return f"{FOLDER}/mailslice-{file_name(queue)}.prom"
 
 
 def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:

@@ -47,8 +47,8 @@ def broker_address(settings: RabbitSettings) -> BrokerAddress:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise BadSetting(f"{_URL} is not a URL: {error}; {_FORM}") from None
+    except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
+        raise BadSetting(f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}") from None
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
         raise BadSetting(f"{_URL} has scheme {parts.scheme!r} and host {parts.hostname!r}; {_FORM}")
     tls = parts.scheme == "amqps"

@@ -16,11 +16,12 @@ from urllib3.exceptions import HTTPError
 from mailslice.codec.headers import moment
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import QueueName
-from mailslice.model.names import EXCHANGE_PREFIX, WORK_QUEUE_PREFIX, RabbitNames
+from mailslice.model.names import EXCHANGE_PREFIX, WORK_QUEUE_PREFIX, RabbitNames, is_queue_name
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import broker_address, tls_context
 
 _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
+_FORM = "allowed: http:// or https://user:password@host:port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,13 @@ class Management:
 
     def __init__(self, settings: RabbitSettings) -> None:
         self._address = broker_address(settings)
-        parts = urlsplit(settings.management_url.get_secret_value())
+        try:
+            parts = urlsplit(settings.management_url.get_secret_value())
+            _ = parts.port
+        except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
+            raise BadSetting(f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadSetting(f"{_URL} has scheme {parts.scheme!r} and host {parts.hostname!r}; allowed: http:// or https://user:password@host:port")
+            raise BadSetting(f"{_URL} has scheme {parts.scheme!r} and host {parts.hostname!r}; {_FORM}")
         self._place = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}"
         user = unquote(parts.username) if parts.username else self._address.user
@@ -124,12 +129,12 @@ class Management:
         return self._queue(name) is not None
 
     def mail_queues(self) -> list[QueueName]:
-        """The names of which both exchange and work queue exist, sorted."""
+        """The names of which both exchange and work queue exist, sorted; without those of other programs that no mail queue may have."""
         vhost = quote(self._address.vhost, safe="")
         exchanges = {str(found["name"]) for found in self._list(f"/api/exchanges/{vhost}?columns=name")}
         queues = (str(found["name"]) for found in self._list(f"/api/queues/{vhost}?columns=name"))
         named = (name.removeprefix(WORK_QUEUE_PREFIX) for name in queues if name.startswith(WORK_QUEUE_PREFIX))
-        return sorted(QueueName(name) for name in named if EXCHANGE_PREFIX + name in exchanges)
+        return sorted(QueueName(name) for name in named if EXCHANGE_PREFIX + name in exchanges and is_queue_name(name))
 
     def dead_letter_queues(self) -> list[QueueName]:
         """The mail queues that have a dead letter queue, sorted: it may have outlived its work queue."""

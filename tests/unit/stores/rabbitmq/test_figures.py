@@ -40,6 +40,16 @@ def test_a_quorum_level_dead_letters_at_least_once_and_no_level_expires() -> Non
     assert hop_queue_arguments(QueueSettings()) == {}
 
 
+def test_queues_whose_names_no_mail_queue_may_have_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("spool", "a/b", "", "x" * 201)
+    monkeypatch.setattr(
+        Management,
+        "_list",
+        lambda _, path: [{"name": RabbitNames(QueueName(name)).exchange if "exchanges" in path else RabbitNames(QueueName(name)).work_queue} for name in names],
+    )
+    assert Management(RabbitSettings()).mail_queues() == ["spool"]
+
+
 FULL = {"type": "classic", "messages_ready": 1, "messages_unacknowledged": 2, "consumers": 3}
 
 
