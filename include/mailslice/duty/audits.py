@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.context import FILES
 from mailslice.duty.ledger import Ledger
+from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.duty.report import DONE, DRY_RUN
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.mail import QueueName
@@ -105,7 +104,7 @@ def read_audit(summary: Mapping[str, Any], folder: RunFolder) -> Audit:
     """The audit in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
     from mailslice.spark.plan_files import Digest
 
-    try:
+    with reading(folder.run, folder.queue):
         value = summary["decided"]
         audit = Audit(
             run=value["run"],
@@ -116,18 +115,8 @@ def read_audit(summary: Mapping[str, Any], folder: RunFolder) -> Audit:
             verdicts=value["verdicts"],
             rows=Digest.parse(value["rows"]),
             files=tuple(value["files"]),
-            digest=digest_of_decided(value),
+            digest=digest_of(value),
             folder=folder,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PlanRefused(f"plan.json of audit {folder.run} cannot be read ({type(error).__name__}: {error}): audit again") from error
-    if audit.digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of audit {folder.run} was changed: its digest is {audit.digest}, it says {summary.get('planDigest')}; audit again")
-    if (audit.run, audit.queue) != (folder.run, folder.queue):
-        raise PlanRefused(f"the plan is of audit {audit.run} on queue {audit.queue}, not of {folder.run} on queue {folder.queue}")
+    require_same(audit.digest, summary, (audit.run, audit.queue), folder.run, folder.queue)
     return audit
-
-
-def digest_of_decided(decided: Mapping[str, object]) -> str:
-    """SHA-256 of what an audit decided, which holds the digest of its rows."""
-    return hashlib.sha256(json.dumps(decided, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -23,12 +23,12 @@ from mailslice.duties.blob_gc.spent import Spent
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.spark.frames import InProcess, Session, slots_of
 from mailslice.spark.key_sets import KEY, collected, referenced
 
-OLDEST_PLAN = timedelta(hours=24)
 _PROGRESS = "progress.json"
 _GROUPS_A_SLOT = 4
 """Groups that a slot gets at once: between two rounds the lock and the time limit are looked at."""
@@ -86,13 +86,7 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    age = context.clock() - plan.made_at
-    if age > OLDEST_PLAN:
-        hours = timedelta(hours=1)
-        raise PlanRefused(f"the plan of run {context.request.run} is {age / hours:.1f} h old; allowed are {OLDEST_PLAN / hours:.0f} h: plan again")
+    require_gate(context, plan)
     if plan.bucket != context.settings.s3.bucket:
         raise PlanRefused(f"the plan of run {context.request.run} is about bucket {plan.bucket}, the settings name {context.settings.s3.bucket}: plan again")
 

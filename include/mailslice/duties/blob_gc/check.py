@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from mailslice.duties.blob_gc.apply import OLDEST_PLAN
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan_note import Plan, read_plan
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import OLDEST_PLAN
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 

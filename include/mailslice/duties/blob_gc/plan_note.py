@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +9,7 @@ from typing import Any
 
 from mailslice.duties.blob_gc.plan_files import CANDIDATE, DELETE, Group
 from mailslice.duty.artifacts import iso
-from mailslice.model.errors import PlanRefused
+from mailslice.duty.plans import digest_of, reading, require_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +56,12 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of `decided`, which holds the digests of all rows."""
-        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.decided())
 
 
 def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
-    try:
+    with reading(run):
         value = summary["decided"]
         plan = Plan(
             value["run"],
@@ -78,10 +76,5 @@ def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
             dict(value["sources"]),
         )
         digest = plan.digest
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise PlanRefused(f"plan.json of run {run} cannot be read ({type(error).__name__}: {error}): plan again") from error
-    if digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of run {run} was changed: its digest is {digest}, it says {summary.get('planDigest')}; plan again")
-    if plan.run != run:
-        raise PlanRefused(f"the plan is of run {plan.run}, not of run {run}")
+    require_same(digest, summary, (plan.run, None), run)
     return plan

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -21,11 +20,10 @@ from mailslice.duties.counter_repair.repairing import DONE, FAILED, LEFT, SKIPPE
 from mailslice.duties.counter_repair.second_read import Unprojected, unprojected
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.model import crash
-from mailslice.model.errors import PlanRefused
 
 BULKY = ("outcomes",)
-OLDEST_PLAN = timedelta(hours=24)
 _AT_ONCE = 1_000
 _THREADS = 8
 _SHOWN = 20
@@ -36,7 +34,7 @@ _MOST_FAILURES = 20
 def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or files were changed, or the gate was not passed."""
     plan = read_plan(context.need("plan"), context.request.run)
-    _require_gate(context, plan)
+    require_gate(context, plan)
     require_files(plan, context.folder)
     drifts = read_drifts(plan, context.folder)
     rows = int(context.need("plan")["projectionPlanned"])
@@ -50,16 +48,6 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         crash.point("apply:after-counters")
         projection = repair_projection(context, plan, lock) if plan.repair_projection else None
     return {**found, "projection": projection}
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    age = context.clock() - plan.made_at
-    if age > OLDEST_PLAN:
-        hours = timedelta(hours=1)
-        raise PlanRefused(f"the plan of run {context.request.run} is {age / hours:.1f} h old; allowed are {OLDEST_PLAN / hours:.0f} h: plan again")
 
 
 def _settle(context: StepContext, plan: Plan, sleep: Callable[[float], None]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from mailslice.duties.counter_repair.apply import OLDEST_PLAN
 from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_plan, require_files
 from mailslice.duties.counter_repair.rows_file import read_rows
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import OLDEST_PLAN
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -14,8 +12,8 @@ from uuid import UUID
 from mailslice.duties.counter_repair.fingerprints import Seen
 from mailslice.duties.counter_repair.rows_file import PlanFile, read_rows, require_file
 from mailslice.duty.artifacts import RunFolder, iso
+from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.model.durations import parse_duration
-from mailslice.model.errors import PlanRefused
 from mailslice.stores.cassandra.mailboxes import Counters
 
 if TYPE_CHECKING:
@@ -117,12 +115,12 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of `decided`, which holds those of the files."""
-        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.decided())
 
 
 def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
-    try:
+    with reading(run):
         value = summary["decided"]
         plan = Plan(
             value["run"],
@@ -135,12 +133,7 @@ def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
             tuple(PlanFile(**each) for each in value["differences"]),
             dict(value["inconsistencies"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanRefused(f"plan.json of run {run} cannot be read ({type(error).__name__}: {error}): plan again") from error
-    if plan.digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of run {run} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
-    if plan.run != run:
-        raise PlanRefused(f"the plan is of run {plan.run}, not of run {run}")
+    require_same(plan.digest, summary, (plan.run, None), run)
     return plan
 
 

@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Any
 
 from mailslice.duties.dead_letters.candidates import Candidates
-from mailslice.duties.dead_letters.check import OLDEST_PLAN
 from mailslice.duties.dead_letters.decide import DEALT_WITH, NO_CONTENT, TOO_OFTEN, WAITING, Action
 from mailslice.duties.dead_letters.export import export_letter
 from mailslice.duties.dead_letters.params import Params
@@ -23,9 +22,9 @@ from mailslice.duties.dead_letters.progress import Progress
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
-from mailslice.model.errors import PlanRefused
 from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
@@ -43,20 +42,12 @@ UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
 def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or file were changed, or the gate was not passed; StoreUnavailable: run it again."""
     plan = read_plan(context)
-    _require_gate(context, plan)
+    require_gate(context, plan)
     with locked(context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run) as lock:
         crash.point("apply:locked")
         if not plan.acted:
             return Progress(context, plan, again=False).as_json(left=0)
         return _Apply(context, plan, lock).run()
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    if context.clock() - plan.made_at > OLDEST_PLAN:
-        raise PlanRefused(f"the plan of run {context.request.run} was made at {plan.made_at:%Y-%m-%d %H:%M}: it is over a day old, plan again")
 
 
 @dataclass

@@ -9,11 +9,10 @@ from mailslice.duties.dead_letters.decide import Action
 from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import OLDEST_PLAN
 from mailslice.model.dead_letters import Cause
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
-
-OLDEST_PLAN = timedelta(hours=24)
 
 
 def run(context: StepContext) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from mailslice.codec.shown import shown
 from mailslice.duties.dead_letters.decide import Action, Decision
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import digest_of
 from mailslice.model.errors import PlanRefused
 
 FILE = "plan/letters.parquet"
@@ -83,7 +84,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of `decided`."""
-        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.decided())
 
 
 def write_plan(context: StepContext, plan: Plan) -> None:

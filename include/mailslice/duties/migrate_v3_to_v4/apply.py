@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mailslice.duties.migrate_v3_to_v4.check import OLDEST_PLAN
 from mailslice.duties.migrate_v3_to_v4.copying import Copying, PlaceCopied, copy_places
 from mailslice.duties.migrate_v3_to_v4.plan_file import PARTS, Plan, PlannedPlace, read_plan
 from mailslice.duties.migrate_v3_to_v4.reading import Source
 from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v4, view_of
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.spark.failures import unreadable
@@ -30,21 +30,13 @@ _REASONS = {"marked": "deleted since the plan", "gone": "left V3 since the plan"
 def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or files were changed, or the gate was not passed; LockHeld while a cleanup works."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
-    _require_gate(context, plan)
+    require_gate(context, plan)
     if not plan.places:
         return _summary(plan, [], left=0)
     locks, run = context.stores.own.locks, context.request.run
     with locked(locks, f"migrate_v3_to_v4/{context.queue}", run) as own, locked(locks, f"{CLEANUP_LOCK}/{context.queue}", run) as cleanup:
         crash.point("apply:locked")
         return _apply(context, plan, (own, cleanup))
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    if context.clock() - plan.made_at > OLDEST_PLAN:
-        raise PlanRefused(f"the plan of run {context.request.run} was made at {plan.made_at:%Y-%m-%d %H:%M}: it is over a day old, plan again")
 
 
 def _apply(context: StepContext, plan: Plan, locks: Sequence[Lock]) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from typing import Any
 
 from mailslice.duties.migrate_v3_to_v4.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import OLDEST_PLAN
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
-
-OLDEST_PLAN = timedelta(hours=24)
 
 
 def run(context: StepContext) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from mailslice.duty.artifacts import iso
+from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.model.errors import PlanRefused
 from mailslice.spark.plan_files import Digest, PlanPart
 
@@ -54,21 +53,16 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of `decided`, which holds the digest of the rows."""
-        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.decided())
 
 
 def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
-    try:
+    with reading(run, queue):
         value = summary["decided"]
         places = tuple(PlannedPlace(start, bucket, rows, PlanPart(file, first, groups)) for start, bucket, rows, file, first, groups in value["places"])
         plan = Plan(value["run"], value["queue"], datetime.fromisoformat(value["madeAt"]), Digest.parse(value["rows"]), places)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error
-    if plan.digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
-    if (plan.run, plan.queue) != (run, queue):
-        raise PlanRefused(f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}")
+    require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)
     if sum(place.rows for place in plan.places) != plan.planned:
         raise PlanRefused(f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.planned}")
     return plan

@@ -8,15 +8,13 @@ from typing import Any
 from mailslice.duties.queue_audit.metrics import file_of, prometheus_text
 from mailslice.duty.audits import read_audit
 from mailslice.duty.context import StepContext
-from mailslice.model.errors import PlanRefused
+from mailslice.duty.plans import require_gate
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """What was published, with its digest. May run any number of times. Raises PlanRefused when the plan was changed or did not pass the gate."""
+    """What was published, with its digest. May run any number of times. Raises PlanRefused when the plan was changed, is old, or did not pass the gate."""
     audit = read_audit(context.need("plan"), context.folder)
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != audit.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this audit ({audit.digest}): check comes first")
+    require_gate(context, audit)
     place = context.folder.artifacts
     text = prometheus_text(context.queue, audit.proved().verdicts)
     place.write(file_of(context.queue), text)

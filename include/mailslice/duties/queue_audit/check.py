@@ -7,11 +7,10 @@ from typing import Any
 
 from mailslice.duty.audits import read_audit
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import OLDEST_PLAN
 from mailslice.model.verdicts import Verdict
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
-
-OLDEST = timedelta(days=1)
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -50,6 +49,6 @@ def totals(found: dict[str, Any], age_hours: float) -> Frame:
         Expectation.equal("lost_on_shared", 0, "On a queue that James shares no mail is called lost without 'or ghost'."),
         Expectation.equal("doubtful_on_own", 0, "On a queue that is mailslice's alone nothing is 'lost or ghost'."),
         Expectation.equal("unknown_verdicts", 0, "Every verdict is one of those that there are."),
-        Expectation.between("age_hours", -1, OLDEST / timedelta(hours=1), "The audit is not older than a day."),
+        Expectation.between("age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The audit is not older than a day."),
     ]
     return Frame("totals", [row], expect)

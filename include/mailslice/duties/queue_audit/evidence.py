@@ -97,7 +97,7 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
         records, elsewhere = _with_consumers(stores, queue, hold, before)
-        letters = _dead_letters(context)
+        letters = hold.beside(lambda: _dead_letters(context))
         hold.drain()
         delayed, unproved = counts_of(stores, queue).delayed, _unproved(stores, records, elsewhere)
         ended = context.clock()

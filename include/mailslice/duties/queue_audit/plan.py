@@ -13,9 +13,10 @@ from mailslice.duties.queue_audit.judge import Counts
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duties.queue_audit.verdicts import Judging, judge_all, total
 from mailslice.duty.artifacts import iso
-from mailslice.duty.audits import PARTS, digest_of_decided, lock_name
+from mailslice.duty.audits import PARTS, lock_name
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import digest_of
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
@@ -73,7 +74,7 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
     _forget_other_files(context, {each.file for each in outcomes})
     return {
         "decided": decided,
-        "planDigest": digest_of_decided(decided),
+        "planDigest": digest_of(decided),
         "planned": rows.count,
         "verdicts": verdicts,
         "olderThan": format_duration(age),

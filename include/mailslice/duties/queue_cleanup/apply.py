@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from mailslice.duties.queue_cleanup import decide
@@ -24,6 +24,7 @@ from mailslice.duties.queue_cleanup.view import shape_of, slices_to_read, starts
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
@@ -33,7 +34,6 @@ from mailslice.spark.failures import unreadable
 from mailslice.spark.plan_files import NO_PART, Digest
 from mailslice.spark.slices import instant, millis
 
-OLDEST_PLAN = timedelta(hours=24)
 CHANGED, LIVE_AGAIN = "changed since plan", "live again"
 
 
@@ -53,22 +53,12 @@ class _Progress:
 def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or files were changed, the gate was not passed, or the view's shape is another."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
-    _require_gate(context, plan)
+    require_gate(context, plan)
     with locked(context.stores.own.locks, f"queue_cleanup/{context.queue}", context.request.run) as lock:
         crash.point("apply:locked")
         if plan.browse_start is None:
             return _nothing(context, plan)
         return _apply(context, plan, lock)
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    age = context.clock() - plan.made_at
-    if age > OLDEST_PLAN:
-        hours = timedelta(hours=1)
-        raise PlanRefused(f"the plan of run {context.request.run} is {age / hours:.1f} h old; allowed are {OLDEST_PLAN / hours:.0f} h: plan again")
 
 
 def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:

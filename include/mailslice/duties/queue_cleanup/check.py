@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.duties.queue_cleanup import decide
-from mailslice.duties.queue_cleanup.apply import OLDEST_PLAN
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import OLDEST_PLAN
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 

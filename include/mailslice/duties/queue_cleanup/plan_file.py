@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +10,7 @@ from typing import Any
 from mailslice.duties.queue_cleanup.decide import Shape
 from mailslice.duties.queue_cleanup.strays import Stray
 from mailslice.duty.artifacts import iso
+from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import Place
@@ -121,12 +120,12 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of `decided`, which holds the digest of the rows."""
-        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.decided())
 
 
 def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
-    try:
+    with reading(run, queue):
         value = summary["decided"]
         shape = Shape(timedelta(seconds=value["window"]), timedelta(seconds=value["largestWindow"]), value["buckets"])
         plan = Plan(
@@ -147,12 +146,7 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
             value["marksWithoutRow"],
             tuple(Stray.from_json(each) for each in value.get("strays", ())),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error
-    if plan.digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
-    if (plan.run, plan.queue) != (run, queue):
-        raise PlanRefused(f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}")
+    require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)
     if sum(place.rows for place in plan.places) != plan.rows.count:
         raise PlanRefused(f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.rows.count}")
     return plan

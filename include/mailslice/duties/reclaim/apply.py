@@ -17,11 +17,11 @@ from mailslice.duties.reclaim.plan_file import PROGRESS, Plan, read_plan
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.stores.cassandra.nodes import Nodes
 
-OLDEST_PLAN = timedelta(hours=24)
 PATIENCE = timedelta(minutes=2)
 """How long a run waits for a garbagecollect that somebody else started to end, before each node."""
 _LOOK = 2.0
@@ -62,7 +62,7 @@ class _Stopped(Exception):
 def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
     """Reclaim the planned nodes. Raises PlanRefused when the plan was changed, is old, or the gate was not passed."""
     plan = read_plan(context.need("plan"), context.request.run)
-    _require_gate(context, plan)
+    require_gate(context, plan)
     if not plan.nodes:
         return _summary(plan, [], None)
     tool = Nodetool.parse(context.settings.duty.nodetool)
@@ -71,16 +71,6 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     with locked(context.stores.own.locks, context.request.duty, context.request.run) as lock:
         crash.point("apply:locked")
         return _Work(context, plan, tool, lock, sleep).run()
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    age = context.clock() - plan.made_at
-    if age > OLDEST_PLAN:
-        hours = timedelta(hours=1)
-        raise PlanRefused(f"the plan of run {context.request.run} is {age / hours:.1f} h old; allowed are {OLDEST_PLAN / hours:.0f} h: plan again")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -22,14 +21,14 @@ from mailslice.duty.audits import lock_name
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError, PlanRefused, StoreUnavailable, Undecodable
+from mailslice.model.errors import MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.names import RabbitNames
 from mailslice.spark.verdict_files import Judged
 from mailslice.stores.cassandra.own import PublishState, Republished
 from mailslice.stores.rabbitmq.publisher import Publisher
 
-OLDEST_PLAN = timedelta(hours=24)
 _AT_ONCE = 16
 _MOST_NAMED = 100
 
@@ -37,20 +36,10 @@ _MOST_NAMED = 100
 def run(context: StepContext) -> dict[str, Any]:
     """What was published. Raises PlanRefused for a plan that was changed, is old, or did not pass the gate; StoreUnavailable: run it again, it goes on."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
-    _require_gate(context, plan)
+    require_gate(context, plan)
     with locked(context.stores.own.locks, lock_name(context.queue), context.request.run) as lock:
         crash.point("apply:locked")
         return _Republishing(context, plan, Prover.of(context), lock).run(plan.mails(context.folder))
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    age = context.clock() - plan.made_at
-    if age > OLDEST_PLAN:
-        hours = timedelta(hours=1)
-        raise PlanRefused(f"the plan of run {context.request.run} is {age / hours:.1f} h old; allowed are {OLDEST_PLAN / hours:.0f} h: plan again")
 
 
 @dataclass

@@ -6,10 +6,10 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-from mailslice.duties.republish_lost.apply import OLDEST_PLAN
 from mailslice.duties.republish_lost.plan_file import Plan, read_plan
 from mailslice.duty.audits import audit_of
 from mailslice.duty.context import StepContext
+from mailslice.duty.plans import OLDEST_PLAN
 from mailslice.model.verdicts import Verdict
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from mailslice.duty.artifacts import RunFolder, iso
+from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.model.errors import PlanRefused
 from mailslice.spark.plan_files import Digest
 from mailslice.spark.verdict_files import Judged, digest_of_judged, read_judged
@@ -46,7 +45,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of `decided`, which holds the digest of the mails."""
-        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.decided())
 
     def mails(self, folder: RunFolder) -> Iterator[Judged]:
         """The mails of the plan, once its file is proved to be what was planned. Raises PlanRefused."""
@@ -70,7 +69,7 @@ class Plan:
 
 def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
-    try:
+    with reading(run, queue):
         value = summary["decided"]
         plan = Plan(
             value["run"],
@@ -82,10 +81,5 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
             value["repeatUnknown"],
             Digest.parse(value["rows"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error
-    if plan.digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
-    if (plan.run, plan.queue) != (run, queue):
-        raise PlanRefused(f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}")
+    require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)
     return plan

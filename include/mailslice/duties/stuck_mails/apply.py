@@ -20,9 +20,10 @@ from mailslice.duties.stuck_mails.seen import Seen, Stuck, look, stuck
 from mailslice.duties.stuck_mails.verdicts import Action
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
+from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError, PlanRefused, TryAgain
+from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.settings import StuckMode
 from mailslice.queue.quarantine import Quarantine
 
@@ -34,20 +35,10 @@ SETTLED, RETURNED, GONE = "settled meanwhile", "given back meanwhile", "its hold
 def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when it was changed, is old, or the gate did not pass it."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
-    _require_gate(context, plan)
+    require_gate(context, plan, OLDEST_PLAN)
     with locked(context.stores.own.locks, f"stuck_mails/{context.queue}", context.request.run) as lock:
         crash.point("apply:locked")
         return _Work(context, plan, lock, sleep).run()
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    check = context.need("check")
-    if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {context.request.run}: the gate did not pass this plan ({plan.digest}): check comes first")
-    age = context.clock() - plan.made_at
-    if age > OLDEST_PLAN:
-        minutes = timedelta(minutes=1)
-        raise PlanRefused(f"the plan of run {context.request.run} is {age / minutes:.0f} min old; allowed are {OLDEST_PLAN / minutes:.0f}: plan again")
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.duty.artifacts import iso
-from mailslice.model.errors import PlanRefused
+from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import StuckMode
 
@@ -98,12 +96,12 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of `decided`."""
-        return hashlib.sha256(json.dumps(self.decided(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.decided())
 
 
 def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
-    try:
+    with reading(run, queue):
         value = summary["decided"]
         plan = Plan(
             value["run"],
@@ -114,10 +112,5 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
             tuple(PlannedMail.from_json(mail) for mail in value["mails"]),
             tuple(DeadRecord(*record) for record in value["dead"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error
-    if plan.digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
-    if (plan.run, plan.queue) != (run, queue):
-        raise PlanRefused(f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}")
+    require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)
     return plan

@@ -9,9 +9,10 @@ with a consumer that has held it since before, or it is in no work queue.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
@@ -29,6 +30,7 @@ MOST_HELD = 100_000
 """Messages: 5 s, and 480 MB in the broker while they are held."""
 MOST_HELD_QUORUM = 65_535
 """The greatest prefetch AMQP can say; 0 is unlimited on classic queues, but 2,000 on quorum queues."""
+T = TypeVar("T")
 _PRIORITY = 1_000_000
 _DRAIN_SECONDS = 60.0
 _NOT_FOUND = 404
@@ -65,6 +67,14 @@ class WorkHold:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._connection.process_data_events(time_limit=min(left, 0.5))
+
+    def beside(self, work: Callable[[], T]) -> T:
+        """What `work` gives, which may take minutes: it is done on another thread, while the hold stays alive."""
+        with ThreadPoolExecutor(1) as thread:
+            doing = thread.submit(work)
+            while not doing.done():
+                self._connection.process_data_events(time_limit=0.1)
+        return doing.result()
 
     def elsewhere(self) -> int | None:
         """Messages that consumers beside us hold unacknowledged, by figures that are up to 10 s old; None when nobody can say."""

@@ -7,7 +7,8 @@ import pytest
 
 from mailslice.duties.queue_audit import check
 from mailslice.duties.queue_audit.metrics import file_of, prometheus_text
-from mailslice.duty.audits import digest_of_decided, read_audit
+from mailslice.duty.audits import read_audit
+from mailslice.duty.plans import digest_of
 from mailslice.model.errors import PlanRefused
 from mailslice.model.verdicts import Verdict
 from mailslice.quality import gate
@@ -26,7 +27,7 @@ DECIDED = {
 }
 GOOD = {
     "decided": DECIDED,
-    "planDigest": digest_of_decided(DECIDED),
+    "planDigest": digest_of(DECIDED),
     "verdicts": VERDICTS,
     "mails": 3,
     "goneMeanwhile": 1,
@@ -90,7 +91,7 @@ def test_an_audit_is_read_as_it_was_decided():
         ({"decided": None}, "cannot be read"),
         ({**GOOD, "decided": {**DECIDED, "census": False}}, "was changed"),
         ({**GOOD, "planDigest": None}, "was changed"),
-        ({"decided": (other := {**DECIDED, "queue": "other"}), "planDigest": digest_of_decided(other)}, "not of r-1 on queue spool"),
+        ({"decided": (other := {**DECIDED, "queue": "other"}), "planDigest": digest_of(other)}, "not of run r-1 on queue spool"),
     ],
 )
 def test_an_audit_that_was_changed_is_refused(summary, words):
