@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import Asset, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
 
 from mailslice.duty.airflow import notifier, road, spark_step
 from mailslice.duty.airflow.notifier import DutyNotifier, channels, message_of
+from mailslice.duty.airflow.notify_connections import Webhook
 from mailslice.duty.airflow.request import duty_params, request_of, who
 from mailslice.duty.airflow.spark_step import SparkStep
 from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
@@ -210,6 +211,7 @@ def test_the_webhook_url_is_a_secret():
     assert "T0KEN" not in repr(settings)
 
 
+@pytest.mark.usefixtures("no_connection")
 def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(monkeypatch, caplog):
     sent = []
 
@@ -236,6 +238,51 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
     ]
 
 
+@pytest.fixture
+def no_connection(monkeypatch):
+    monkeypatch.setattr(notifier, "found", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("given", "url", "headers"),
+    [
+        ({"host": "hooks.example", "extra": '{"path": "/services/T"}'}, "https://hooks.example/services/T", {}),
+        ({"host": "hooks.example", "schema": "http", "port": 8080, "password": "TOKEN"}, "http://hooks.example:8080", {"Authorization": "Bearer TOKEN"}),
+        ({"host": "https://hooks.example/x", "extra": '{"headers": {"X-Room": "7"}}'}, "https://hooks.example/x", {"X-Room": "7"}),
+    ],
+)
+def test_a_connection_is_spoken_to_whatever_the_settings_name(given, url, headers, monkeypatch, caplog):
+    """Nobody names a channel: the connections that exist are channels."""
+    connection = Connection(conn_id="mailslice_webhook", conn_type="http", **given)
+    posted, mailed = [], []
+    email = Connection(conn_id="mailslice_email", conn_type="smtp", extra='{"to": "a@b.example, c@d.example"}')
+    monkeypatch.setattr(notifier, "found", {"mailslice_webhook": connection, "mailslice_email": email}.get)
+    monkeypatch.setattr(notifier, "_post", lambda message, hook: posted.append((message["dag"], hook)))
+    monkeypatch.setattr(notifier, "_send_email", lambda _, to, **more: mailed.append((to, more)))
+    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=DutySettings(notify="")))
+    DutyNotifier().notify(failure())
+    assert posted == [("queue_cleanup", Webhook(url, headers))]
+    assert mailed == [(["a@b.example", "c@d.example"], {"smtp_conn_id": "mailslice_email"})]
+    assert "TOKEN" not in repr(posted) + caplog.text
+    assert [record for record in caplog.records if record.name == notifier.__name__] == []
+
+
+@pytest.mark.parametrize(
+    ("connections", "says"),
+    [
+        ({"mailslice_webhook": {"conn_type": "http"}}, "mailslice_webhook has no host"),
+        ({"mailslice_webhook": {"conn_type": "http", "host": "ftp://x"}}, "mailslice_webhook is not of http or https"),
+        ({"mailslice_email": {"conn_type": "smtp"}}, "mailslice_email has no recipients"),
+    ],
+)
+def test_a_connection_that_cannot_work_is_named_and_stops_no_other_channel(connections, says, monkeypatch, caplog):
+    monkeypatch.setattr(notifier, "found", {name: Connection(conn_id=name, **given) for name, given in connections.items()}.get)
+    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=DutySettings()))
+    DutyNotifier().notify(failure())
+    assert says in caplog.text
+    assert "task check_plan: <b>no</b>" in caplog.text
+
+
 def report_with_alerts(**more):
     alert = {"name": "dead_letters", "value": 50, "limit": 10, "text": "50 messages are in the dead letter queue, more than 10"}
     new = {**alert, "since": "2026-11-21T12:00:00Z", "told": "2026-11-21T12:00:00Z"}
@@ -244,6 +291,7 @@ def report_with_alerts(**more):
     return {**report, "status": "done", "alerts": [new, old], **more}
 
 
+@pytest.mark.usefixtures("no_connection")
 def test_new_alerts_of_a_report_are_told_and_those_that_go_on_are_not(monkeypatch, caplog):
     monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=DutySettings()))
     notifier.tell_alerts(report_with_alerts())

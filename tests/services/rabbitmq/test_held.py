@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from typing import Any
 
+import pika
 import pytest
 
 from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.stores.rabbitmq import held as held_module
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.held import hold
 from mailslice.stores.rabbitmq.management import Management
@@ -19,6 +23,12 @@ def declare(settings: Any, name: str, bodies: list[bytes], **arguments: Any) -> 
         channel.confirm_delivery()
         for body in bodies:
             channel.basic_publish("", name, body, mandatory=True)
+
+
+def cut(connection: Any) -> None:
+    """As a network does: no goodbye."""
+    connection._impl._terminate_stream(ConnectionResetError("cut"))
+    connection.process_data_events(time_limit=1)
 
 
 def bodies_of(settings: Any, name: str) -> list[bytes]:
@@ -58,3 +68,92 @@ def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to
         raise AssertionError("looked through")
     for _ in range(2):
         assert sorted(bodies_of(fresh.settings, "free")) == [b"a", b"b"]
+
+
+def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Served while nothing is read (a publish, a pause), the connection brings no more than a window into memory."""
+    for name, size in (("_FIRST_WINDOW", 5), ("_LEAST_WINDOW", 2), ("_LARGEST_WINDOW", 9)):
+        monkeypatch.setattr(held_module, name, size)
+    bodies = [b"%03d" % number for number in range(40)]
+    quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
+    declare(fresh.settings, "classic", bodies)
+    declare(fresh.settings, "quorum", bodies, **quorum)
+    for name in ("classic", "quorum"):
+        with hold(fresh.settings.rabbitmq, name) as held:
+            found = []
+            for each in held.messages():
+                held.sleep(0.005)
+                assert len(held._arrived) < 9
+                found.append(each.body)
+                if len(found) % 3 == 0:
+                    held.ack(each)
+            assert (found, held.left()) == (bodies, 0)
+        left = [body for number, body in enumerate(bodies, 1) if number % 3]
+        assert sorted(bodies_of(fresh.settings, name)) == left
+        with hold(fresh.settings.rabbitmq, name, most=10) as held:
+            assert len(list(held.messages())) == 10
+            assert held.left() == len(left) - 10
+    assert bodies_of(fresh.settings, "classic") == left
+
+
+def test_a_connection_that_is_cut_gives_everything_back_in_its_order(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_module, "_FIRST_WINDOW", 5)
+    bodies = [b"%03d" % number for number in range(30)]
+    declare(fresh.settings, "q", bodies)
+    with pytest.raises(StoreUnavailable, match="does not answer"), hold(fresh.settings.rabbitmq, "q") as held:
+        _act_and_cut(held, after=12)
+    assert bodies_of(fresh.settings, "q") == bodies[:12] + bodies[13:]
+
+
+def _act_and_cut(held: held_module.Held, after: int) -> None:
+    for each in itertools.islice(held.messages(), after, None):
+        held.ack(each)
+        held.sleep(0.1)
+        cut(held._connection)
+
+
+def test_who_takes_the_queue_between_two_windows_ends_the_look(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_module, "_FIRST_WINDOW", 5)
+    bodies = [b"%03d" % number for number in range(12)]
+    declare(fresh.settings, "q", bodies)
+    with blocking_connection(fresh.settings.rabbitmq) as other:
+        consume = held_module.Held._consume
+
+        def after_another(held: held_module.Held) -> None:
+            if held._seen:
+                other.channel().basic_consume("q", lambda *_: None)
+            consume(held)
+
+        monkeypatch.setattr(held_module.Held, "_consume", after_another)
+        with pytest.raises(StoreUnavailable, match="was taken or deleted while it was looked through"), hold(fresh.settings.rabbitmq, "q") as held:
+            assert list(held.messages())
+    monkeypatch.setattr(held_module.Held, "_consume", consume)
+    assert bodies_of(fresh.settings, "q") == bodies
+
+
+def test_messages_of_clients_that_send_milliseconds_have_no_time(fresh: Any) -> None:
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        for stamp in (1_795_000_000_000, 1_795_000_000):
+            channel.basic_publish("", "q", b"x", pika.BasicProperties(timestamp=stamp), mandatory=True)
+    with hold(fresh.settings.rabbitmq, "q") as held:
+        assert [each.timestamp and each.timestamp.year for each in held.messages()] == [None, 2026]
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_messages_are_looked_through_in_a_few_megabytes(fresh: Any) -> None:
+    body = b"x" * 2000
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        for _ in range(100_000):
+            channel.basic_publish("", "q", body)
+    tracemalloc.start()
+    with hold(fresh.settings.rabbitmq, "q") as held:
+        assert sum(len(each.body) for each in held.messages()) == 100_000 * len(body)
+        assert held.left() == 0
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 60 * 2**20

@@ -41,7 +41,7 @@ def test_all_is_well_and_every_figure_is_read_all_the_same():
         ("consumers", {"consumers": 0}, "0 consumers take mail from the queue, fewer than 1"),
         ("lost", {"verdicts": {"lost": 2, "lost or ghost": 1, "waiting": 9}}, "3 mails are in no queue: lost, or done without a mark, more than 0"),
         ("bare", {"verdicts": {"bare": 1}}, "1 mails have lost their content, more than 0"),
-        ("zombies", {"inFlight": 9, "closed": 1, "released": 2}, "3 mails were in flight far too long, more than 0"),
+        ("zombies", {"inFlight": 9, "planned": 3, "closed": 0, "failed": 1, "noted": 2}, "3 mails were in flight far too long, more than 0"),
         ("gate", {"status": "refused", "message": "check: gate check of x: not true"}, "check: gate check of x: not true"),
         ("failed", {"status": "failed", "message": "apply did not end"}, "apply did not end"),
     ],

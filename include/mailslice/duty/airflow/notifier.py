@@ -1,20 +1,22 @@
 """Tells people when a duty's run failed or is late, or found what goes over a limit (MAILSLICE_ALERT_...): in the log, by email, by webhook.
 
 `MAILSLICE_DUTY_NOTIFY` chooses; email goes through Airflow's connection `smtp_default` to MAILSLICE_DUTY_NOTIFY_EMAIL, the webhook gets one JSON
-object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. A channel that fails is logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
+object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. Or Airflow's connections choose (`notify_connections`): each of them that exists is spoken to besides.
+A channel that fails is logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseNotifier
 
+from mailslice.duty.airflow.notify_connections import EMAIL, WEBHOOK, Webhook, found, recipients_of, webhook_of
 from mailslice.duty.alerts import news
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
@@ -40,11 +42,17 @@ class DutyNotifier(BaseNotifier):
 
 
 def speak(message: Mapping[str, Any]) -> None:
-    """Tell the message (its `text` is for people) on every channel of the settings. One that fails is logged and stops no other."""
+    """Tell the message (its `text` is for people) on every channel of the settings, and by every connection that is there.
+
+    One that fails is logged and stops no other.
+    """
     settings = load_settings().duty
-    for channel in channels(settings):
+    for channel in (*channels(settings), *_BY_CONNECTION):
         try:
-            _SPEAK[channel](message, settings)
+            if channel in _SPEAK:
+                _SPEAK[channel](message, settings)
+            elif (connection := found(channel)) is not None:
+                _BY_CONNECTION[channel](message, settings, connection)
         except Exception:
             log.exception("notifier %s could not speak", channel)
 
@@ -60,21 +68,33 @@ def _to_log(message: Mapping[str, Any], _settings: DutySettings) -> None:
 
 
 def _by_email(message: Mapping[str, Any], settings: DutySettings) -> None:
+    _send_email(message, settings.notify_email)
+
+
+def _send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
     from airflow.providers.smtp.hooks.smtp import SmtpHook
 
     subject = f"{message['dag']}: {', '.join(each['name'] for each in message['alerts'])}" if "alerts" in message else f"{message['dag']} failed"
-    with SmtpHook() as hook:
-        hook.send_email_smtp(to=list(settings.notify_email), subject=f"mailslice: {subject}", html_content=f"<p>{escape(message['text'])}</p>")
+    with SmtpHook(**connection) as hook:
+        hook.send_email_smtp(to=list(to), subject=f"mailslice: {subject}", html_content=f"<p>{escape(message['text'])}</p>")
 
 
 def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
-    url = settings.notify_webhook.get_secret_value() if settings.notify_webhook else ""
-    request = Request(url, data=json.dumps(dict(message)).encode(), headers={"Content-Type": "application/json"}, method="POST")  # noqa: S310 - http(s): the setting
+    _post(message, Webhook(settings.notify_webhook.get_secret_value() if settings.notify_webhook else ""))
+
+
+def _post(message: Mapping[str, Any], hook: Webhook) -> None:
+    headers = {**hook.headers, "Content-Type": "application/json"}
+    request = Request(hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST")  # noqa: S310 - http(s): who made it has looked
     with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
         pass
 
 
-_SPEAK = {"log": _to_log, "email": _by_email, "webhook": _by_webhook}
+_SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {"log": _to_log, "email": _by_email, "webhook": _by_webhook}
+_BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
+    EMAIL: lambda message, settings, connection: _send_email(message, recipients_of(connection, settings.notify_email), smtp_conn_id=EMAIL),
+    WEBHOOK: lambda message, _settings, connection: _post(message, webhook_of(connection)),
+}
 
 
 def channels(settings: DutySettings) -> list[str]:
