@@ -80,6 +80,34 @@ def duration(place: str, most: timedelta | None = _LONGEST) -> Callable[[Any], t
     return parse
 
 
+def pause(place: str) -> Callable[[Any], timedelta]:
+    """A parser of pauses between attempts: from 1 s to 27 days, as MAILSLICE_WORKER_BACK_OFF_CAP."""
+    parse_any = duration(place, most=timedelta(days=27))
+
+    def parse(text: Any) -> timedelta:
+        value = parse_any(text)
+        if value < timedelta(seconds=1):
+            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; at least 1s is")
+        return value
+
+    return parse
+
+
+def factor(place: str) -> Callable[[Any], float]:
+    """A parser of numbers from 1 to 100."""
+
+    def parse(text: Any) -> float:
+        try:
+            value = float(str(text))
+        except ValueError:
+            value = 0.0
+        if not 1 <= value <= 100:
+            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; a number from 1 to 100 is")
+        return value
+
+    return parse
+
+
 def size(place: str, most: int = _MOST) -> Callable[[Any], int]:
     """A parser of sizes in bytes: 4096, 4k, 25M."""
 

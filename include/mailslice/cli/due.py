@@ -17,14 +17,12 @@ _AT_ONCE = 100
 
 def with_next_delivery(stores: Stores, queue: QueueName, rows: Iterable[ViewRow]) -> Iterator[dict[str, object]]:
     """The rows as JSON objects, with `nextDelivery`. A deployment without mailslice's own tables has no delayed mail: nothing is created to find that out."""
-    from mailslice.stores.cassandra.ddl import tables_of
-    from mailslice.stores.cassandra.own import DelayedMails
+    from mailslice.stores.cassandra.own import existing_delayed_mails
 
-    own = stores.settings.own.keyspace
-    if "delayed_mails" not in tables_of(stores.cassandra, own):
-        yield from (shapes.view_row(row) for row in rows)
+    delayed, stream = existing_delayed_mails(stores.cassandra, stores.settings), iter(rows)
+    if delayed is None:
+        yield from (shapes.view_row(row) for row in stream)
         return
-    delayed, stream = DelayedMails(stores.cassandra, own), iter(rows)
     while chunk := list(islice(stream, _AT_ONCE)):
         futures = [delayed.read_future(queue, row.enqueue_id) for row in chunk]
         for row, future in zip(chunk, futures, strict=True):

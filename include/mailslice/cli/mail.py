@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mailslice.queue.mail_queue import MailQueue
 
 app = group("Mails: show one, enqueue new ones.")
+_LONGEST_DELAY = timedelta(days=30)
 
 
 def _enqueue_id(text: object) -> EnqueueId:
@@ -70,7 +71,8 @@ def enqueue(
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the mail; a unique one is made when not given.")] = None,
     state: Annotated[str, typer.Option("--state", metavar="PROCESSOR", help="James' processor.")] = "root",
     delay: Annotated[
-        timedelta | None, typer.Option("--delay", parser=duration("--delay"), metavar="DURATION", help="Deliver not before this much time.")
+        timedelta | None,
+        typer.Option("--delay", parser=duration("--delay", most=_LONGEST_DELAY), metavar="DURATION", help="Deliver after this much time, at most 30d."),
     ] = None,
     reason: Reason = None,
 ) -> None:

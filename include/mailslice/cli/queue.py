@@ -78,6 +78,17 @@ def browse(
         out.rows(rows, (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS, empty="no mail")
 
 
+@command(app, "shape")
+def shape(out: Output, queue: Queue, limit: Limit = None) -> None:
+    """Mails by recipient domain and age in minutes, delayed ones included; how many of them wait for their destination, and its limits."""
+    from mailslice.cli.queue_shape import as_table, shape_rows
+    from mailslice.model.clock import system_clock
+
+    with open_queue(queue) as opened:
+        lines = shape_rows(opened.stores, queue, opened.queue.browse(_filter(None, None, None, None), None), system_clock(), limit)
+        out.rows(lines if out.as_json else [as_table(line) for line in lines])
+
+
 @command(app, "slices")
 def slices(out: Output, queue: Queue) -> None:
     """Live and dead rows of each slice."""

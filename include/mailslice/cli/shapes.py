@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.queue.dead_letters import Judged
 
-MAIL_COLUMNS = ("enqueueId", "name", "sender", "recipients", "state", "enqueuedTime", "slice")
+MAIL_COLUMNS = ("enqueueId", "name", "sender", "recipients", "state", "enqueuedTime", "nextDelivery", "slice")
 
 
 DEAD_COLUMNS = ("position", "enqueueId", "name", "cause", "reason", "diedAt", "redrives", "deleted")

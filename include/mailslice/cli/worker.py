@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from mailslice.cli.arguments import Queue, Reason, count, duration
+from mailslice.cli.arguments import Queue, Reason, count, duration, factor, pause
 from mailslice.cli.command import command, group
 from mailslice.cli.door import open_queue, record
 from mailslice.cli.draining import Outcome
 from mailslice.cli.output import Output
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
+from mailslice.model.settings import GiveUp
 
 app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
 
@@ -76,13 +77,35 @@ def run_(
     health_port: Annotated[
         int | None, typer.Option("--health-port", parser=count("--health-port", least=0, most=65535), metavar="PORT", help="/livez and /metrics; 0 = none.")
     ] = None,
+    attempts: Annotated[
+        int | None, typer.Option("--attempts", parser=count("--attempts", least=0), metavar="N", help="Failed attempts at a mail; 0 = no end.")
+    ] = None,
+    back_off_base: Annotated[
+        timedelta | None, typer.Option("--back-off-base", parser=pause("--back-off-base"), metavar="DURATION", help="Pause after the first failed attempt.")
+    ] = None,
+    back_off_factor: Annotated[
+        float | None, typer.Option("--back-off-factor", parser=factor("--back-off-factor"), metavar="X", help="By which each further pause is longer.")
+    ] = None,
+    back_off_cap: Annotated[
+        timedelta | None, typer.Option("--back-off-cap", parser=pause("--back-off-cap"), metavar="DURATION", help="Longest of these pauses.")
+    ] = None,
+    give_up: Annotated[GiveUp | None, typer.Option("--give-up", help="What becomes of a mail after its last attempt.")] = None,
 ) -> None:
-    """Consume a queue with a handler until SIGTERM."""
+    """Consume a queue with a handler until SIGTERM. Attempts, pauses and the end of a mail: MAILSLICE_WORKER_* when not given here for this queue."""
     from mailslice.worker.consumer import run_worker
 
     _log_infos()
     with open_queue(queue) as opened:
         settings = opened.settings
+    wanted = {
+        "attempts": attempts,
+        "back_off_base": back_off_base,
+        "back_off_factor": back_off_factor,
+        "back_off_cap": back_off_cap,
+        "give_up": give_up,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    settings = settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
     run_worker(settings, queue, handler, processes, prefetch, concurrency, drain=drain_for, health_port=health_port)
 
 

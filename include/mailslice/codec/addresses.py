@@ -10,6 +10,8 @@ import re
 from mailslice.model.errors import BadInput
 
 NULL_SENDER = "<>"
+NO_DOMAIN = "(none)"
+_LONGEST_DOMAIN = 253
 _ATOM = r"[^\s\x00-\x20\x7f()<>\[\]:;@\\,.\"]+"
 _QUOTED = r'"(?:[^\x00-\x08\x0a-\x1f\x7f"\\]|\\[^\x00-\x08\x0a-\x1f\x7f])*"'
 _LABEL = r"[^\s\x00-\x2c\x2e\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]+"
@@ -35,6 +37,12 @@ def checked_address(text: str, place: str = "address") -> str:
 def checked_sender(text: str, place: str = "sender") -> str | None:
     """Like `checked_address`, but `<>` and the empty text are the null sender, None."""
     return None if text.strip() in {"", NULL_SENDER} else checked_address(text, place)
+
+
+def domain_of(address: str) -> str:
+    """The domain of an address, lower case; `(none)` without one. Never more than a domain can be long: addresses come from mails."""
+    local, at, domain = address.rpartition("@")
+    return domain.strip().lower()[:_LONGEST_DOMAIN] if at and local and domain.strip() else NO_DOMAIN
 
 
 def same(left: str | None, right: str | None) -> bool:

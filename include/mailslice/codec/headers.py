@@ -8,7 +8,7 @@ from typing import Any
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import Place
-from mailslice.model.names import HEADER_BUCKET, HEADER_SLICE
+from mailslice.model.names import HEADER_BUCKET, HEADER_FAILURES, HEADER_SLICE
 
 _HIGHEST_INT = 2**31 - 1
 """Cassandra's int."""
@@ -28,6 +28,12 @@ def place_in(headers: Mapping[str, Any]) -> Place | None:
         return Place(instant(start), int(bucket))
     except OverflowError:
         return None
+
+
+def failures_in(headers: Mapping[str, Any]) -> int:
+    """How many attempts at the mail failed before this message was published; 0 for what was never retried, and for what is no such number."""
+    failures = headers.get(HEADER_FAILURES)
+    return failures if isinstance(failures, int) and 0 <= failures <= _HIGHEST_INT else 0
 
 
 def moment(stamp: object) -> datetime | None:

@@ -25,6 +25,10 @@ HEADER_BUCKET = "x-mailslice-bucket"
 HEADER_DELAY_TOKEN = "x-mailslice-token"  # noqa: S105 - a sequence number, not a secret
 HEADER_REDRIVE_COUNT = "x-redrive-count"
 HEADER_REASON = "x-mailslice-reason"
+HEADER_FAILURES = "x-mailslice-failures"
+"""Attempts at the mail that failed so far: a retry that counts adds one."""
+HEADER_THROTTLED = "x-mailslice-throttled"
+"""1: the mail was put off because a destination takes no more, and has waited in that destination's line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ docs/settings.md is generated from the fields below (`make docs`), and a test ho
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from datetime import timedelta
@@ -22,6 +23,7 @@ from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.durations import format_duration, parse_duration
 from mailslice.model.errors import BadInput, BadSetting
 from mailslice.model.names import QueueTable
+from mailslice.model.throttling import Limits, Rules
 
 PREFIX = "MAILSLICE_"
 STATE_FILE = ".state/run/settings.env"
@@ -49,6 +51,24 @@ def _more_than_nothing(value: timedelta) -> timedelta:
     return value
 
 
+def _rules(value: object) -> object:
+    """`example.com=60,*.example.org=600,*=1200` as pairs. Pydantic checks what is no text."""
+    if not isinstance(value, str):
+        return value
+    rules: dict[str, int] = {}
+    for word in value.split(","):
+        pattern, equals, number = (part.strip() for part in word.strip().partition("="))
+        if not word.strip():
+            continue
+        if not equals or not _PATTERN.fullmatch(pattern) or not _NUMBER.fullmatch(number) or pattern.lower() in rules:
+            raise ValueError(f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: example.com, *.example.com, or * for all others")
+        rules[pattern.lower()] = int(number)
+    return tuple(rules.items())
+
+
+_PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+LimitRules = Annotated[Rules, BeforeValidator(_rules)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
@@ -334,6 +354,17 @@ class RelaySettings(_Group):
     give_up: GiveUp = Field(
         GiveUp.DEAD_LETTER, description="of what is refused for good or too old: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)"
     )
+    rates: LimitRules = Field(
+        (),
+        description="mails a minute for a recipient domain, by all workers of a queue together: example.com=60,*.example.com=600,*=1200; "
+        "the closest pattern holds, for each domain by itself; 0 = no limit",
+    )
+    connections: LimitRules = Field((), description="connections at once that carry mail for a recipient domain, in the same form")
+
+    @property
+    def limits(self) -> Limits:
+        """Rates and connections."""
+        return Limits(self.rates, self.connections)
 
 
 class WorkerSettings(_Group):
@@ -349,6 +380,13 @@ class WorkerSettings(_Group):
     bounce_queue: str | None = Field(
         None, description="queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset"
     )
+    back_off_base: Duration = Field(
+        timedelta(seconds=30), ge=timedelta(seconds=1), le=timedelta(days=30), description="pause after the first failed attempt at a mail"
+    )
+    back_off_factor: float = Field(2.0, ge=1, le=100, description="by which each further pause is longer")
+    back_off_cap: Duration = Field(timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=27), description="longest of these pauses, but for a tenth")
+    attempts: int = Field(150, ge=0, description="failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 = never")
+    give_up: GiveUp = Field(GiveUp.DEAD_LETTER, description="of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)")
 
 
 _GROUPS: dict[str, type[_Group]] = {

@@ -118,7 +118,7 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
     # Late: prometheus-client looks at its environment when it is imported, and the parent needs neither it nor the drivers.
     from mailslice.worker import open_worker
     from mailslice.worker.handler_spec import load_handler
-    from mailslice.worker.handling import Handling
+    from mailslice.worker.handling import Handling, policy_of
     from mailslice.worker.metrics import ConsumerMetrics
 
     stop = asyncio.Event()
@@ -128,7 +128,7 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
     link.start(loop, stop)
     metrics = ConsumerMetrics(task.queue)
     handler = load_handler(task.handler, task.settings)
-    handling = Handling(handler, task.concurrency, metrics)
+    handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings))
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
         worker.wiring.on_failed = metrics.failed_in_doubt
@@ -140,6 +140,7 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
             log.warning(
                 "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice, as on any queue",
                 task.queue,
+        worker.wiring.on_throttled = metrics.destination_asked
                 task.handler,
                 extra={"action": "unmarked_handler", "queue": task.queue},
             )

@@ -13,7 +13,7 @@ from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.handler_spec import loaded
-from mailslice.worker.handling import Handling
+from mailslice.worker.handling import Handling, policy_of
 from mailslice.worker.queue_worker import QueueWorker
 
 _LEAST_WAIT = 0.05
@@ -69,14 +69,15 @@ async def consume(
 ) -> Consumed:
     """Calls `handler(mail, content)` for each mail, at most `concurrency` at once, and settles each by what it says (`Outcome`; None is `Complete()`).
 
-    Async handlers run on this loop, plain functions in threads. An exception is a retry with a growing pause, from 30 s; a `DeadLetter` a reject.
+    Async handlers run on this loop, plain functions in threads. An exception is a retry with a growing pause (MAILSLICE_WORKER_BACK_OFF_*), and after
+    MAILSLICE_WORKER_ATTEMPTS the end of the mail; a `DeadLetter` is a reject.
     Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails; what runs in handlers then comes to its end. Else it never ends.
     Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or StoreUnavailable after `give_up_after` without a store.
     """
     if most is not None and most < 1:
         raise BadInput(f"most={most} is not allowed; a whole number from 1 is, or None for no end")
     consumed = Consumed()
-    handling = Handling(loaded(handler), concurrency, consumed)
+    handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.wiring.settings))
     deliveries = worker.deliveries(prefetch if most is None else min(prefetch, most), give_up_after=give_up_after)
     handed: set[Delivery] = set()
     begun = 0

@@ -19,17 +19,20 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import headers_of, place_in
+from mailslice.codec.headers import failures_in, headers_of, place_in
 from mailslice.model import crash
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId
-from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_REDRIVE_COUNT, HEADER_SLICE
+from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REDRIVE_COUNT, HEADER_SLICE, HEADER_THROTTLED
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
-_KEPT = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT)
+LONGEST_DELAY = timedelta(days=30)
+_KEPT = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
 _FLUSHED_AT_ONCE = 200
 
 
@@ -42,6 +45,26 @@ def level_for(remaining: timedelta) -> int:
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """What a message keeps when it is published again: not the token, nor the x-death of its way through the levels."""
     return {name: headers[name] for name in _KEPT if name in headers}
+
+
+def checked_delay(delay: timedelta | None) -> timedelta | None:
+    """The delay, None for none at all. Raises BadInput beyond 30 days."""
+    if delay is None or delay <= timedelta(0):
+        return None
+    if delay > LONGEST_DELAY:
+        raise BadInput(f"delay {delay} is not allowed; at most {format_duration(LONGEST_DELAY)} is")
+    return delay
+
+
+def _described(row: DelayedMail) -> dict[str, Any]:
+    """The headers of a mail of which only the row is at hand."""
+    counts = {HEADER_FAILURES: row.failures, HEADER_REDRIVE_COUNT: row.redrives, HEADER_THROTTLED: int(row.throttled)}
+    return {**headers_of(row.place), **{name: value for name, value in counts.items() if value}}
+
+
+def _redrives(headers: Mapping[str, Any]) -> int:
+    count = headers.get(HEADER_REDRIVE_COUNT)
+    return count if isinstance(count, int) and 0 <= count < 2**31 else 0
 
 
 class Delays:
@@ -68,7 +91,19 @@ class Delays:
         table = await self._wiring.delayed_mails()
         before = await self._read(table, enqueue_id)
         token = uuid4()
-        row = DelayedMail(enqueue_id, due, token, published=False, place=place_in(headers), message=body, written_us=before.written_us if before else 0)
+        row = DelayedMail(
+            enqueue_id,
+            due,
+            token,
+            published=False,
+            place=place_in(headers),
+            message=body,
+            written_us=before.written_us if before else 0,
+            failures=failures_in(headers),
+            redrives=_redrives(headers),
+            enqueued=timestamp,
+            throttled=bool(headers.get(HEADER_THROTTLED)),
+        )
         await self._write(table, row)
         await self._publish_copy(body, headers, timestamp, token, due)
 
@@ -125,7 +160,7 @@ class Delays:
     async def _flush_one(self, table: DelayedMails, row: DelayedMail) -> bool:
         marked = await self._wiring.is_marked(row.enqueue_id)
         if not marked:
-            await self._deliver(row.message, headers_of(row.place), timestamp=None)
+            await self._deliver(row.message, _described(row), row.enqueued)
         await self._close(table, row)
         return not marked
 

@@ -9,21 +9,22 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import place_in
+from mailslice.codec.headers import failures_in, place_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import Place, QueuedMail
-from mailslice.model.names import HEADER_REASON, RabbitNames
+from mailslice.model.names import HEADER_FAILURES, HEADER_REASON, HEADER_THROTTLED, RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import row_of
-from mailslice.worker.delays import Delays, own_headers
+from mailslice.worker.delays import Delays, checked_delay, own_headers
 from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.marks import Marks
 from mailslice.worker.noting import note_dead_letter
+from mailslice.worker.throttle import BlockingThrottle
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,9 @@ class Delivery:
         self.handed: float | None = None
         """When it was handed out, by the event loop's clock."""
         self.stage = "received"
-        self.attempt = 1 if record is None else record.attempt
+        self.failures = failures_in(message.headers)
+        """Attempts that failed so far, by what every counted retry has written into the message."""
+        self.attempt = self.failures + 1 if record is None else record.attempt
         self._told = False
         self.waiters = 0
         """Later deliveries of the same mail that wait here for this one."""
@@ -101,20 +104,31 @@ class Delivery:
     def stage_for_thread(self) -> BlockingStage:
         """What a plain handler marks its progress with."""
         self._wiring.handler_marks = True
-        return BlockingStage(self._marks, self.attempt, self.age, asyncio.get_running_loop())
+        return BlockingStage(self._marks, max(self.attempt, self.failures + 1), self.age, asyncio.get_running_loop())
 
     def stage_for_coroutine(self) -> AsyncStage:
         """What an async handler marks its progress with."""
         self._wiring.handler_marks = True
-        return AsyncStage(self._marks, self.attempt, self.age)
+        return AsyncStage(self._marks, max(self.attempt, self.failures + 1), self.age)
+
+    def throttle_for_thread(self) -> BlockingThrottle:
+        """What a plain handler asks before it sends."""
+        return BlockingThrottle(self._wiring.throttle, waited=self.throttled, loop=asyncio.get_running_loop())
 
     async def complete(self) -> None:
         """The mail is done: deleted mark, then ack, then its blobs if their ids are random. Returns when mark and ack are sent."""
         if not self._settled:
             await self._finish(Stage.SENT)
 
-    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None:
-        """Hand it out again: at once, or `after` a delay; to the `recipients` that remain (some of the mail's; none: it is complete).
+    @property
+    def throttled(self) -> bool:
+        """Whether it was put off the last time because a destination took no more."""
+        return bool(self._message.headers.get(HEADER_THROTTLED))
+
+    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True, throttled: bool = False) -> None:
+        """Hand it out again: at once, or `after` a delay of up to 30 days; to the `recipients` that remain (some of the mail's; none: it is complete).
+
+        A delayed one is a failed attempt (`failures`, `attempt`) unless `counted` is False; `throttled` says that it waits for a destination.
 
         At once and with the same recipients it is a requeue, as James does. Else a new message is confirmed before the old one is acknowledged:
         a crash in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the record comes first: one attempt more, and those
@@ -122,6 +136,7 @@ class Delivery:
         """
         if self._settled:
             return
+        delay = checked_delay(after)
         left = self._item.mail.recipients if recipients is None else tuple(recipients)
         if not left:
             await self.complete()
@@ -131,13 +146,12 @@ class Delivery:
         again = await self._begun_again(left)
         if again is None:
             return
-        later = after is not None and after > timedelta(0)
-        if again == self._message_recipients and not later:
+        if again == self._message_recipients and delay is None:
             await self.give_back()
         elif await self._wiring.is_marked(self._item.enqueue_id):
             await self._end(self._message.ack)
         else:
-            await self._publish_again(again, after if later else None)
+            await self._publish_again(again, delay, self._again_headers(counted=counted and delay is not None and not throttled, throttled=throttled))
             await self._end(self._message.ack)
 
     async def reject(self, reason: str) -> None:
@@ -232,12 +246,20 @@ class Delivery:
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
 
-    async def _publish_again(self, recipients: tuple[str, ...], after: timedelta | None) -> None:
+    def _again_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
+        """The headers of the next attempt's message."""
+        headers = own_headers(self._message.headers)
+        headers.pop(HEADER_THROTTLED, None)
+        if counted:
+            headers[HEADER_FAILURES] = self.failures + 1
+        return headers | ({HEADER_THROTTLED: 1} if throttled else {})
+
+    async def _publish_again(self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]) -> None:
         if recipients != self._message_recipients:
             await self._rewrite_row(recipients, place_in(self._message.headers))
         body = codec.encode(_narrowed(self._item, recipients))
         # A mail of James has no time of its own: its age counts from its first retry.
-        headers, timestamp = own_headers(self._message.headers), self._message.timestamp or self._wiring.clock()
+        timestamp = self._message.timestamp or self._wiring.clock()
         if after is None:
             await self._wiring.publisher.publish(self._wiring.names.exchange, body, headers, timestamp)
         else:

@@ -22,7 +22,7 @@ from mailslice.model import crash
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.worker.delays import Delays
+from mailslice.worker.delays import Delays, checked_delay
 from mailslice.worker.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _UNDO_SECONDS = 8.0
+_UNDO_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 class Enqueuer:
@@ -49,6 +50,7 @@ class Enqueuer:
         """
         if not mail.recipients:
             raise BadInput(f"mail {mail.name!r} has no recipients; at least one")
+        delay = checked_delay(delay)
         size = _size(content)
         self._check_size(mail, size)
         hold = self._wiring.enqueue_budget.try_acquire(size) or await self._wiring.enqueue_budget.acquire(size)
@@ -109,21 +111,38 @@ class Enqueuer:
             raise BadInput(f"mail {mail.name!r} has {size} bytes; allowed are {most} (MAILSLICE_QUEUE_MAX_MAIL_BYTES)")
 
     async def _undone(self, item: QueuedMail) -> None:
-        """Runs to its end also when the caller is cancelled, but no longer than 8 s."""
-        undoing = asyncio.create_task(self._undo(item), name=f"undo-{item.enqueue_id}")
+        """Returns when it was tried; what failed is tried again, beside the caller and also when that is cancelled, but for no longer than 8 s."""
+        tried = asyncio.Event()
+        undoing = asyncio.create_task(self._undo(item, tried), name=f"undo-{item.enqueue_id}")
         self._undoing.add(undoing)
         undoing.add_done_callback(self._undoing.discard)
-        await asyncio.shield(undoing)
+        await tried.wait()
 
-    async def _undo(self, item: QueuedMail) -> None:
+    async def _undo(self, item: QueuedMail, tried: asyncio.Event) -> None:
+        """A message that was published is delivered, unless the mark is written: a store that blinked is asked again."""
         extra = {"action": "enqueue_failed", "enqueue_id": str(item.enqueue_id)}
+        why: Exception | None = None
         try:
             async with asyncio.timeout(_UNDO_SECONDS):
-                await self._wiring.mark(item.enqueue_id)
-                crash.point("enqueue:undo-marked")
-                await self._wiring.blobs.delete_many([blob for blob in (item.header_blob_id, item.body_blob_id) if blob_ids.is_random(blob)])
-        except (MailsliceError, TimeoutError) as error:
-            log.warning("a failed enqueue left something behind (row, message or blobs): %s", error, extra=extra)
+                for pause in _UNDO_PAUSES:
+                    await asyncio.sleep(pause)
+                    try:
+                        await self._take_back(item)
+                    except MailsliceError as error:
+                        why = error
+                        tried.set()
+                    else:
+                        return
+        except TimeoutError as error:
+            why = why or error
+        finally:
+            tried.set()
+        log.warning("a failed enqueue left something behind (row, message or blobs): %s", why or "time is up", extra=extra)
+
+    async def _take_back(self, item: QueuedMail) -> None:
+        await self._wiring.mark(item.enqueue_id)
+        crash.point("enqueue:undo-marked")
+        await self._wiring.blobs.delete_many([blob for blob in (item.header_blob_id, item.body_blob_id) if blob_ids.is_random(blob)])
 
     async def close(self) -> None:
         """Waits for what is being undone."""
@@ -146,5 +165,6 @@ async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.wait(tasks)
         raise
-    for task in tasks:
-        task.result()
+    errors = [error for task in tasks if (error := task.exception()) is not None]
+    if errors:
+        raise errors[0]

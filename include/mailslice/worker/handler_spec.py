@@ -1,7 +1,8 @@
 """From `package.module:function` to something that can be called for each mail.
 
 A handler is `def handle(mail, content)` or `async def handle(mail, content)`; it may take a keyword `enqueue_id`, too, the identity of the
-queue entry, which stays the same when a mail is delivered again, and a keyword `stage`, to mark its progress with (`handler_stage`).
+queue entry, which stays the same when a mail is delivered again, a keyword `stage`, to mark its progress with (`handler_stage`), and, if it is a
+plain function, a keyword `throttle`, to ask whether destinations take a mail now (`throttle`).
 A class is built once a process, with the settings, and its instance is called.
 """
 
@@ -19,6 +20,7 @@ from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import EnqueueId, Mail
 from mailslice.model.settings import Settings
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
+from mailslice.worker.throttle import BlockingThrottle
 
 SHIPPED = {
     "relay": "mailslice.worker.handlers.relay:Relay",
@@ -36,12 +38,17 @@ class LoadedHandler:
     is_async: bool
     takes_enqueue_id: bool
     takes_stage: bool = False
+    takes_throttle: bool = False
 
-    def __call__(self, mail: Mail, content: bytes, enqueue_id: EnqueueId, stage: BlockingStage | AsyncStage | None = None) -> Any:
-        """One attempt at one mail. `stage` is needed where it is taken."""
+    def __call__(
+        self, mail: Mail, content: bytes, enqueue_id: EnqueueId, stage: BlockingStage | AsyncStage | None = None, throttle: BlockingThrottle | None = None
+    ) -> Any:
+        """One attempt at one mail. `stage` and `throttle` are needed where they are taken."""
         given: dict[str, object] = {"enqueue_id": enqueue_id} if self.takes_enqueue_id else {}
         if self.takes_stage:
             given["stage"] = stage
+        if self.takes_throttle:
+            given["throttle"] = throttle
         return self.call(mail, content, **given)
 
 
@@ -98,15 +105,16 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
-def _keywords(what: str, handler: Callable[..., Any]) -> tuple[bool, bool]:
-    """Whether it takes `enqueue_id`, and `stage`."""
+def _keywords(what: str, handler: Callable[..., Any]) -> tuple[bool, bool, bool]:
+    """Whether it takes `enqueue_id`, `stage`, and, by this very name, `throttle`."""
     try:
         signature = inspect.signature(handler)
     except ValueError:  # a built-in that tells no signature: believed
-        return False, False
+        return False, False, False
     takes = {name: any(p.name == name or p.kind is p.VAR_KEYWORD for p in signature.parameters.values()) for name in ("enqueue_id", "stage")}
+    takes["throttle"] = "throttle" in signature.parameters and not _is_async(handler)
     try:
         signature.bind(None, b"", **{name: None for name, taken in takes.items() if taken})
     except TypeError as error:
         raise BadInput(f"{what} cannot be called as (mail, content): {error}") from None
-    return takes["enqueue_id"], takes["stage"]
+    return takes["enqueue_id"], takes["stage"], takes["throttle"]

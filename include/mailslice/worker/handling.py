@@ -9,28 +9,29 @@ import asyncio
 import inspect
 import itertools
 import logging
+import random
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
 from mailslice.codec.reports import Failure
-from mailslice.model.errors import DeadLetter, TakenOver, TryAgain
-from mailslice.model.mail import EnqueueId, QueuedMail
+from mailslice.model.back_off import BackOff
+from mailslice.model.errors import BadSetting, DeadLetter, TakenOver, TryAgain
+from mailslice.model.mail import QueuedMail
+from mailslice.model.settings import GiveUp, Settings
+from mailslice.worker.delays import LONGEST_DELAY
 from mailslice.worker.handler_spec import LoadedHandler
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
+from mailslice.worker.throttle import BlockingThrottle
 
 log = logging.getLogger(__name__)
 
-FIRST_BACK_OFF = timedelta(seconds=30)
-LONGEST_BACK_OFF = timedelta(hours=1)
-_REMEMBERED = 10_000
 _SETTLE_PAUSES = (1, 2, 4, 8, 15)
 """Seconds between attempts to tell the stores what became of a mail; the last one repeats."""
 
@@ -43,14 +44,17 @@ class Settled(Protocol):
     @property
     def content(self) -> bytes: ...
     @property
-    def attempt(self) -> int: ...
+    def failures(self) -> int: ...
     async def complete(self) -> None: ...
-    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None: ...
+    async def retry(
+        self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True, throttled: bool = False
+    ) -> None: ...
     async def reject(self, reason: str) -> None: ...
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> None: ...
     async def give_back(self) -> None: ...
     def stage_for_thread(self) -> BlockingStage: ...
     def stage_for_coroutine(self) -> AsyncStage: ...
+    def throttle_for_thread(self) -> BlockingThrottle: ...
 
 
 class Figures(Protocol):
@@ -67,63 +71,70 @@ class GiveBack:
     """Another one has the mail, so nothing may become of it here. No handler says so: its marks do."""
 
 
-def back_off(failures: int) -> timedelta:
-    """The pause after `failures` earlier ones: doubles from 30 s, at most 1 h."""
-    return min(FIRST_BACK_OFF * (1 << min(failures, 10)), LONGEST_BACK_OFF)
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What becomes of a mail whose attempts fail: the pauses between them, and what it is given up as after the last one. `chance` gives -1 to 1."""
+
+    back_off: BackOff = field(default_factory=BackOff)
+    give_up: GiveUp = GiveUp.DEAD_LETTER
+    chance: Callable[[], float] = lambda: random.uniform(-1, 1)
 
 
-class Attempts:
-    """How often a mail failed here, in memory, of the newest 10,000 that failed: it only spaces attempts, no mail hangs on it.
-
-    Where the queue has stage marks, attempts are durable, and their number is at least that of the record.
-    """
-
-    def __init__(self) -> None:
-        self._failed: OrderedDict[EnqueueId, int] = OrderedDict()
-
-    def next_delay(self, enqueue_id: EnqueueId, attempt: int = 1) -> timedelta:
-        """Counts one failure more; the pause before the next attempt. `attempt` is the one that failed, from 1, as far as anybody wrote it down."""
-        failures = max(self._failed.pop(enqueue_id, 0), attempt - 1)
-        self._failed[enqueue_id] = failures + 1
-        if len(self._failed) > _REMEMBERED:
-            self._failed.popitem(last=False)
-        return back_off(failures)
-
-    def forget(self, enqueue_id: EnqueueId) -> None:
-        """The mail is done."""
-        self._failed.pop(enqueue_id, None)
+def policy_of(settings: Settings) -> Policy:
+    """By MAILSLICE_WORKER_*. Raises BadSetting when mails are to bounce and there is no queue for the reports."""
+    worker = settings.worker
+    if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
+        raise BadSetting(f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to")
+    return Policy(BackOff(worker.back_off_base, worker.back_off_factor, worker.back_off_cap, worker.attempts), worker.give_up)
 
 
-def action_of(delivery: Settled, outcome: Outcome | GiveBack, attempts: Attempts) -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Outcome -> (its name in the metrics, what to ask of the delivery). The pause is fixed here, so that asking twice does not double it."""
-    enqueue_id = delivery.item.enqueue_id
+def action_of(delivery: Settled, outcome: Outcome | GiveBack, policy: Policy) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Outcome -> (its name in the metrics, what to ask of the delivery). The pause is fixed here, so that asking twice does not change it."""
     match outcome:
         case Complete():
-            attempts.forget(enqueue_id)
             return "completed", delivery.complete
         case Reject(reason=reason):
-            attempts.forget(enqueue_id)
             return "rejected", lambda: delivery.reject(reason)
         case Bounce(reason=reason, failures=failures):
-            attempts.forget(enqueue_id)
             return "bounced", lambda: delivery.bounce(reason, failures)
         case GiveBack():
             return "given_back", delivery.give_back
-        case Retry(after=after, recipients=recipients, back_off=backs_off):
-            pause = attempts.next_delay(enqueue_id, delivery.attempt) if backs_off and after is None else after
-            return "retried", lambda: delivery.retry(recipients=recipients, after=pause)
+        case Retry():
+            return _again(delivery, outcome, policy)
+
+
+def _again(delivery: Settled, outcome: Retry, policy: Policy) -> tuple[str, Callable[[], Awaitable[None]]]:
+    failures = delivery.failures + 1
+    pause = outcome.after
+    if outcome.back_off:
+        pause = max(pause or timedelta(0), policy.back_off.pause(failures, policy.chance()))
+    counts = outcome.counted and not outcome.throttled and pause is not None and pause > timedelta(0)
+    if counts and policy.back_off.used_up(failures):
+        left = tuple(delivery.item.mail.recipients if outcome.recipients is None else outcome.recipients)
+        if set(left) == set(delivery.item.mail.recipients):
+            return action_of(delivery, _given_up(left, failures, outcome.why, policy), policy)
+        # Who was served is done; for the others this was the last attempt, and the next delivery names only them.
+        return "retried", lambda: delivery.retry(recipients=left)
+    return "retried", lambda: delivery.retry(recipients=outcome.recipients, after=pause, counted=outcome.counted, throttled=outcome.throttled)
+
+
+def _given_up(recipients: tuple[str, ...], failures: int, why: str, policy: Policy) -> Reject | Bounce:
+    reason = f"given up after {failures} attempts (MAILSLICE_WORKER_ATTEMPTS){f'; the last: {why}' if why else ''}"
+    if policy.give_up is GiveUp.DEAD_LETTER:
+        return Reject(reason)
+    return Bounce(reason, tuple(Failure(recipient, "4.4.7", f"it could not be delivered in {failures} attempts, and is given up") for recipient in recipients))
 
 
 class Handling:
     """Runs one handler over deliveries, at most `concurrency` at once. Belongs to one event loop."""
 
-    def __init__(self, handler: LoadedHandler, concurrency: int, metrics: Figures) -> None:
+    def __init__(self, handler: LoadedHandler, concurrency: int, metrics: Figures, policy: Policy) -> None:
         self._handler = handler
         self._metrics = metrics
         self._places = asyncio.Semaphore(concurrency)
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
         self._running: set[asyncio.Task[None]] = set()
-        self._attempts = Attempts()
+        self._policy = policy
 
     @property
     def in_flight(self) -> int:
@@ -167,7 +178,7 @@ class Handling:
         began = time.monotonic()
         with self._metrics.handling():
             outcome = await self._outcome(delivery)
-        name, action = action_of(delivery, outcome, self._attempts)
+        name, action = action_of(delivery, outcome, self._policy)
         await self._tell(delivery, action)
         self._metrics.settled(name, time.monotonic() - began)
 
@@ -184,6 +195,9 @@ class Handling:
             return GiveBack()
         except DeadLetter as error:
             return Reject(f"{type(error).__name__}: {error}")
+        except TryAgain as error:
+            # A store that is away is no fault of the mail, and uses up none of its attempts.
+            return replace(self._failed(delivery, error), counted=False)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler throws, the mail is tried again
             return self._failed(delivery, error)
         return self._judged(delivery, result)
@@ -193,6 +207,8 @@ class Handling:
             return Complete()
         if isinstance(result, Retry) and not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
             return self._failed(delivery, ValueError("a retry names recipients that the mail does not have"))
+        if isinstance(result, Retry) and result.after is not None and result.after > LONGEST_DELAY:
+            return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
         if isinstance(result, Complete | Retry | Reject | Bounce):
             return result
         return self._failed(delivery, TypeError(f"a handler gives an outcome or None, not a {type(result).__name__}"))
@@ -203,15 +219,16 @@ class Handling:
             stage = delivery.stage_for_coroutine() if self._handler.takes_stage else None
             return await self._handler(item.mail, delivery.content, item.enqueue_id, stage)
         blocking = delivery.stage_for_thread() if self._handler.takes_stage else None
-        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, delivery, blocking)
+        throttle = delivery.throttle_for_thread() if self._handler.takes_throttle else None
+        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, delivery, blocking, throttle)
         if error is not None:
             raise error
         return await result if inspect.isawaitable(result) else result
 
-    def _in_thread(self, delivery: Settled, stage: BlockingStage | None) -> tuple[Any, Exception | None]:
+    def _in_thread(self, delivery: Settled, stage: BlockingStage | None, throttle: BlockingThrottle | None) -> tuple[Any, Exception | None]:
         # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
         try:
-            return self._handler(delivery.item.mail, delivery.content, delivery.item.enqueue_id, stage), None
+            return self._handler(delivery.item.mail, delivery.content, delivery.item.enqueue_id, stage, throttle), None
         except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
             return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(error.__traceback__)
         except Exception as error:  # noqa: BLE001 - as above
@@ -228,7 +245,7 @@ class Handling:
             extra={"action": "handler_failed", "enqueue_id": str(delivery.item.enqueue_id)},
         )
         log.debug("handler failed", exc_info=error)
-        return Retry(back_off=True)
+        return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
 
     async def _tell(self, delivery: Settled, action: Callable[[], Awaitable[None]]) -> None:
         """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked."""

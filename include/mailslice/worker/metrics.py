@@ -28,6 +28,12 @@ class ConsumerMetrics:
         self._in_doubt = Counter(
             "mailslice_recipients_failed_in_doubt", "Recipients failed because their sender ended before the answer was written", ("queue",), registry=registry
         ).labels(queue)
+        self._destinations = Counter(
+            "mailslice_destinations_asked",
+            "Mails for a destination with a limit, by the rule and whether it took them",
+            ("queue", "rule", "answer"),
+            registry=registry,
+        )
         self._in_flight = Gauge("mailslice_mails_in_flight", "Mails in a handler", ("queue",), multiprocess_mode="livesum", registry=registry).labels(queue)
         self._latency = Histogram(
             "mailslice_handling_seconds", "From the start of the handler until the outcome is stored", ("queue",), buckets=_SECONDS, registry=registry
@@ -54,6 +60,10 @@ class ConsumerMetrics:
     def failed_in_doubt(self, recipients: int) -> None:
         """So many recipients failed by their stage."""
         self._in_doubt.inc(recipients)
+
+    def destination_asked(self, rule: str, granted: bool) -> None:
+        """A destination with a limit took a mail, or put it off. By rule, of which there are few, and not by domain."""
+        self._destinations.labels(self._queue, rule, "granted" if granted else "throttled").inc()
 
     def store_failed(self) -> None:
         """A store did not answer."""

@@ -15,14 +15,19 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Hand the mail out again: at once, `after` a delay, or (`back_off`) after the consumer's own growing delay.
+    """Hand the mail out again: at once, `after` a delay, or (`back_off`) after the queue's own growing pause; with both, after the longer one.
 
-    `recipients` are those that remain; None leaves them as they are.
+    `recipients` are those that remain; None leaves them as they are. A retry that waits counts as a failed attempt unless `counted` is False: after
+    MAILSLICE_WORKER_ATTEMPTS of them the mail is given up. `throttled`: the mail waits for its destinations (`worker.throttle`); that never counts.
+    `why` is told with the dead letter or the report if this was the last attempt: no mail address in it.
     """
 
     after: timedelta | None = None
     recipients: tuple[str, ...] | None = None
     back_off: bool = False
+    counted: bool = True
+    throttled: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from mailslice.worker.memory import return_large_blocks
 from mailslice.worker.recording import Recorder
 from mailslice.worker.reporting import Reporter
 from mailslice.worker.stages import Stages
+from mailslice.worker.throttle import Throttle
 from mailslice.worker.wiring import Wiring
 
 _MIB = 1024 * 1024
@@ -82,6 +83,8 @@ class QueueWorker:
             await deliveries.disconnect()
         await self._recorder.close()
         await self._enqueuer.close()
+        if self.wiring.throttle is not None:
+            await self.wiring.throttle.close()
         if self.wiring.reporter is not None:
             await self.wiring.reporter.close()
         await self.wiring.discarder.close()
@@ -171,3 +174,5 @@ def _wire(stores: Stores, queue: QueueName, clock: Clock, view: Shape, *, broker
     if settings.worker.bounce_queue is not None:
         wiring.reporter = Reporter(wiring, queue_name(settings.worker.bounce_queue))
     return wiring
+    if settings.relay.limits:
+        wiring.throttle = Throttle(wiring, settings.relay.limits)

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from mailslice.worker.delivery import Delivery
     from mailslice.worker.reporting import Reporter
     from mailslice.worker.stages import Stages
+    from mailslice.worker.throttle import Throttle
 
 
-def _nothing(_recipients: int) -> None:
+def _nothing(*_: object) -> None:
     return
 
 
@@ -66,6 +67,10 @@ class Wiring:
     """Only where senders are told of recipients that fail."""
     on_failed: Callable[[int], None] = _nothing
     """Called with the number of recipients that failed in doubt: for figures."""
+    throttle: Throttle | None = None
+    """Only where destinations have limits."""
+    on_throttled: Callable[[str, bool], None] = _nothing
+    """Called with the rule, and whether a mail was let through, for each destination with a limit that was asked: for figures."""
     told: deque[tuple[EnqueueId, int]] = field(default_factory=lambda: deque(maxlen=1000))
     """The last mails and attempts whose failures this worker has told: asked again before it is written down, it does not tell again."""
 

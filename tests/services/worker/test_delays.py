@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from mailslice.codec import message
+from mailslice.model.errors import BadInput
 from mailslice.worker import Deliveries, Delivery, open_worker
 from tests.services.worker.conftest import at, mail
 
@@ -175,3 +176,66 @@ async def test_levels_work_on_classic_and_quorum_queues(fresh: Any, quorum: str)
         assert arguments["x-message-ttl"] == 1000
         assert "x-expires" not in arguments
         assert arguments.get("x-dead-letter-strategy") == ("at-least-once" if quorum == "true" else None)
+
+
+async def test_failed_attempts_are_counted_through_delays_flushes_restarts_and_by_every_worker(spool: Any) -> None:
+    counts: list[tuple[int, int]] = []
+    item = None
+    for number in range(3):
+        async with open_worker(spool.settings, spool.queue) as worker:
+            item = item or await worker.enqueue(mail(), CONTENT)
+            if number:
+                assert await worker.flush() == 1
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                delivery = await next_of(deliveries)
+                counts.append((delivery.failures, delivery.attempt))
+                await delivery.retry(after=timedelta(hours=1))
+    assert counts == [(0, 1), (1, 2), (2, 3)]
+    assert (row(spool, item).failures, row(spool, item).throttled) == (3, False)
+
+
+async def test_a_flushed_mail_keeps_its_age(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
+        await worker.flush()
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            age = (await next_of(deliveries)).age
+            assert age is not None
+            assert timedelta(seconds=-1) <= age < timedelta(seconds=60)
+
+
+async def test_what_does_not_count_is_not_counted(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(recipients=("a@x.example", "b@y.example")), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            await (await next_of(deliveries)).retry()
+            await (await next_of(deliveries)).retry(["b@y.example"])
+            again = await next_of(deliveries)
+            await again.retry(after=timedelta(hours=1), throttled=True)
+            assert (again.failures, row(spool, item).failures, row(spool, item).throttled) == (0, 0, True)
+            await worker.flush()
+            back = await next_of(deliveries)
+            assert (back.failures, back.throttled, back.item.mail.recipients) == (0, True, ("b@y.example",))
+            await back.retry(after=timedelta(hours=1), counted=False)
+            assert (row(spool, item).failures, row(spool, item).throttled) == (0, False)
+
+
+async def test_a_delay_of_more_than_thirty_days_is_refused_and_nothing_is_enqueued(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        with pytest.raises(BadInput, match="at most 30d"):
+            await worker.enqueue(mail(), CONTENT, delay=timedelta(days=30, seconds=1))
+        assert (spool.rows(), spool.blob_keys()) == ([], set())
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(days=30))
+        assert abs(row(spool, item).due - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=1)
+
+
+async def test_the_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spool: Any) -> None:
+    own = spool.settings.own.keyspace
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
+    for column in ("failures", "redrives", "enqueued", "throttled"):
+        spool.stores.cassandra.execute(f"ALTER TABLE {own}.delayed_mails DROP {column}")
+    async with open_worker(spool.settings, spool.queue) as worker:
+        assert await worker.flush() == 1
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            assert (await next_of(deliveries)).failures == 0

@@ -21,6 +21,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from mailslice.model.back_off import BackOff
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, load_settings
 from mailslice.model.stages import MailStage, Stage
@@ -93,9 +94,9 @@ def points(mode: str, wanted: str) -> None:
 
 async def relaying(settings: Settings, queue: QueueName, stop: asyncio.Event, on_idle: Callable[[float], None] = lambda _seconds: None) -> None:
     """Relays what the queue gives until `stop`; tells `on_idle` for how long there was nothing. A retry does not wait."""
-    handling.FIRST_BACK_OFF = timedelta(0)
+    at_once = handling.Policy(BackOff(cap=timedelta(0)))
     async with open_worker(settings, queue) as worker:
-        running = handling.Handling(load_handler("relay", settings), 2, ConsumerMetrics(queue, CollectorRegistry()))
+        running = handling.Handling(load_handler("relay", settings), 2, ConsumerMetrics(queue, CollectorRegistry()), at_once)
         async with aclosing(worker.deliveries(4)) as deliveries:
             while not stop.is_set():
                 try:

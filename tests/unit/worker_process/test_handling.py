@@ -13,13 +13,15 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mailslice.codec.reports import Failure
-from mailslice.model.errors import ContentMissing, StoreUnavailable, TakenOver
+from mailslice.model.back_off import BackOff
+from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable, TakenOver
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
+from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker import handling as module
 from mailslice.worker.child import hand_out
 from mailslice.worker.handler_spec import LoadedHandler
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
-from mailslice.worker.handling import Attempts, Handling, action_of, back_off
+from mailslice.worker.handling import Handling, Policy, policy_of
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Reject, Retry
 
@@ -33,18 +35,19 @@ class FakeDelivery:
 
     number: int = 1
     content: bytes = b"content"
-    attempt: int = 1
-    told: list[tuple[Any, ...]] = field(default_factory=list)
     failures: int = 0
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+    away: int = 0
+    recipients: tuple[str, ...] = ("b@c",)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def item(self) -> QueuedMail:
-        return QueuedMail(EnqueueId(UUID(int=self.number)), Mail(f"m{self.number}", "secret@sender.example", ("b@c",)), BlobId("h"), BlobId("b"))
+        return QueuedMail(EnqueueId(UUID(int=self.number)), Mail(f"m{self.number}", "secret@sender.example", self.recipients), BlobId("h"), BlobId("b"))
 
     def _take(self, *what: Any) -> None:
-        if self.failures:
-            self.failures -= 1
+        if self.away:
+            self.away -= 1
             raise StoreUnavailable("Cassandra at 127.0.0.1:1 does not answer")
         self.told.append(what)
         self.settled.set()
@@ -52,8 +55,8 @@ class FakeDelivery:
     async def complete(self) -> None:
         self._take("complete")
 
-    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None:
-        self._take("retry", recipients, after)
+    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True, throttled: bool = False) -> None:
+        self._take("retry", recipients, after, *(["uncounted"] if not counted else []), *(["throttled"] if throttled else []))
 
     async def reject(self, reason: str) -> None:
         self._take("reject", reason)
@@ -65,10 +68,10 @@ class FakeDelivery:
         self._take("give back")
 
     def stage_for_thread(self) -> BlockingStage:
-        return BlockingStage(attempt=self.attempt)
+        return BlockingStage(attempt=self.failures + 1)
 
     def stage_for_coroutine(self) -> AsyncStage:
-        return AsyncStage(attempt=self.attempt)
+        return AsyncStage(attempt=self.failures + 1)
 
 
 @dataclass
@@ -88,10 +91,13 @@ class Bench:
         return self.registry.get_sample_value(name, {"queue": "spool", **labels})
 
 
-def bench(call: Callable[..., Any], concurrency: int = 8) -> Bench:
+EXACT = Policy(chance=lambda: 0.0)
+
+
+def bench(call: Callable[..., Any], concurrency: int = 8, policy: Policy = EXACT) -> Bench:
     registry = CollectorRegistry()
     handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False)
-    return Bench(Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry)), registry)
+    return Bench(Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry), policy), registry)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +115,11 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         (Retry(recipients=("b@c",)), ("retry", ("b@c",), None)),
         (Retry(recipients=("b@c",), back_off=True), ("retry", ("b@c",), 30 * SECONDS)),
         (Retry(recipients=("stranger@y",)), ("retry", None, 30 * SECONDS)),
-        (Retry(after=5 * SECONDS, back_off=True), ("retry", None, 5 * SECONDS)),
+        (Retry(after=5 * SECONDS, back_off=True), ("retry", None, 30 * SECONDS)),
+        (Retry(after=50 * SECONDS, back_off=True), ("retry", None, 50 * SECONDS)),
+        (Retry(after=5 * SECONDS, counted=False), ("retry", None, 5 * SECONDS, "uncounted")),
+        (Retry(after=5 * SECONDS, throttled=True), ("retry", None, 5 * SECONDS, "throttled")),
+        (Retry(after=timedelta(days=31)), ("retry", None, 30 * SECONDS)),
         (Reject("why"), ("reject", "why")),
         (Bounce("why", (FAILURE,)), ("bounce", "why", (FAILURE,))),
     ],
@@ -133,8 +143,8 @@ def _raising(error: BaseException) -> Callable[[Mail, bytes], None]:
 async def test_whatever_a_handler_throws_is_a_retry_with_back_off(error: BaseException) -> None:
     made = bench(_raising(error))
     assert await made.give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
-    assert await made.give(FakeDelivery()) == [("retry", None, 60 * SECONDS)]
-    assert await made.give(FakeDelivery(number=2)) == [("retry", None, 30 * SECONDS)]
+    assert await made.give(FakeDelivery(failures=1)) == [("retry", None, 60 * SECONDS)]
+    assert await made.give(FakeDelivery(failures=140)) == [("retry", None, 3600 * SECONDS)]
     assert made.figure("mailslice_handler_errors_total") == 3
 
 
@@ -167,8 +177,61 @@ async def test_a_mail_that_another_one_has_is_given_back_and_counted_as_no_failu
     assert (made.figure("mailslice_handler_errors_total"), made.figure("mailslice_mails_total", outcome="given_back")) == (0, 1)
 
 
-async def test_a_durable_attempt_spaces_the_next_one_also_after_a_restart() -> None:
-    assert await bench(_raising(ValueError())).give(FakeDelivery(attempt=4)) == [("retry", None, 240 * SECONDS)]
+THREE = Policy(BackOff(attempts=3), chance=lambda: 0.0)
+
+
+async def test_after_the_last_attempt_a_mail_is_rejected_with_what_failed() -> None:
+    made = bench(_raising(ValueError("secret@sender.example")), policy=THREE)
+    assert await made.give(FakeDelivery(failures=1)) == [("retry", None, 60 * SECONDS)]
+    ((told, reason),) = await made.give(FakeDelivery(failures=2))
+    assert told == "reject"
+    assert reason.startswith("given up after 3 attempts (MAILSLICE_WORKER_ATTEMPTS); the last: ValueError at ")
+    assert "secret" not in reason
+    assert made.figure("mailslice_mails_total", outcome="rejected") == 1
+
+
+async def test_or_bounced_for_each_recipient_that_is_left() -> None:
+    policy = Policy(BackOff(attempts=3), GiveUp.BOUNCE)
+    delivery = FakeDelivery(failures=5, recipients=("b@c", "d@e"))
+    ((told, reason, failures),) = await bench(lambda _m, _c: Retry(after=SECONDS), policy=policy).give(delivery)
+    assert (told, reason) == ("bounce", "given up after 6 attempts (MAILSLICE_WORKER_ATTEMPTS)")
+    assert [(failure.recipient, failure.status) for failure in failures] == [("b@c", "4.4.7"), ("d@e", "4.4.7")]
+
+
+async def test_who_was_served_by_the_last_attempt_is_not_given_up_with_the_others() -> None:
+    made = bench(lambda _m, _c: Retry(recipients=("d@e",), back_off=True), policy=THREE)
+    assert await made.give(FakeDelivery(failures=2, recipients=("b@c", "d@e"))) == [("retry", ("d@e",), None)]
+    assert (await made.give(FakeDelivery(failures=2, recipients=("d@e",))))[0][0] == "reject"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (Retry(), ("retry", None, None)),
+        (Retry(after=SECONDS, counted=False), ("retry", None, SECONDS, "uncounted")),
+        (Retry(after=SECONDS, back_off=True, throttled=True), ("retry", None, 3600 * SECONDS, "throttled")),
+    ],
+)
+async def test_what_does_not_count_is_never_the_last_attempt(outcome: Retry, told: tuple[Any, ...]) -> None:
+    assert await bench(lambda _m, _c: outcome, policy=THREE).give(FakeDelivery(failures=9)) == [told]
+
+
+async def test_without_a_number_of_attempts_there_is_no_last_one() -> None:
+    policy = Policy(BackOff(attempts=0), chance=lambda: 0.0)
+    assert await bench(_raising(ValueError()), policy=policy).give(FakeDelivery(failures=10**6)) == [("retry", None, 3600 * SECONDS)]
+
+
+async def test_a_store_that_is_away_in_a_handler_uses_up_no_attempt() -> None:
+    made = bench(_raising(StoreUnavailable("S3 at 127.0.0.1:1 does not answer")), policy=THREE)
+    assert await made.give(FakeDelivery(failures=2)) == [("retry", None, 120 * SECONDS, "uncounted")]
+
+
+def test_mails_can_only_bounce_with_a_queue_for_the_reports() -> None:
+    settings = Settings.model_validate({"worker": {"give_up": "bounce", "attempts": 7}})
+    with pytest.raises(BadSetting, match=r"MAILSLICE_WORKER_GIVE_UP=bounce .* needs MAILSLICE_WORKER_BOUNCE_QUEUE"):
+        policy_of(settings)
+    worker = settings.worker.model_copy(update={"bounce_queue": "bounces"})
+    assert policy_of(settings.model_copy(update={"worker": worker})).back_off == BackOff(attempts=7)
 
 
 async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None:
@@ -188,8 +251,8 @@ async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None
 
     for call in (coroutine, plain):
         handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False, takes_stage=True)
-        delivery = FakeDelivery(attempt=3)
-        await Handling(handler, 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry())).start(delivery)
+        delivery = FakeDelivery(failures=2)
+        await Handling(handler, 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT).start(delivery)
         await asyncio.wait_for(delivery.settled.wait(), 5)
         assert delivery.told == [("complete",)]
     assert [(type(stage), stage.attempt) for stage in got] == [(AsyncStage, 3), (BlockingStage, 3)]  # type: ignore[attr-defined]
@@ -205,14 +268,14 @@ async def test_no_address_of_an_error_is_logged_above_debug(caplog: pytest.LogCa
 async def test_a_store_that_blinks_is_asked_again_and_the_handler_is_not() -> None:
     calls = []
     made = bench(lambda mail, _content: calls.append(mail.name))
-    assert await made.give(FakeDelivery(failures=3)) == [("complete",)]
+    assert await made.give(FakeDelivery(away=3)) == [("complete",)]
     assert calls == ["m1"]
     assert made.figure("mailslice_store_errors_total") == 3
     assert made.figure("mailslice_mails_total", outcome="completed") == 1
 
 
 async def test_asking_again_for_a_retry_does_not_double_its_pause() -> None:
-    assert await bench(_raising(ValueError())).give(FakeDelivery(failures=2)) == [("retry", None, 30 * SECONDS)]
+    assert await bench(_raising(ValueError())).give(FakeDelivery(away=2)) == [("retry", None, 30 * SECONDS)]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -295,26 +358,6 @@ async def test_handing_out_ends_on_stop_while_all_places_are_taken() -> None:
     await asyncio.wait_for(task, 1)
     assert made.handling.in_flight == 1
     assert await made.handling.drain(0) == 1
-
-
-@pytest.mark.parametrize(("failures", "seconds"), [(0, 30), (1, 60), (2, 120), (6, 1920), (7, 3600), (1000, 3600)])
-def test_back_off_doubles_up_to_an_hour(failures: int, seconds: int) -> None:
-    assert back_off(failures) == timedelta(seconds=seconds)
-
-
-def test_a_mail_that_was_done_starts_anew() -> None:
-    attempts, delivery = Attempts(), FakeDelivery()
-    attempts.next_delay(delivery.item.enqueue_id)
-    action_of(delivery, Complete(), attempts)
-    assert attempts.next_delay(delivery.item.enqueue_id) == timedelta(seconds=30)
-
-
-def test_attempts_forget_the_oldest_beyond_ten_thousand() -> None:
-    attempts = Attempts()
-    for number in range(10_001):
-        attempts.next_delay(EnqueueId(UUID(int=number)))
-    assert attempts.next_delay(EnqueueId(UUID(int=10_000))) == timedelta(seconds=60)
-    assert attempts.next_delay(EnqueueId(UUID(int=0))) == timedelta(seconds=30)
 
 
 def test_all_outcomes_are_exported_from_the_start() -> None:

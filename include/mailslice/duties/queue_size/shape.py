@@ -12,22 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from mailslice.codec.addresses import NO_DOMAIN, domain_of
+
 BOUNDS = (5, 10, 20, 40, 80, 160, 320, 640, 1280)
 COLUMNS = (*(str(bound) for bound in BOUNDS), "1280+")
 OTHERS = "(others)"
-NO_DOMAIN = "(none)"
-_LONGEST = 253
 
 
 def column(age: timedelta) -> int:
     """The index in COLUMNS of an age; a mail from a clock ahead of ours is new."""
     return bisect_left(BOUNDS, age / timedelta(minutes=1))
-
-
-def domain_of(address: str) -> str:
-    """The domain of an address, lower case; `(none)` without one. Never more than a domain can be long: addresses come from mails."""
-    local, at, domain = address.rpartition("@")
-    return domain.strip().lower()[:_LONGEST] if at and local and domain.strip() else NO_DOMAIN
 
 
 @dataclass(slots=True)

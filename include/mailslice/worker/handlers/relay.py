@@ -4,6 +4,7 @@ Recipients that were served are never served again for a refusal of others: thos
 When all that remain are refused for good, or the mail is older than MAILSLICE_RELAY_MAX_AGE, it is given up (MAILSLICE_RELAY_GIVE_UP): the dead letter, or
 the report to the sender, then names exactly them. What decides is the SMTP transaction: marked as sending before DATA, as sent after its 250; no answer
 leaves its recipients in doubt, and where the queue has stage marks nobody in doubt is tried again.
+Recipients at a domain that takes no more now (MAILSLICE_RELAY_RATES, _CONNECTIONS) are left for later before the connection is made.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import smtplib
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
+from mailslice.codec.addresses import domain_of
 from mailslice.codec.reports import Failure
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
@@ -25,6 +28,7 @@ from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.handler_stage import UNMARKED, BlockingStage
 from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire, with_end
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
+from mailslice.worker.throttle import UNTHROTTLED, BlockingThrottle
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +87,19 @@ class Relay:
         self._hop = settings.relay
         self._name = socket.getfqdn()
 
-    def __call__(self, mail: Mail, content: bytes, *, stage: BlockingStage = UNMARKED) -> Outcome:
+    def __call__(self, mail: Mail, content: bytes, *, stage: BlockingStage = UNMARKED, throttle: BlockingThrottle = UNTHROTTLED) -> Outcome:
         """Complete, Retry with the recipients that remain, or, when all of them are refused for good or it is too late, Reject or Bounce."""
         refused = Refusals()
+        with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
+            now = tuple(recipient for recipient in mail.recipients if domain_of(recipient) not in waits)
+            if now or not mail.recipients:
+                self._sent(replace(mail, recipients=now), content, refused, stage)
+        held = frozenset(mail.recipients) - frozenset(now)
+        outcome = outcome_of(mail, refused, held, max(waits.values(), default=timedelta(0)))
+        return self._given_up(mail, outcome, refused, stage, late=bool(refused.for_now or held))
+
+    def _sent(self, mail: Mail, content: bytes, refused: Refusals, stage: BlockingStage) -> None:
+        """Sends to all recipients of `mail`; those who were not served are in `refused` then."""
         pending = list(transactions(mail))
         try:
             with self._connected() as server:
@@ -97,14 +111,14 @@ class Relay:
             log.debug("next hop failed", exc_info=error)
         for transaction in pending:
             refused.add(transaction.recipients, _NO_ANSWER)
-        return self._given_up(mail, outcome_of(mail, refused), refused, stage)
 
-    def _given_up(self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage) -> Outcome:
-        if isinstance(outcome, Retry) and refused.for_now and stage.age is not None and stage.age > self._hop.max_age:
+    def _given_up(self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage, *, late: bool) -> Outcome:
+        """`late`: some wait for a later attempt, which a mail that is too old does not get."""
+        if isinstance(outcome, Retry) and late and stage.age is not None and stage.age > self._hop.max_age:
             # Who was served is done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients)
-            answers = _counted([*refused.for_now.values(), *refused.for_good.values()])
+            answers = _counted([*refused.for_now.values(), *refused.for_good.values()]) or "none, for its destinations took no more"
             outcome = Reject(f"given up after {format_duration(self._hop.max_age)} (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}")
         if isinstance(outcome, Reject) and mail.recipients and self._hop.give_up is GiveUp.BOUNCE:
             return Bounce(outcome.reason, tuple(refused.failure(recipient) for recipient in dict.fromkeys(mail.recipients)))
@@ -135,13 +149,18 @@ def transactions(mail: Mail) -> Iterator[Transaction]:
             yield Transaction((recipient,), headers)
 
 
-def outcome_of(mail: Mail, refused: Refusals) -> Outcome:
-    """What remains decides. Those refused for good go round once more, alone, so that the dead letter names nobody else."""
-    remaining = tuple(recipient for recipient in mail.recipients if recipient in refused)
+def outcome_of(mail: Mail, refused: Refusals, held: Collection[str] = (), wait: timedelta = timedelta(0)) -> Outcome:
+    """What remains decides. Those refused for good go round once more, alone, so that the dead letter names nobody else.
+
+    `held` have to `wait` for their destination. That is no failed attempt, also when others were refused for now: it cannot be the last one for the held.
+    """
+    remaining = tuple(recipient for recipient in mail.recipients if recipient in refused or recipient in held)
     if not mail.recipients:
         return Reject("the mail has no recipient")
     if not remaining:
         return Complete()
+    if held:
+        return Retry(after=wait, recipients=remaining, back_off=bool(refused.for_now), throttled=True)
     if refused.for_now:
         return Retry(recipients=remaining, back_off=True)
     if len(remaining) < len(mail.recipients):

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_size.shape import COLUMNS, Shape, column, domain_of
+from mailslice.codec.addresses import domain_of
+from mailslice.duties.queue_size.shape import COLUMNS, Shape, column
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

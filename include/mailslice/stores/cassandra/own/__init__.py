@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of
+from mailslice.stores.cassandra.ddl import add_columns, create_keyspace, create_tables, replication_of, tables_of
 from mailslice.stores.cassandra.own.claims import COUNTER_CLAIMS_TABLE, CounterClaim, CounterClaims
 from mailslice.stores.cassandra.own.decisions import DECISIONS_TABLE, DecisionRow, Decisions
-from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
+from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_ADDED, DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
+from mailslice.stores.cassandra.own.destinations import DESTINATIONS_TABLE, Destinations
 from mailslice.stores.cassandra.own.letters import DEAD_LETTER_NOTES_TABLE, DeadLetterNote, DeadLetterNotes
 from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
 from mailslice.stores.cassandra.own.mail_stages import MAIL_STAGES_TABLE, MailStages
@@ -32,6 +35,7 @@ __all__ = [
     "Decisions",
     "DelayedMail",
     "DelayedMails",
+    "Destinations",
     "InFlightMail",
     "Locks",
     "MailStages",
@@ -52,6 +56,8 @@ __all__ = [
     "WorkerRecord",
     "WorkerRecords",
     "dead_letter_notes",
+    "destinations",
+    "existing_delayed_mails",
     "own_tables",
     "worker_records",
 ]
@@ -70,7 +76,12 @@ TABLES = {
     "decisions": DECISIONS_TABLE,
     "mail_stages": MAIL_STAGES_TABLE,
     "republished_mails": REPUBLISHED_MAILS_TABLE,
+    "destinations": DESTINATIONS_TABLE,
 }
+
+_SCHEMA_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""Seconds: of workers that start together one creates the table, and the schema tables show it to the others a moment before the node knows it."""
+ADDED_COLUMNS = {"delayed_mails": DELAYED_MAILS_ADDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,27 @@ def worker_records(session: CassandraSession, settings: Settings) -> WorkerRecor
     return WorkerRecords(session, _created(session, settings, wanted))
 
 
+def existing_delayed_mails(session: CassandraSession, settings: Settings) -> DelayedMails | None:
+    """That table alone, or None where nobody ever delayed a mail: who only looks creates nothing."""
+    keyspace = settings.own.keyspace
+    if "delayed_mails" not in tables_of(session, keyspace):
+        return None
+    add_columns(session, keyspace, "delayed_mails", DELAYED_MAILS_ADDED)
+    return DelayedMails(session, keyspace)
+
+
+def destinations(session: CassandraSession, settings: Settings) -> Destinations:
+    """That table alone, created when missing: only who throttles needs it. Prepared: see `_SCHEMA_PAUSES`."""
+    table = Destinations(session, _created(session, settings, {Destinations.TABLE: TABLES[Destinations.TABLE]}))
+    for pause in _SCHEMA_PAUSES:
+        with suppress(BadSetting):
+            table.prepare()
+            return table
+        time.sleep(pause)
+    table.prepare()
+    return table
+
+
 def dead_letter_notes(session: CassandraSession, settings: Settings) -> DeadLetterNotes:
     """That table alone, created when missing: a worker that dead-letters makes no other."""
     wanted = {DeadLetterNotes.TABLE: TABLES[DeadLetterNotes.TABLE]}
@@ -133,5 +165,7 @@ def _created(session: CassandraSession, settings: Settings, wanted: Mapping[str,
     if keyspace.lower() == settings.cassandra.keyspace.lower():
         raise BadSetting(f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; mailslice's own tables need another")
     create_keyspace(session, keyspace, settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "")
-    create_tables(session, keyspace, wanted)
+    made = create_tables(session, keyspace, wanted)
+    for name in ADDED_COLUMNS.keys() & wanted.keys() - set(made):
+        add_columns(session, keyspace, name, ADDED_COLUMNS[name])
     return keyspace

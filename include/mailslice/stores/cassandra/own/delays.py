@@ -30,10 +30,18 @@ DELAYED_MAILS_TABLE = """(
     slicestart timestamp,
     bucketid int,
     message blob,
+    failures int,
+    redrives int,
+    enqueued timestamp,
+    throttled boolean,
     PRIMARY KEY ((queuename, shard), enqueueid)
 )"""
+DELAYED_MAILS_ADDED = {"failures": "int", "redrives": "int", "enqueued": "timestamp", "throttled": "boolean"}
+"""Columns that a table of an earlier version lacks."""
 
-_COLUMNS = ("queuename", "shard", "enqueueid", "due", "copy_token", "published", "slicestart", "bucketid", "message")
+_KEY = ("queuename", "shard", "enqueueid")
+_VALUES = ("due", "copy_token", "published", "slicestart", "bucketid", "message", "failures", "redrives", "enqueued", "throttled")
+_COLUMNS = (*_KEY, *_VALUES)
 _READ = f"SELECT {', '.join(_COLUMNS)}, WRITETIME(copy_token)"
 _SHARDS = 16
 _IDS_A_REQUEST = 100
@@ -43,7 +51,11 @@ _CLOSED_TTL_SECONDS = 30 * 86400
 
 @dataclass(frozen=True, slots=True)
 class DelayedMail:
-    """A delayed mail. `published`: it was given to the mail exchange, what still comes of it is a left-over. `written_us` is the write time that was read."""
+    """A delayed mail. `published`: it was given to the mail exchange, what still comes of it is a left-over. `written_us` is the write time that was read.
+
+    `failures`, `redrives` and `enqueued` are what its message says of it (headers and timestamp), for who publishes it without a copy at hand.
+    `throttled`: it waits for a destination that takes no more.
+    """
 
     enqueue_id: EnqueueId
     due: datetime | None
@@ -52,6 +64,10 @@ class DelayedMail:
     place: Place | None
     message: bytes
     written_us: int = 0
+    failures: int = 0
+    redrives: int = 0
+    enqueued: datetime | None = None
+    throttled: bool = False
 
 
 class DelayedMails:
@@ -77,24 +93,36 @@ class DelayedMails:
     @staticmethod
     def row(values: Row) -> DelayedMail:
         """A row of `read_future`."""
-        _, _, enqueue_id, due, token, published, start, bucket, message, written = values
-        place = None if start is None or bucket is None else Place(instant(start), bucket)
-        return DelayedMail(EnqueueId(enqueue_id), None if due is None else instant(due), token, bool(published), place, bytes(message or b""), written or 0)
+        _, _, enqueue_id, due, token, published, start, bucket, message, failures, redrives, enqueued, throttled, written = values
+        return DelayedMail(
+            enqueue_id=EnqueueId(enqueue_id),
+            due=None if due is None else instant(due),
+            token=token,
+            published=bool(published),
+            place=None if start is None or bucket is None else Place(instant(start), bucket),
+            message=bytes(message or b""),
+            written_us=written or 0,
+            failures=failures or 0,
+            redrives=redrives or 0,
+            enqueued=None if enqueued is None else instant(enqueued),
+            throttled=bool(throttled),
+        )
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
         """Write the row over what was read (`mail.written_us`), and over a closing of what was read."""
         start, bucket = (None, None) if mail.place is None else (epoch_ms(mail.place.slice_start), mail.place.bucket)
         due = None if mail.due is None else epoch_ms(mail.due)
-        values = [queue, _shard(mail.enqueue_id), mail.enqueue_id, due, mail.token, mail.published, start, bucket, mail.message]
-        return self._session.submit(self._write, [*values, _timestamp(mail.written_us + 1)])
+        enqueued = None if mail.enqueued is None else epoch_ms(mail.enqueued)
+        values = [due, mail.token, mail.published, start, bucket, mail.message, mail.failures, mail.redrives, enqueued, mail.throttled]
+        return self._session.submit(self._write, [queue, _shard(mail.enqueue_id), mail.enqueue_id, *values, _timestamp(mail.written_us + 1)])
 
     def close_future(self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0) -> ResponseFuture:
         """Say that the mail was published; the message goes, the row stays for 30 days. `after_us` is the write time of the row that was read.
 
         Written at `after_us` + 1 and not now: the mail may have been handled and delayed anew since it was published, and that row must win.
         """
-        values = [queue, _shard(enqueue_id), enqueue_id, None, token, True, None, None, None]
-        return self._session.submit(self._close, [*values, after_us + 1])
+        values = [None, token, True, *[None] * (len(_VALUES) - 3)]
+        return self._session.submit(self._close, [queue, _shard(enqueue_id), enqueue_id, *values, after_us + 1])
 
     def delete_future(self, queue: QueueName, enqueue_id: EnqueueId, after_us: int = 0) -> ResponseFuture:
         """Delete the row."""
@@ -107,12 +135,19 @@ class DelayedMails:
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, datetime]:
         """When those of `ids` are due that wait in a delay level; the others were published, or never delayed. 100 a request, without their messages."""
+        return {enqueue_id: due for enqueue_id, due, _ in self._waiting(queue, ids, in_flight)}
+
+    def throttled(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, bool]:
+        """Of those of `ids` that wait in a delay level, whether it is for their destination."""
+        return {enqueue_id: throttled for enqueue_id, _, throttled in self._waiting(queue, ids, in_flight)}
+
+    def _waiting(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int) -> Iterator[tuple[EnqueueId, datetime, bool]]:
         by_shard: dict[int, list[EnqueueId]] = {}
         for enqueue_id in ids:
             by_shard.setdefault(_shard(enqueue_id), []).append(enqueue_id)
         params = ([queue, shard, some[at : at + _IDS_A_REQUEST]] for shard, some in by_shard.items() for at in range(0, len(some), _IDS_A_REQUEST))
         found = (row for _, rows in self._session.map(self._some, params, in_flight) for row in rows)
-        return {EnqueueId(enqueue_id): instant(due) for enqueue_id, due, published in found if due is not None and not published}
+        return ((EnqueueId(enqueue_id), instant(due), bool(throttled)) for enqueue_id, due, published, throttled in found if due is not None and not published)
 
     @cached_property
     def _read(self) -> PreparedStatement:
@@ -124,7 +159,7 @@ class DelayedMails:
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, due, published FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid IN ?")
+        return self._session.prepare(f"SELECT enqueueid, due, published, throttled FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid IN ?")
 
     @cached_property
     def _insert(self) -> str:

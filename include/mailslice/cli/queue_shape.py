@@ -1,0 +1,109 @@
+"""`queue shape`: live mails by recipient domain and age, as Postfix' qshape draws them, with what is delayed, and what waits for its destination."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mailslice.codec.addresses import NO_DOMAIN, domain_of
+from mailslice.duties.queue_size.shape import COLUMNS, OTHERS, Shape
+from mailslice.model.throttling import Book, Limits
+
+if TYPE_CHECKING:
+    from mailslice.model.mail import QueueName, ViewRow
+    from mailslice.stores import Stores
+
+TOTAL = "TOTAL"
+_AT_ONCE = 2000
+
+
+@dataclass(slots=True)
+class Shaped:
+    """Counts of one queue: by age, and how many of each domain wait in delay levels, and for their destination."""
+
+    ages: Shape = field(default_factory=Shape)
+    delayed: Counter[str] = field(default_factory=Counter)
+    throttled: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: ViewRow, now: datetime, throttled: bool | None, limits: Limits) -> None:
+        """Count a mail. `throttled` None: it is not delayed. Of a throttled mail those domains wait that have a limit here, if any has."""
+        recipients = row.item.mail.recipients
+        self.ages.add(recipients, row.enqueued_time, now)
+        if throttled is None:
+            return
+        domains = {domain_of(each) for each in recipients} or {NO_DOMAIN}
+        self.delayed.update({TOTAL, *domains})
+        if throttled:
+            self.throttled.update({TOTAL, *({domain for domain in domains if limits.of(domain)} or domains)})
+
+
+def shape_rows(stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, most: int | None) -> Iterator[dict[str, Any]]:
+    """An object for the whole queue (domain `TOTAL`), then one a domain, the fullest first; beyond `most` of them, one for the others.
+
+    A mail counts once in each domain it goes to, and once in TOTAL.
+    """
+    limits = stores.settings.relay.limits
+    shaped = _shaped(stores, queue, rows, now, limits)
+    found: Any = shaped.ages.top(len(shaped.ages.cells) if most is None else most)
+    yield _line(queue, TOTAL, found["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])
+    named = [each["domain"] for each in found["domains"] if each["domain"] != OTHERS]
+    books = _books(stores, queue, [domain for domain in named if limits.of(domain) or shaped.throttled[domain]])
+    kept = {TOTAL, *named}
+    for each in found["domains"]:
+        domain = each["domain"]
+        if domain == OTHERS:
+            delayed, throttled = (sum(count for name, count in counts.items() if name not in kept) for counts in (shaped.delayed, shaped.throttled))
+        else:
+            delayed, throttled = shaped.delayed[domain], shaped.throttled[domain]
+        yield _line(queue, domain, each["counts"], delayed, throttled) | _limited(limits, domain, books.get(domain))
+
+
+def as_table(line: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a terminal: qshape's, and ours behind them."""
+    shown = {"domain": line["domain"], "T": line["total"], **line["counts"], "delayed": line["delayed"], "throttled": line["throttled"]}
+    return shown | {"per minute": line["perMinute"], "connections": line["connections"]}
+
+
+def _line(queue: QueueName, domain: str, counts: list[int], delayed: int, throttled: int) -> dict[str, Any]:
+    named = dict(zip(COLUMNS, counts, strict=True))
+    limited = dict.fromkeys(("perMinute", "connections", "connectionsInUse", "lineSeconds"))
+    return {"queue": queue, "domain": domain, "total": sum(counts), "counts": named, "delayed": delayed, "throttled": throttled, **limited}
+
+
+def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
+    """The limits of the domain by our settings, and what its book says. `lineSeconds`: after which a mail that is put off now comes back."""
+    limit = limits.of(domain) if domain != OTHERS else None
+    now_us = int(time.time() * 1e6)
+    return {
+        "perMinute": limit.per_minute if limit else None,
+        "connections": limit.connections if limit else None,
+        "connectionsInUse": sum(lapses > now_us for lapses in book.holders.values()) if book else None,
+        "lineSeconds": round(max(0, book.line_us - now_us) / 1e6, 1) if book else None,
+    }
+
+
+def _shaped(stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, limits: Limits) -> Shaped:
+    from mailslice.stores.cassandra.own import existing_delayed_mails
+
+    shaped, stream = Shaped(), iter(rows)
+    table = existing_delayed_mails(stores.cassandra, stores.settings)
+    while chunk := list(islice(stream, _AT_ONCE)):
+        delayed = {} if table is None else table.throttled(queue, [row.enqueue_id for row in chunk])
+        for row in chunk:
+            shaped.add(row, now, delayed.get(row.enqueue_id), limits)
+    return shaped
+
+
+def _books(stores: Stores, queue: QueueName, domains: list[str]) -> dict[str, Book]:
+    from mailslice.stores.cassandra.ddl import tables_of
+    from mailslice.stores.cassandra.own import Destinations
+
+    own = stores.settings.own.keyspace
+    if not domains or Destinations.TABLE not in tables_of(stores.cassandra, own):
+        return {}
+    return Destinations(stores.cassandra, own).books(queue, domains)

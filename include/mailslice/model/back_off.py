@@ -1,0 +1,36 @@
+"""How long a mail waits between its attempts, and after how many it is given up. Pure: who calls it brings the chance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+JITTER = 0.1
+"""A pause is longer or shorter by up to this share, so that what failed together does not come back together."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """`base` after the first failure, `factor` times longer after each further one, at most `cap`; given up after `attempts` (0: never)."""
+
+    base: timedelta = timedelta(seconds=30)
+    factor: float = 2.0
+    cap: timedelta = timedelta(hours=1)
+    attempts: int = 150
+
+    def pause(self, failures: int, chance: float = 0.0) -> timedelta:
+        """The pause after so many failed attempts, from 1. `chance` from -1 to 1 moves it by up to `JITTER`."""
+        return self._grown(max(failures, 1) - 1) * (1 + JITTER * chance)
+
+    def used_up(self, failures: int) -> bool:
+        """Whether so many failed attempts are all that a mail has."""
+        return 0 < self.attempts <= failures
+
+    def _grown(self, steps: int) -> timedelta:
+        if self.base >= self.cap:
+            return self.cap
+        # A power of a thousand steps is no number any more: first, whether the cap is reached.
+        if self.factor > 1 and steps >= math.log(self.cap / self.base, self.factor):
+            return self.cap
+        return self.base * self.factor**steps if self.factor > 1 else self.base

@@ -1,0 +1,135 @@
+"""Throttling by destination: workers that know nothing of each other share the books of a queue, in Cassandra."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.throttling import Book
+from mailslice.stores.cassandra.own import destinations
+from mailslice.worker import consume, open_worker
+from mailslice.worker.handlers.relay import Relay
+from mailslice.worker.queue_worker import QueueWorker
+from mailslice.worker.throttle import Throttle
+from tests.services.worker.conftest import mail
+from tests.services.worker_process.sink import Sink, running
+
+CONTENT = b"Subject: x\r\n\r\nbody\r\n"
+SLOW = ("slow.example",)
+
+
+def limited(spool: Any, port: int = 25, **given: Any) -> Any:
+    given = {"host": "127.0.0.1", "port": port, **given}
+    return type(spool.settings).model_validate(spool.settings.model_dump() | {"relay": spool.settings.relay.model_dump() | given})
+
+
+def throttle_of(worker: QueueWorker) -> Throttle:
+    assert worker.wiring.throttle is not None
+    return worker.wiring.throttle
+
+
+def book(spool: Any, domain: str = "slow.example") -> Book:
+    return destinations(spool.stores.cassandra, spool.settings).books(spool.queue, [domain]).get(domain, Book())
+
+
+async def until(wanted: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not wanted():  # noqa: ASYNC110 - what others write into a store sets no event here
+            await asyncio.sleep(0.02)
+
+
+async def test_two_workers_share_a_rate_and_what_comes_in_one_moment_is_granted_once(spool: Any) -> None:
+    settings = limited(spool, rates="slow.example=600")
+    async with open_worker(settings, spool.queue) as one, open_worker(settings, spool.queue) as two:
+        began = time.monotonic()
+        asked = [throttle_of(worker).enter(f"{worker.wiring.worker}-{n}", SLOW, waited=False) for worker in (one, two) for n in range(60)]
+        answers = await asyncio.gather(*asked)
+        took = time.monotonic() - began
+    granted = sum(not answer for answer in answers)
+    assert 31 <= granted <= 31 + took * 10 + 1
+    waits = sorted(answer["slow.example"] for answer in answers if answer)
+    assert all(timedelta(0) < wait <= timedelta(seconds=12) for wait in waits)
+    assert book(spool).line_us > time.time() * 1e6
+
+
+async def test_connections_at_once_are_counted_over_all_workers_and_come_back(spool: Any) -> None:
+    settings = limited(spool, connections="*=3")
+    async with open_worker(settings, spool.queue) as one, open_worker(settings, spool.queue) as two:
+        first = [await throttle_of(one).enter(str(n), SLOW, waited=True) for n in range(2)]
+        second = [await throttle_of(two).enter(str(n), SLOW, waited=True) for n in range(2, 4)]
+        assert [bool(waits) for waits in (*first, *second)] == [False, False, False, True]
+        assert set(book(spool).holders) == {"0", "1", "2"}
+        throttle_of(one).leave("0", SLOW)
+        await until(lambda: "0" not in book(spool).holders)
+        assert not await throttle_of(two).enter("4", SLOW, waited=True)
+        assert await throttle_of(two).enter("5", ("other.example",), waited=False) == {}
+
+
+async def test_domains_without_a_limit_ask_nobody(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Throttle, "_desk", lambda *_: pytest.fail("asked"))
+    async with open_worker(limited(spool, rates="slow.example=1,free.example=0"), spool.queue) as worker:
+        assert await throttle_of(worker).enter("a", ("other.example", "free.example"), waited=False) == {}
+    async with open_worker(spool.settings, spool.queue) as worker:
+        assert worker.wiring.throttle is None
+
+
+async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others_gave(spool: Any) -> None:
+    async with open_worker(limited(spool, connections="*=1"), spool.queue) as worker:
+        throttle = throttle_of(worker)
+        assert await throttle.enter("a", SLOW, waited=False) == {}
+        throttle.leave("a", SLOW)
+        await until(lambda: not book(spool).holders)
+        original = throttle._table
+        assert original is not None
+        desk = await throttle._desk("bad.example", throttle._limits.of("bad.example"))  # type: ignore[arg-type]
+        desk._table = None  # type: ignore[assignment]
+        with pytest.raises(StoreUnavailable, match="could not be asked"):
+            await throttle.enter("b", ("bad.example", *SLOW), waited=False)
+        await until(lambda: not book(spool).holders)
+
+
+async def relayed(settings: Any, queue: Any, workers: int, seconds: float) -> None:
+    """So many workers relay the queue for so long, each with stores of its own."""
+    stop = asyncio.Event()
+    async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            worker = await opened.enter_async_context(open_worker(settings, queue))
+            group.create_task(consume(worker, Relay(settings), prefetch=32, stop=stop))
+        await asyncio.sleep(seconds)
+        stop.set()
+
+
+async def test_what_is_over_the_limit_waits_in_the_levels_and_the_rest_of_the_mail_is_sent(spool: Any) -> None:
+    with running(Sink()) as sink:
+        settings = limited(spool, sink.port, rates="slow.example=1")
+        async with open_worker(settings, spool.queue) as worker:
+            items = [await worker.enqueue(mail(f"m-{n}", recipients=("a@Slow.example", "b@fast.example")), CONTENT) for n in range(3)]
+            stop = asyncio.Event()
+            consuming = asyncio.create_task(consume(worker, Relay(settings), stop=stop))
+            await until(lambda: sum(len(got[1]) for got in sink.got) == 4)
+            stop.set()
+            done = await consuming
+    assert (done.completed, done.retried, done.failures) == (1, 2, 0)
+    assert sorted(recipient for got in sink.got for recipient in got[1]) == ["a@Slow.example", *["b@fast.example"] * 3]
+    rows = [spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) for item in items]
+    waiting = [row for row in rows if row is not None]
+    assert [(row.throttled, row.failures, row.published) for row in waiting] == [(True, 0, False)] * 2
+    assert sorted(live.item.mail.recipients for live in spool.live()) == [("a@Slow.example",)] * 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("rate", "workers"), [(300, 1), (300, 3), (60, 3)])
+async def test_a_minute_of_more_mail_than_it_takes_is_used_to_within_a_tenth(spool: Any, rate: int, workers: int) -> None:
+    with running(Sink()) as sink:
+        settings = limited(spool, sink.port, rates=f"slow.example={rate}")
+        async with open_worker(settings, spool.queue) as worker:
+            await asyncio.gather(*(worker.enqueue(mail(f"m-{n}", recipients=("a@slow.example",)), CONTENT) for n in range(rate * 2)))
+        await relayed(settings, spool.queue, workers, 60)
+        assert rate * 0.9 <= len(sink.got) <= rate * 1.1 + 1

@@ -1,0 +1,121 @@
+"""What a destination is given: rules, and the arithmetic of its book, also as a whole in simulated time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import Settings, load_settings
+from mailslice.model.throttling import LEASE, LONGEST_LINE, Ask, Book, Freed, Limit, Limits, decide
+
+SECOND = 1_000_000
+NOW = 1_750_000_000 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("domain", "limit"),
+    [
+        ("example.com", Limit("example.com", 60, 20)),
+        ("mx.example.com", Limit("*.example.com", 600, 20)),
+        ("a.b.example.com", Limit("*.b.example.com", 7, 20)),
+        ("b.example.com", Limit("*.example.com", 600, 20)),
+        ("notexample.com", Limit("*", None, 20)),
+        ("free.example", None),
+        ("one.example", Limit("one.example", None, 1)),
+        ("(none)", Limit("*", None, 20)),
+    ],
+)
+def test_the_closest_rule_holds(domain: str, limit: Limit | None) -> None:
+    environ = {
+        "MAILSLICE_RELAY_RATES": "example.com=60, *.Example.com=600,*.b.example.com=7,",
+        "MAILSLICE_RELAY_CONNECTIONS": "*=20,free.example=0,one.example=1",
+    }
+    assert load_settings(environ).relay.limits.of(domain) == limit
+
+
+@pytest.mark.parametrize("text", ["example.com", "example.com=", "=5", "example.com=-1", "a=1,a=2", "a=1,A=2", "ex*.com=5", "*.=5", "a@b=5", "x=1.5", "**=1"])
+def test_a_bad_rule_is_named(text: str) -> None:
+    with pytest.raises(BadSetting, match=r"MAILSLICE_RELAY_RATES=.*allowed: DOMAIN=NUMBER"):
+        load_settings({"MAILSLICE_RELAY_RATES": text})
+
+
+def test_there_is_no_throttle_without_a_limit() -> None:
+    assert not Settings().relay.limits
+    assert not Limits((("*", 0),), ())
+    assert Limits((("*", 0),), (("a", 1),))
+
+
+def test_a_new_destination_takes_three_seconds_of_its_pace_and_then_one_message_a_pace() -> None:
+    book, answers = decide(Book(), Limit("*", 60), NOW, [Ask(str(n)) for n in range(10)])
+    assert answers[:4] == [None] * 4
+    assert answers[4:] == [n * SECOND + SECOND for n in range(1, 7)]
+    assert (book.turn, book.line_us) == (1, NOW + 7 * SECOND)
+
+
+def test_who_comes_anew_stands_behind_those_who_wait() -> None:
+    book = Book(1, line_us=NOW + 5 * SECOND)
+    assert decide(book, Limit("*", 60), NOW, [Ask("new")])[1] == [6 * SECOND]
+    assert decide(book, Limit("*", 60), NOW, [Ask("back", waited=True)])[1] == [None]
+
+
+def test_a_line_that_is_too_long_gives_no_place() -> None:
+    full = Book(1, line_us=NOW + int(LONGEST_LINE.total_seconds()) * SECOND)
+    for chance, seconds in ((0.0, 450), (1.0, 900)):
+        book, answers = decide(full, Limit("*", 60), NOW, [Ask("a")] * 3, chance=chance)
+        assert (answers, book.line_us) == ([seconds * SECOND] * 3, full.line_us)
+
+
+def test_connections_are_taken_given_back_kept_and_lapse() -> None:
+    limit = Limit("*", connections=2)
+    book, answers = decide(Book(), limit, NOW, [Ask("a"), Ask("b"), Ask("c")])
+    assert answers[:2] == [None, None]
+    assert answers[2] == SECOND // 2
+    book, answers = decide(book, limit, NOW + 1, [Ask("d", waited=True)], freed=[Freed("a", 4 * SECOND)])
+    assert (answers, set(book.holders), book.hold_us) == ([None], {"b", "d"}, 4 * SECOND)
+    later = NOW + int(LEASE.total_seconds()) * SECOND
+    kept, _ = decide(book, limit, later - 1, [], kept=["d"])
+    book, answers = decide(kept, limit, later + 1, [Ask("e", waited=True), Ask("f", waited=True)])
+    assert (set(book.holders), answers) == ({"d", "e"}, [None, 2 * SECOND])
+
+
+@given(st.integers(1, 100_000), st.lists(st.tuples(st.integers(0, 2 * SECOND), st.booleans()), max_size=200))
+def test_no_minute_has_more_than_its_number_a_twentieth_and_one(rate: int, asks: list[tuple[int, bool]]) -> None:
+    book, now, granted = Book(), NOW, []
+    for gap, waited in asks:
+        now += gap
+        book, (answer,) = decide(book, Limit("*", rate), now, [Ask("a", waited)])
+        if answer is None:
+            granted.append(now)
+        else:
+            assert answer > 0
+    for at, first in enumerate(granted):
+        assert sum(1 for each in granted[at:] if each < first + 60 * SECOND) <= rate * (1 + 3.25 / 60) + 1
+
+
+@pytest.mark.parametrize(("rate", "at_once"), [(6, 8), (60, 8), (600, 8), (60, 40), (600, 40)])
+@pytest.mark.parametrize("late", [0.05, 1.5])
+def test_ten_minutes_of_more_mail_than_it_takes_are_used_to_within_a_twentieth(rate: int, at_once: int, late: float) -> None:
+    """`at_once` minutes of mail come first: eight find a place in the line, forty do not. More comes all the time, half as much as the destination takes.
+
+    Mails that are put off come back up to `late` seconds after their place.
+    """
+    chance, order = random.Random(rate), itertools.count()
+    waiting = [(NOW, next(order), False) for _ in range(rate * at_once)]
+    waiting += [(NOW + int(n * 120 / rate * SECOND), next(order), False) for n in range(rate * 5)]
+    heapq.heapify(waiting)
+    book, granted, rounds, end = Book(), 0, 0, NOW + 600 * SECOND
+    while waiting and waiting[0][0] < end:
+        now, _, waited = heapq.heappop(waiting)
+        book, (answer,) = decide(book, Limit("*", rate), now, [Ask("a", waited)], chance=chance.random())
+        rounds += 1
+        granted += answer is None
+        if answer is not None:
+            heapq.heappush(waiting, (now + answer + int(chance.uniform(0, late) * SECOND), next(order), True))
+    assert rate * 9.5 - 1 <= granted <= rate * 10.5 + 1
+    assert rounds <= 3 * rate * (at_once + 5)
