@@ -38,6 +38,7 @@ class FakeDelivery:
     failures: int = 0
     told: list[tuple[Any, ...]] = field(default_factory=list)
     away: int = 0
+    fault: Exception = field(default_factory=lambda: StoreUnavailable("Cassandra at 127.0.0.1:1 does not answer"))
     recipients: tuple[str, ...] = ("b@c",)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -48,7 +49,7 @@ class FakeDelivery:
     def _take(self, *what: Any) -> None:
         if self.away:
             self.away -= 1
-            raise StoreUnavailable("Cassandra at 127.0.0.1:1 does not answer")
+            raise self.fault
         self.told.append(what)
         self.settled.set()
 
@@ -271,6 +272,13 @@ async def test_a_store_that_blinks_is_asked_again_and_the_handler_is_not() -> No
     assert await made.give(FakeDelivery(away=3)) == [("complete",)]
     assert calls == ["m1"]
     assert made.figure("mailslice_store_errors_total") == 3
+    assert made.figure("mailslice_mails_total", outcome="completed") == 1
+
+
+@pytest.mark.parametrize("fault", [BadSetting("Cassandra refuses the password"), RuntimeError("a fault of ours")])
+async def test_an_outcome_that_cannot_be_told_now_is_told_later_and_never_given_up(fault: Exception) -> None:
+    made = bench(lambda _mail, _content: None)
+    assert await made.give(FakeDelivery(away=2, fault=fault)) == [("complete",)]
     assert made.figure("mailslice_mails_total", outcome="completed") == 1
 
 
