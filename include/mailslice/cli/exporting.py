@@ -54,14 +54,14 @@ def _prepare(folder: Path) -> None:
 
 
 def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
-    """The enqueue id names the file: unique, and no mail can choose a path."""
-    content = queue.content(row)
+    """The enqueue id names the file: unique, and no mail can choose a path. The content is never in memory as a whole."""
     path = folder / f"{row.enqueue_id}.eml"
+    read = _Read(queue.pieces(row))
     if path.exists() or path.is_symlink():
-        if path.is_symlink() or path.read_bytes() != content:
+        if path.is_symlink() or not _holds(path, read):
             raise _TakenError(f"{path} exists with other content: left as it is")
     else:
-        _write(path, content)
+        _write(path, read)
     mail = row.item.mail
     return {
         "enqueueId": row.enqueue_id,
@@ -69,18 +69,39 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
         "sender": mail.sender,
         "recipients": list(mail.recipients),
         "path": str(path),
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": read.size,
+        "sha256": read.sha256.hexdigest(),
     }
 
 
-def _write(path: Path, content: bytes) -> None:
+class _Read:
+    """Pieces of a content, counted and digested as they pass."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces:
+            self.size += len(piece)
+            self.sha256.update(piece)
+            yield piece
+
+
+def _holds(path: Path, read: _Read) -> bool:
+    """Whether the file holds exactly these bytes; all of them are read then."""
+    with path.open("rb") as stream:
+        return all(stream.read(len(piece)) == piece for piece in read) and not stream.read(1)
+
+
+def _write(path: Path, read: _Read) -> None:
     """Whole or not at all: a killed export leaves no half mail under the final name. A link, unlike a rename, never replaces a file that appeared meanwhile."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
         with part.open("xb") as stream:
-            stream.write(content)
+            stream.writelines(read)
         os.link(part, path)
     except FileExistsError:
         raise _TakenError(f"{path} exists: left as it is") from None

@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mailslice.model.errors import MailsliceError
+from mailslice.stores.cassandra.lean import without_numpy
 
 
 def apart(function: Callable[..., Any], *given: Any) -> Any:
@@ -56,6 +57,7 @@ class Process:
 
 def _answering(pipe: Connection, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its children
+    without_numpy()
     logging.getLogger().addHandler(logging.NullHandler())  # what matters is raised, and said by the parent
     try:
         pipe.send(function(pipe, *given))

@@ -42,13 +42,33 @@ async def test_what_one_client_writes_the_other_reads_under_the_same_key(admin: 
     assert not admin.exists(BlobId(key))
 
 
-@pytest.mark.parametrize("size", [0, 1, 300_000, 5_000_001])
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 300_000, 5_000_001])
 async def test_any_size_comes_back_and_is_known_before_it_is_read(hot: HotBlobs, size: int) -> None:
     content = os.urandom(size)
     await hot.put(BlobId("sized"), memoryview(b"??" + content)[2:])
     opened = await hot.open(BlobId("sized"))
     assert opened.size == size
     assert b"".join([bytes(chunk) async for chunk in opened.chunks()]) == content
+
+
+def test_an_object_can_be_read_piece_by_piece(admin: AdminBlobs) -> None:
+    content = os.urandom(2_500_000)
+    admin.put(BlobId("large"), content)
+    pieces = list(admin.pieces(BlobId("large")))
+    assert max(map(len, pieces)) <= 1024 * 1024
+    assert b"".join(pieces) == content
+    admin.put(BlobId("empty"), b"")
+    assert b"".join(admin.pieces(BlobId("empty"))) == b""
+    with pytest.raises(ContentMissing, match="has no object 'gone'"):
+        next(admin.pieces(BlobId("gone")))
+
+
+async def test_a_bucket_that_is_there_is_told_from_one_that_is_not(fresh: Any, hot: HotBlobs) -> None:
+    assert await hot.bucket_is_there()
+    assert not await HotBlobs(fresh.settings.s3, "no-such-bucket-anywhere").bucket_is_there()
+    assert not await HotBlobs(fresh.but(MAILSLICE_S3_SECRET_KEY="sesame").settings.s3, fresh.settings.s3.bucket).bucket_is_there()
+    with pytest.raises(StoreUnavailable, match=r"S3 at 127\.0\.0\.1:1"):
+        await HotBlobs(fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3, "b").bucket_is_there()
 
 
 async def test_a_missing_object_is_missing_content_and_a_missing_bucket_is_not(fresh: Any, hot: HotBlobs, admin: AdminBlobs) -> None:

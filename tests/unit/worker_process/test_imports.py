@@ -44,3 +44,16 @@ def test_help_and_a_wrong_word_need_neither_those_nor_a_driver(words: list[str])
     done = run((*HEAVY, *DRIVERS), f"sys.argv = ['mailslice', *{words!r}]\nfrom mailslice.cli.main import main\nmain()")
     assert done.returncode == (2 if words == ["nonsense"] else 0), done.stderr
     assert "not in the worker image" not in done.stderr
+
+
+def test_a_worker_holds_neither_numpy_nor_boto3_in_memory() -> None:
+    code = "from mailslice.stores.cassandra.lean import without_numpy\nwithout_numpy()\nimport mailslice.worker.queue_worker, cassandra.protocol as p"
+    shown = "[name for name in ('numpy', 'boto3', 'botocore') if name in sys.modules], p.ProtocolHandler.__name__, p.NumpyProtocolHandler"
+    done = run((), f"{code}\nprint({shown})")
+    assert done.stdout.split() == ["[]", "CythonProtocolHandler", "None"], done.stderr
+
+
+def test_numpy_that_is_there_stays_with_the_driver() -> None:
+    code = "import numpy\nfrom mailslice.stores.cassandra.lean import without_numpy\nwithout_numpy()\nimport cassandra.protocol as p"
+    done = run((), f"{code}\nprint(p.NumpyProtocolHandler is not None)")
+    assert done.stdout.split() == ["True"], done.stderr

@@ -10,17 +10,18 @@ from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
 from threading import Lock
 from typing import Any
-from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadSetting, ContentMissing, MailsliceError, SlowDown, StoreUnavailable
+from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.place import s3_place, wrong_key
 
+_PIECE = 1024 * 1024
 KEYS_A_DELETE = 1000
 """The most keys that one DeleteObjects request may hold."""
 _REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "Forbidden", "403", "AuthorizationHeaderMalformed"})
@@ -38,16 +39,6 @@ _CREATING = Lock()
 def _session() -> Any:
     """One for all clients: each of its own would read the megabytes of S3's model again. Makes one client at a time."""
     return boto3.session.Session()
-
-
-def s3_place(settings: S3Settings) -> str:
-    """host:port of the endpoint, for messages."""
-    return urlsplit(settings.endpoint).netloc.rpartition("@")[2] or settings.endpoint
-
-
-def wrong_key(settings: S3Settings, why: str) -> BadSetting:
-    """The error for credentials that S3 refuses."""
-    return BadSetting(f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +125,11 @@ class AdminBlobs:
         with self._translated(blob_id):
             found: bytes = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].read()
             return found
+
+    def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
+        """The object's bytes, a mebibyte at a time; asked for at the first one. Raises as `get`."""
+        with self._translated(blob_id):
+            yield from self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].iter_chunks(_PIECE)
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object is there. A HEAD has no words, so a miss is asked again by a listing, which fails when the bucket is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -15,14 +16,19 @@ from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.admin import AdminBlobs, s3_place, wrong_key
+from mailslice.stores.blobs.place import s3_place, wrong_key
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from mailslice.stores.blobs.admin import AdminBlobs
+
 _SLOWEST_BYTES_A_SECOND = 1024 * 1024
 """A request may take the time-out, and as long on top as its bytes take at this speed."""
 _CHUNK = 1024 * 1024
+_FIRST = 64 * 1024
+"""Bytes that are asked for at first. What is smaller is there then: an answer, and then its bytes, cross twice from obstore's threads to ours."""
+_NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 _ERRORS = (BaseError, OSError, TimeoutError)
 """obstore raises FileNotFoundError for a missing object, its own classes for the rest."""
 
@@ -35,13 +41,32 @@ class HotBlobs:
         self._bucket = bucket
         self._seconds = settings.timeout.total_seconds()
         self._store = _store(settings, bucket)
-        self._admin = AdminBlobs(settings, bucket)
+
+    @cached_property
+    def _admin(self) -> AdminBlobs:
+        """For the few things that obstore cannot do. boto3 takes 25 MiB, so it is imported when it is needed; call it in a thread."""
+        from mailslice.stores.blobs.admin import AdminBlobs
+
+        return AdminBlobs(self._settings, self._bucket)
+
+    async def bucket_is_there(self) -> bool:
+        """Whether S3 says that the bucket is there; False when it says that it is not, or may not tell us."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                await obstore.get_async(self._store, _NOBODYS_KEY)
+        except FileNotFoundError as error:
+            return "NoSuchKey" in str(error)
+        except (UnauthenticatedError, PermissionDeniedError):
+            return False
+        except _ERRORS as error:
+            raise self._meaning(error) from error
+        return True
 
     async def put(self, blob_id: BlobId, content: Buffer) -> None:
         """Writes the object in one request, over an older one of the same key, so that its last-modified moves."""
         size = memoryview(content).nbytes
         if _needs_boto(blob_id):
-            await asyncio.to_thread(self._admin.put, blob_id, bytes(content))
+            await asyncio.to_thread(lambda: self._admin.put(blob_id, bytes(content)))
             return
         try:
             async with asyncio.timeout(self._allowed(size)):
@@ -53,14 +78,27 @@ class HotBlobs:
     async def open(self, blob_id: BlobId) -> OpenBlob:
         """Asks for the object; its size is known before its bytes are read. Raises ContentMissing when the bucket is there and the object is not."""
         if _needs_boto(blob_id):
-            return OpenBlob(self, content=await asyncio.to_thread(self._admin.get, blob_id))
+            return OpenBlob(self, await asyncio.to_thread(lambda: self._admin.get(blob_id)))
         try:
             async with asyncio.timeout(self._seconds):
-                return OpenBlob(self, result=await obstore.get_async(self._store, blob_id))
+                return await self._opened(blob_id)
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
         except _ERRORS as error:
             raise self._meaning(error) from error
+
+    async def _opened(self, blob_id: BlobId) -> OpenBlob:
+        try:
+            first = await obstore.get_range_async(self._store, blob_id, start=0, end=_FIRST)
+        except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
+            raise
+        except BaseError:  # an empty object has no part, and some server may give none
+            return OpenBlob(self, b"", await obstore.get_async(self._store, blob_id))
+        if len(first) < _FIRST:
+            return OpenBlob(self, first)
+        # From the last byte on, which is there: an object may end with it.
+        rest = await obstore.get_async(self._store, blob_id, options={"range": {"offset": _FIRST - 1}})
+        return OpenBlob(self, memoryview(first)[:-1], rest)
 
     async def get(self, blob_id: BlobId) -> bytes:
         """All bytes of the object; see `open`."""
@@ -69,12 +107,12 @@ class HotBlobs:
     async def exists(self, blob_id: BlobId) -> bool:
         """Whether the object is there, by a HEAD; a miss is asked twice, as a bucket that is gone is not a lost blob."""
         if _needs_boto(blob_id):
-            return await asyncio.to_thread(self._admin.exists, blob_id)
+            return await asyncio.to_thread(self._exists, blob_id)
         try:
             async with asyncio.timeout(self._seconds):
                 await obstore.head_async(self._store, blob_id)
         except FileNotFoundError:
-            return await asyncio.to_thread(self._admin.exists, blob_id)
+            return await asyncio.to_thread(self._exists, blob_id)
         except _ERRORS as error:
             raise self._meaning(error) from error
         return True
@@ -84,7 +122,7 @@ class HotBlobs:
         if not blob_ids:
             return
         if any(_needs_boto(blob_id) for blob_id in blob_ids):
-            await asyncio.to_thread(self._admin.delete_many, blob_ids)
+            await asyncio.to_thread(lambda: self._admin.delete_many(blob_ids))
             return
         try:
             async with asyncio.timeout(self._seconds):
@@ -95,9 +133,12 @@ class HotBlobs:
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
         """A mail is dead-lettered for this, so it is asked twice: a bucket that is gone, or a proxy's 404, is not a lost blob."""
-        if "NoSuchBucket" in str(error) or await asyncio.to_thread(self._admin.exists, blob_id):
+        if "NoSuchBucket" in str(error) or await asyncio.to_thread(self._exists, blob_id):
             return self._meaning(error)
         return ContentMissing(f"S3 bucket {self._bucket!r} at {s3_place(self._settings)} has no object {blob_id!r}")
+
+    def _exists(self, blob_id: BlobId) -> bool:
+        return self._admin.exists(blob_id)
 
     def _allowed(self, size: int) -> float:
         return self._seconds + size / _SLOWEST_BYTES_A_SECOND
@@ -110,31 +151,28 @@ class HotBlobs:
 
 
 class OpenBlob:
-    """An object that was asked for and whose bytes are still to be read, once."""
+    """An object that was asked for and whose bytes are still to be read, once: `first`, and then those of `rest`, if there are more."""
 
-    def __init__(self, blobs: HotBlobs, *, result: Any = None, content: bytes = b"") -> None:
+    def __init__(self, blobs: HotBlobs, first: Buffer, rest: Any = None) -> None:
         self._blobs = blobs
-        self._result = result
-        self._content = content
-
-    @property
-    def size(self) -> int:
+        self._first = first
+        self._rest = rest
+        self.size = memoryview(first).nbytes if rest is None else int(rest.meta["size"])
         """Bytes of the object."""
-        return int(self._result.meta["size"]) if self._result is not None else len(self._content)
 
     async def chunks(self) -> AsyncIterator[Buffer]:
         """The bytes: in one piece when they are few, else piece by piece, so that no second copy of a large object is ever held."""
-        if self._result is None:
-            yield self._content
+        if self._first:
+            yield self._first
+        rest, self._rest = self._rest, None
+        if rest is None:
             return
-        size, result = self.size, self._result
-        self._result = None
         try:
-            async with asyncio.timeout(self._blobs._allowed(size)):  # noqa: SLF001 - one thing in two classes
-                if size <= _CHUNK:
-                    yield await result.bytes_async()
+            async with asyncio.timeout(self._blobs._allowed(self.size)):  # noqa: SLF001 - one thing in two classes
+                if self.size <= _CHUNK:
+                    yield await rest.bytes_async()
                     return
-                async for chunk in result.stream(min_chunk_size=_CHUNK):
+                async for chunk in rest.stream(min_chunk_size=_CHUNK):
                     yield chunk
         except _ERRORS as error:
             raise self._blobs._meaning(error) from error  # noqa: SLF001

@@ -1,0 +1,91 @@
+"""Exports of contents that are larger than what may be in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import tracemalloc
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from mailslice.cli.exporting import export_mails
+from mailslice.model.errors import ContentMissing, SomeFailed
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+
+MIB = 1024 * 1024
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Queue:
+    """Its mails have so many mebibytes; negative: all but the last one are there, and that is missing."""
+
+    def __init__(self, mebibytes: int) -> None:
+        self.mebibytes = mebibytes
+
+    def pieces(self, _row: ViewRow) -> Iterator[bytes]:
+        for number in range(abs(self.mebibytes)):
+            yield bytes([number % 256]) * MIB
+        if self.mebibytes < 0:
+            raise ContentMissing("no object")
+
+
+class Out:
+    """Keeps the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def rows(self, lines: Iterator[dict[str, Any]], _columns: object, *, empty: str) -> int:
+        assert empty
+        self.lines += lines
+        return len(self.lines)
+
+
+def row() -> ViewRow:
+    return ViewRow(QueueName("spool"), Place(NOON, 0), NOON, QueuedMail(EnqueueId(uuid4()), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")))
+
+
+def export(queue: Queue, wanted: ViewRow, folder: Path) -> list[dict[str, Any]]:
+    out: Any = Out()
+    given: Any = queue
+    try:
+        export_mails(out, given, [wanted], folder)
+    except SomeFailed:
+        assert any("error" in line for line in out.lines)
+    lines: list[dict[str, Any]] = out.lines
+    return lines
+
+
+def test_a_large_mail_is_never_in_memory_as_a_whole_neither_written_nor_compared(tmp_path: Path) -> None:
+    wanted, digest = row(), hashlib.sha256()
+    for piece in Queue(40).pieces(wanted):
+        digest.update(piece)
+    tracemalloc.start()
+    try:
+        first = export(Queue(40), wanted, tmp_path)
+        again = export(Queue(40), wanted, tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert first == again
+    assert (first[0]["bytes"], first[0]["sha256"]) == (40 * MIB, digest.hexdigest())
+    assert hashlib.sha256(Path(first[0]["path"]).read_bytes()).hexdigest() == digest.hexdigest()
+    assert peak < 8 * MIB
+
+
+def test_a_file_that_holds_less_or_more_or_other_is_left_as_it_is(tmp_path: Path) -> None:
+    for written in (b"", b"\x00" * (MIB - 1), b"\x00" * (MIB + 1), b"\x01" * MIB):
+        wanted = row()
+        file = tmp_path / f"{wanted.enqueue_id}.eml"
+        file.write_bytes(written)
+        [line] = export(Queue(1), wanted, tmp_path)
+        assert "exists with other content" in line["error"]
+        assert file.read_bytes() == written
+
+
+def test_a_content_that_ends_too_early_leaves_no_file(tmp_path: Path) -> None:
+    [line] = export(Queue(-3), row(), tmp_path)
+    assert line["error"].startswith("content lost: ")
+    assert list(tmp_path.iterdir()) == []
