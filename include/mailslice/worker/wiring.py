@@ -19,6 +19,7 @@ from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker.bridge import Bridge
 from mailslice.worker.budget import ContentBudget
+from mailslice.worker.checks import DeletedChecks
 from mailslice.worker.discarding import BlobDiscarder
 from mailslice.worker.doings import Doings, worker_name
 from mailslice.worker.loading import Loader
@@ -65,6 +66,7 @@ class Wiring:
     """Whether the handler takes the stage of its mails. One that does not may have sent what has no record."""
     reporter: Reporter | None = None
     """Only where senders are told of recipients that fail."""
+    checks: DeletedChecks = field(init=False)
     on_failed: Callable[[int], None] = _nothing
     """Called with the number of recipients that failed in doubt: for figures."""
     throttle: Throttle | None = None
@@ -73,6 +75,10 @@ class Wiring:
     """Called with the rule, and whether a mail was let through, for each destination with a limit that was asked: for figures."""
     told: deque[tuple[EnqueueId, int]] = field(default_factory=lambda: deque(maxlen=1000))
     """The last mails and attempts whose failures this worker has told: asked again before it is written down, it does not tell again."""
+
+    def __post_init__(self) -> None:
+        deleted, queue, rows = self.tables.deleted, self.queue, self.bridge.rows
+        self.checks = DeletedChecks(lambda one: rows(deleted.is_marked_future(queue, one)), lambda some: rows(deleted.are_marked_future(queue, some)))
 
     @property
     def names(self) -> RabbitNames:
@@ -89,7 +95,7 @@ class Wiring:
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is deleted or done, at the settings' consistency."""
-        return bool(await self.bridge.rows(self.tables.deleted.is_marked_future(self.queue, enqueue_id)))
+        return await self.checks.is_marked(enqueue_id)
 
     async def mark(self, enqueue_id: EnqueueId) -> None:
         """Writes the deleted mark."""

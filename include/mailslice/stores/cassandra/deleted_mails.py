@@ -30,7 +30,7 @@ class DeletedMails:
 
     def prepare(self) -> None:
         """Prepare what the hot path needs: its first use, on an event loop, would block that for a round trip, or for ten seconds when the store is away."""
-        _ = self._mark, self._one
+        _ = self._mark, self._one, self._some
 
     def mark_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """Mark without waiting."""
@@ -43,6 +43,10 @@ class DeletedMails:
     def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """A future whose rows are not empty when the mail is marked."""
         return self._session.submit(self._one, [queue, enqueue_id])
+
+    def are_marked_future(self, queue: QueueName, ids: Sequence[EnqueueId]) -> ResponseFuture:
+        """A future whose rows begin with the ids of those that are marked; up to 100."""
+        return self._session.submit(self._some, [queue, ids])
 
     def is_marked(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is marked."""
