@@ -45,11 +45,17 @@ def hotpath(
         Counts | None,
         typer.Option("--processes", parser=counts("--processes", most=64), metavar="N,N", help="So many processes at once, too: 1,2,4; each has K in flight."),
     ] = None,
+    waiting: Annotated[
+        int,
+        typer.Option(
+            "--waiting", parser=count("--waiting", least=0, most=10_000_000), metavar="N", help="With N mails waiting, too, and a drain of them all; 0 = not."
+        ),
+    ] = 0,
 ) -> None:
     """Enqueue, then dequeue and complete; beside it each store's own limit, measured alone in the same run."""
     from mailslice.cli.bench_hotpath import Wanted, measure
 
-    wanted = Wanted(mails, each, in_flight, repeats, load, processes or ())
+    wanted = Wanted(mails, each, in_flight, repeats, load, processes or (), waiting)
     out.one(measure(_settings(), queue, wanted, _say(out)))
 
 

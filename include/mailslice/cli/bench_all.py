@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _KIB, _MIB = 1024, 1024 * 1024
 HOTPATH = (
-    Wanted(2000, 4 * _KIB, 64, repeats=3, load=0.8, processes=(1, 2, 4)),
+    Wanted(2000, 4 * _KIB, 64, repeats=3, load=0.8, processes=(1, 2, 4), waiting=100_000),
     Wanted(1000, 50 * _KIB, 64, repeats=3, load=0.8),
     Wanted(600, 200 * _KIB, 64),
     Wanted(200, _MIB, 64, repeats=3, load=0.8),
@@ -87,7 +87,8 @@ def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> li
         "",
         *_table(HOT_COLUMNS, hot),
         "",
-        "CPU seconds per 1,000 mails, enqueue / dequeue, of the worker and of the stores' processes; and the rates at which those would keep all cores busy.",
+        "CPU seconds per 1,000 mails, enqueue / dequeue, of the worker and of the stores' processes; the rates at which those would keep all cores busy, and",
+        "which share of that limit was reached.",
         "",
         *_table(CPU_COLUMNS, hot),
         "",
@@ -102,6 +103,10 @@ def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> li
         "Several processes against one queue, each with as many mails in flight; CPU seconds per 1,000 mails of all of them together.",
         "",
         *_table(SCALING_COLUMNS, [{"size": row["size"], **each} for row in hot for each in row.get("scaling", ())]),
+        "",
+        "With many mails waiting: enqueues before they wait and while they do, and a drain of all of them, whose rate is given by tenths of it.",
+        "",
+        *_table(WAITING_COLUMNS, [{"size": row["size"], **row["waiting"]} for row in hot if "waiting" in row]),
         "",
         "## Counting, browsing and cleaning the view",
         "",
@@ -146,6 +151,7 @@ CPU_COLUMNS: Sequence[tuple[str, str]] = (
     ("RabbitMQ", "stores_cpu_seconds_per_1000.rabbitmq"),
     ("S3", "stores_cpu_seconds_per_1000.s3"),
     ("mails/s at most", "cpu_bound_rate"),
+    ("share reached", "share_of_cpu_bound_rate"),
 )
 LIMIT_COLUMNS: Sequence[tuple[str, str]] = (
     ("bytes", "size"),
@@ -175,6 +181,17 @@ SCALING_COLUMNS: Sequence[tuple[str, str]] = (
     ("dequeues/s", "dequeue_rate"),
     ("CPU s / 1,000", "dequeue_cpu_seconds_per_1000"),
     ("peak MiB of one", "peak_mib"),
+)
+WAITING_COLUMNS: Sequence[tuple[str, str]] = (
+    ("bytes", "size"),
+    ("waiting", "waiting"),
+    ("enqueues/s before", "enqueue_rate_alone"),
+    ("p50 / p95 / p99 ms", "enqueue_ms_alone"),
+    ("enqueues/s", "enqueue_rate"),
+    ("p50 / p95 / p99 ms", "enqueue_ms"),
+    ("drained/s", "drain_rate"),
+    ("by tenths", "drain_rate_of_tenths"),
+    ("peak MiB", "peak_mib"),
 )
 VIEW_COLUMNS: Sequence[tuple[str, str]] = (
     ("dead rows", "dead"),
@@ -225,6 +242,8 @@ def _figure(row: Row, path: str) -> str:
         if "min" in value:
             return f"{_figure(value, 'min')} - {_figure(value, 'max')}"
         return " / ".join(_figure(value, key) for key in value)
+    if isinstance(value, list):
+        return " ".join(f"{each:,.0f}" for each in value)
     return f"{value:,}" if isinstance(value, int | float) else cell(value)
 
 

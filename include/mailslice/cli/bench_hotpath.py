@@ -25,6 +25,7 @@ _SPREAD = (
     "enqueue_cpu_seconds_per_1000",
     "dequeue_cpu_seconds_per_1000",
     "stores_cpu_seconds_per_1000",
+    "share_of_cpu_bound_rate",
     "peak_mib",
     "limits",
 )
@@ -35,7 +36,11 @@ _OPERATIONS, _LEAST_OPERATIONS = 2000, 200
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to measure. `load`: the share of the peak rate at which latencies are measured once more, 0 = not. `processes`: how many at once, in turn."""
+    """What to measure.
+
+    `load`: the share of the peak rate at which latencies are measured once more, 0 = not. `processes`: how many at once, in turn. `waiting`: once more with
+    so many mails waiting, 0 = not.
+    """
 
     mails: int
     each: int
@@ -43,6 +48,7 @@ class Wanted:
     repeats: int = 1
     load: float = 0.0
     processes: tuple[int, ...] = ()
+    waiting: int = 0
 
 
 def measure(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
@@ -58,6 +64,9 @@ def measure(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[
             found["paced"] = _paced(settings, queue, wanted, found)
         if wanted.processes:
             found["scaling"] = [_processes(settings, queue, wanted, number, say) for number in wanted.processes]
+        if wanted.waiting:
+            say(f"the hot path with {wanted.waiting} mails waiting")
+            found["waiting"] = _waiting(settings, queue, wanted)
     return {**found, "repeats": wanted.repeats, "runs": combined([{key: run[key] for key in _SPREAD} for run in runs], spread)}
 
 
@@ -129,6 +138,20 @@ def _processes(settings: Settings, queue: QueueName, wanted: Wanted, number: int
 
     say(f"{number} processes")
     return measure_processes(settings, queue, processes=number, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight)
+
+
+def _waiting(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, Any]:
+    from mailslice.worker.apart import apart
+
+    given = {"waiting": wanted.waiting, "count": wanted.mails, "size": wanted.each, "in_flight": wanted.in_flight}
+    found: dict[str, Any] = apart(_waiting_once, settings, queue, given)
+    return found
+
+
+def _waiting_once(settings: Settings, queue: QueueName, given: Mapping[str, Any]) -> dict[str, Any]:
+    from mailslice.worker.bench_waiting import measure_waiting
+
+    return run(measure_waiting(settings, queue, **given))
 
 
 def _counting(say: Callable[[str], None], prefix: str) -> Callable[[str], None]:

@@ -100,7 +100,7 @@ async def measure_hotpath(settings: Settings, queue: QueueName, *, count: int, s
             enqueued = await many(cpu, count, in_flight, lambda number: worker.enqueue(bench_mail(f"bench-{number}"), source))
         # A worker each, so that the first one's open connections and caches are not the second one's.
         async with open_worker(settings, queue) as worker:
-            taken = await _take(worker, cpu, count, in_flight)
+            taken = await take(worker, cpu, count, in_flight)
     return {
         "queue": queue,
         "count": count,
@@ -117,6 +117,8 @@ async def measure_hotpath(settings: Settings, queue: QueueName, *, count: int, s
             store: {"enqueue": enqueued.per_thousand(enqueued.stores[store]), "dequeue": taken.per_thousand(taken.stores[store])} for store in STORES
         },
         "cpu_bound_rate": {"enqueue": cpu_bound_rate(enqueued), "dequeue": cpu_bound_rate(taken)},
+        "share_of_cores": {"enqueue": share_of_cores(enqueued), "dequeue": share_of_cores(taken)},
+        "share_of_cpu_bound_rate": {"enqueue": _share_of_bound(enqueued), "dequeue": _share_of_bound(taken)},
         "enqueue_rate_of_tenths": enqueued.rate_of_parts(),
         "dequeue_rate_of_tenths": taken.rate_of_parts(),
         "peak_mib": peak_mib(),
@@ -129,6 +131,20 @@ def cpu_bound_rate(measured: Measured) -> float | None:
     if len(seconds) != 1 + len(STORES) or not sum(seconds):
         return None
     return round((os.cpu_count() or 1) * len(measured.latencies) / sum(seconds), 1)
+
+
+def share_of_cores(measured: Measured) -> dict[str, float | None]:
+    """Who had the cores of this machine while it was measured: worker and stores; `rest` is the others, the kernel's idle time, and waits. None as above."""
+    whole = measured.seconds * (os.cpu_count() or 1)
+    used = {"worker": measured.cpu_seconds, **{store: measured.stores.get(store) for store in STORES}}
+    shares = {name: None if seconds is None else round(seconds / whole, 3) for name, seconds in used.items()}
+    known = [share for share in shares.values() if share is not None]
+    return {**shares, "rest": round(max(0.0, 1 - sum(known)), 3) if len(known) == len(shares) else None}
+
+
+def _share_of_bound(measured: Measured) -> float | None:
+    bound = cpu_bound_rate(measured)
+    return None if bound is None else round(measured.rate / bound, 3)
 
 
 def peak_mib() -> float:
@@ -177,7 +193,8 @@ async def many(cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[i
     return measured
 
 
-async def _take(worker: QueueWorker, cpu: StoreCpu, count: int, in_flight: int) -> Measured:
+async def take(worker: QueueWorker, cpu: StoreCpu, count: int, in_flight: int) -> Measured:
+    """Dequeues and completes `count` mails, and deletes their blobs."""
     with measuring(cpu) as measured:
         async with aclosing(worker.deliveries(in_flight, give_up_after=PATIENCE)) as deliveries, asyncio.TaskGroup() as group:
             # One task iterates; completions run beside it, bounded by the prefetch.

@@ -11,7 +11,7 @@ from mailslice.cli.arguments import counts, share
 from mailslice.cli.bench_hotpath import combined, spread
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
-from mailslice.worker.bench import Measured, cpu_bound_rate, peak_mib, percentiles
+from mailslice.worker.bench import Measured, cpu_bound_rate, peak_mib, percentiles, share_of_cores
 from mailslice.worker.store_cpu import StoreCpu, spent
 
 NONE = {"cassandra": None, "rabbitmq": None, "s3": None}
@@ -35,6 +35,14 @@ def test_the_rate_that_the_cpu_allows_needs_all_stores() -> None:
     assert cpu_bound_rate(Measured(cpu_seconds=1.0, stores=NONE, latencies=[0.1])) is None
     assert measured.per_thousand(0.5) == 0.5
     assert measured.per_thousand(None) is None
+
+
+def test_the_cores_are_shared_out_and_the_rest_is_told() -> None:
+    cores = os.cpu_count() or 1
+    measured = Measured(seconds=10.0, cpu_seconds=2.0 * cores, stores={"cassandra": 1.0 * cores, "rabbitmq": 0.5 * cores, "s3": 4.0 * cores})
+    assert share_of_cores(measured) == {"worker": 0.2, "cassandra": 0.1, "rabbitmq": 0.05, "s3": 0.4, "rest": 0.25}
+    unknown = share_of_cores(Measured(seconds=10.0, cpu_seconds=2.0 * cores, stores=NONE))
+    assert (unknown["worker"], unknown["s3"], unknown["rest"]) == (0.2, None, None)
 
 
 def test_percentiles_are_nearest_ranks() -> None:
