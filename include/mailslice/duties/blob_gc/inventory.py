@@ -85,10 +85,13 @@ def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) ->
         kind, files = str(manifest["fileFormat"]), [str(file["key"]) for file in manifest["files"]]
         schema = str(manifest.get("fileSchema", ""))
         bucket = str(manifest.get("destinationBucket", "")).rpartition(":")[2]
+        source = str(manifest.get("sourceBucket") or settings.s3.bucket).rpartition(":")[2]
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"--inventory {where!r} is no manifest.json of an S3 Inventory ({type(error).__name__}: {error})") from None
     if kind.lower() not in {"csv", "parquet"} or not files:
         raise BadInput(f"--inventory {where!r}: its format is {kind!r} with {len(files)} files; allowed are CSV and Parquet")
+    if source != settings.s3.bucket:
+        raise BadInput(f"--inventory {where!r} lists bucket {source}, not MAILSLICE_S3_BUCKET={settings.s3.bucket}")
     if place.bucket is not None and bucket:
         place = Artifacts(f"s3a://{bucket}", settings.s3)
     elif place.bucket is None:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
-from mailslice.stores.blobs.bulk import HIGHEST, BulkBlobs, Turns
+from mailslice.stores.blobs.bulk import BulkBlobs, Turns
+from mailslice.stores.blobs.key_ranges import behind
 
 FOLDER = "kept/"
 _PLACE = re.compile(r"kept/(\d{8}T\d{6}Z)/([^/]+)/(.+)", re.ASCII | re.DOTALL)
@@ -64,18 +65,17 @@ class KeptBlobs:
 
     def pages(self, folder: str = FOLDER) -> Iterator[list[Kept]]:
         """All copies below a folder, soonest to expire first."""
-        for page in self.own.pages(folder, folder + HIGHEST):
+        for page in self.own.pages(folder, behind(folder)):
             yield [kept for blob in page if (kept := Kept.of(blob.key, blob.size)) is not None]
 
     def folders(self) -> Iterator[str]:
         """`kept/EXPIRES/RUN/` of every run that has copies: one request each."""
-        after = FOLDER
-        while (key := self.own.first_after(after)) is not None and key.startswith(FOLDER):
+        low = FOLDER
+        while (key := self.own.first(low, behind(FOLDER))) is not None:
             kept = Kept.of(key, 0)
-            folder = kept.place.removesuffix(kept.key) if kept else f"{key}/"
             if kept:
-                yield folder
-            after = folder + HIGHEST if kept else key
+                yield (folder := kept.place.removesuffix(kept.key))
+            low = behind(folder) if kept else f"{key}\0"
 
     def of_run(self, run: str) -> Iterator[Kept]:
         """The copies of one run."""

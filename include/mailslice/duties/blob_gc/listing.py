@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import pairwise, product
 
-from mailslice.codec.blob_ids import parse
+from mailslice.codec.blob_ids import is_blob_id, parse
 from mailslice.duties.blob_gc.classify import modified_seconds
+from mailslice.model.mail import BlobId
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session
 from mailslice.spark.read_once import Frame, Rows, Summary, read_once
-from mailslice.stores.blobs.bulk import HIGHEST, BulkBlobs
+from mailslice.stores.blobs.admin import StoredBlob
+from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.key_ranges import KeyRange, behind
 
-KeyRange = tuple[str, str]
-"""(after, until]: keys greater than the first and not greater than the second; empty means no bound."""
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
-_WITHIN = "48CKSagms"
-"""Where the keys of one generation are cut: hashes are spread evenly over hex digits or base64 letters."""
-_MOST_GROUPS = 2000
-_BEFORE_LINE = chr(ord("_") - 1)
+_HEX, _LETTERS = "0123456789abcdef", "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+"""What hashes and UUIDs begin with; of base64 the few that begin with neither letter nor digit stay in the ranges between."""
+_KEYS_A_RANGE, _MOST_RANGES, _DEEPEST = 3000, 3000, 3
+_MOST_GENERATIONS, _MOST_STRANGE = 2000, 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """About so many keys that begin with `prefix`; with `start` begin those whose hashes come next, spread evenly over the alphabet."""
+
+    prefix: str
+    start: str
+    keys: int
+    alphabet: str
 
 
 def key_ranges(blobs: BulkBlobs) -> list[KeyRange]:
-    """Ranges that together hold every key: one for a bucket of a single page, else cut at each first letter, and within each generation."""
-    first = next(blobs.pages())
-    if not first or blobs.first_after(first[-1].key) is None:
+    """Ranges that together hold every key: one for a bucket of a single page, else those of each generation, cut where its keys are many.
+
+    Asks for a page of each generation, and a few more.
+    """
+    page, more = blobs.first_page()
+    if not more:
         return [("", "")]
-    edges = sorted({edge for group in _groups(blobs) for edge in ([group, *(group + letter for letter in _WITHIN)] if len(group) > 1 else [group])})
-    return list(pairwise(["", *edges, ""]))
-
-
-def uncovered(ranges: Sequence[KeyRange]) -> int:
-    """How many neighbours do not meet, or ends are missing: 0 when every key is in exactly one range."""
-    ordered = sorted(ranges, key=lambda each: each[0].encode())
-    ends = ["", *(until for _, until in ordered)]
-    starts = [*(after for after, _ in ordered), ""]
-    return sum(end != start for end, start in zip(ends, starts, strict=True))
+    groups = [*_plain([each.key for each in page]), *_generations(blobs)]
+    most = max(_KEYS_A_RANGE, sum(group.keys for group in groups) // _MOST_RANGES)
+    edges = {edge for group in groups for edge in _edges(group, most)} - {""}
+    return list(pairwise(["", *sorted(edges), ""]))
 
 
 def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange]) -> Frame:
@@ -43,9 +53,9 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
 
     def work(batches: Iterator[Sequence[tuple[int, KeyRange]]]) -> Iterator[Rows | Summary]:
         with BulkBlobs(settings.s3, settings.s3.bucket) as blobs:
-            for number, (after, until) in (each for batch in batches for each in batch):
+            for number, (low, high) in (each for batch in batches for each in batch):
                 count = size = 0
-                for page in blobs.pages(after, until):
+                for page in blobs.pages(low, high):
                     count, size = count + len(page), size + sum(blob.size for blob in page)
                     if page:
                         modified = [modified_seconds(blob.modified) for blob in page]
@@ -55,27 +65,56 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
     return read_once(spark, list(enumerate(ranges)), work, COLUMNS)
 
 
-def _groups(blobs: BulkBlobs) -> list[str]:
-    """`FAMILY_GENERATION_` of each generation, and the first letter of every other key: about one request each. What it misses is in a wider range."""
-    found: dict[str, None] = {}
-    after = ""
-    for _ in range(_MOST_GROUPS):
-        key = blobs.first_after(after)
-        if key is None or key.encode() <= after.encode():
-            break
-        group = _group(key)
-        found[group] = None
-        # A plain key may begin like a family's: those of that family come next.
-        before_family = len(group) == 1 and key.encode() < f"{group}_".encode()
-        after = f"{group}{_BEFORE_LINE if before_family else ''}{HIGHEST}"
-    return list(found)
+def _plain(page: Sequence[BlobId]) -> Iterator[_Group]:
+    """The ids without a generation, when the bucket begins with many of them."""
+    plain = [key for key in page if parse(key).family is None and is_blob_id(key)]
+    if len(plain) > len(page) // 2:
+        yield _group("", "", plain, whole=False)
 
 
-def _group(key: str) -> str:
-    parsed = parse(key)
-    if parsed.family is None:
-        return key[0]
-    for mark in "_/":
-        if key.startswith(group := f"{parsed.family}{mark}{parsed.generation}{mark}"):
-            return group
-    return key[0]  # numbers with zeros before them
+def _generations(blobs: BulkBlobs) -> Iterator[_Group]:
+    """The generations of the families of one digit. What it misses is in the ranges between."""
+    for family in (f"{digit}{mark}" for digit in range(10) for mark in "_/"):
+        page, more = blobs.first_page(family, behind(family))
+        strange = generations = 0
+        while page and strange < _MOST_STRANGE and generations < _MOST_GENERATIONS:
+            generation = parse(page[0].key).generation
+            prefix = f"{family}{generation}"
+            start = prefix + family[-1]
+            if generation is None or not page[0].key.startswith(start):
+                page, more = blobs.first_page(f"{page[-1].key}\0", behind(family))
+                strange += 1
+                continue
+            generations += 1
+            own = [each.key for each in page if each.key.startswith(start)]
+            yield _group(prefix, start, own, whole=not more or len(own) < len(page))
+            page, more = _next(blobs, family, prefix, f"{family}{generation + 1}")
+
+
+def _next(blobs: BulkBlobs, family: str, prefix: str, following: str) -> tuple[list[StoredBlob], bool]:
+    """The first page behind a generation. The one that follows it is asked for by itself: where a bucket is walked for each page, that is the cheap way."""
+    if following == behind(prefix):
+        found = blobs.first_page(following, behind(following))
+        if found[0]:
+            return found
+        prefix = following
+    return blobs.first_page(behind(prefix), behind(family))
+
+
+def _group(prefix: str, start: str, keys: Sequence[BlobId], *, whole: bool) -> _Group:
+    """The group of which these are the first keys, or all. How far they reach among all hashes tells how many there are."""
+    hashes = [key[len(start) :].replace("/", "") if start.endswith("/") else key[len(start) :] for key in keys]
+    alphabet = _HEX if set().union(*hashes) <= {*_HEX, "-"} else _LETTERS
+    reached = sum((bisect_left(alphabet, letter) + 1) / len(alphabet) ** place for place, letter in enumerate(hashes[-1][:_DEEPEST], 1))
+    return _Group(prefix, start, len(keys) if whole else round(len(keys) / max(reached, len(alphabet) ** -_DEEPEST)), alphabet)
+
+
+def _edges(group: _Group, most: int) -> Iterator[str]:
+    """Where the group begins and ends, and cuts within, so that a range has not many more keys than `most`."""
+    yield from (group.prefix, behind(group.prefix))
+    depth = next((depth for depth in range(_DEEPEST) if group.keys / len(group.alphabet) ** depth <= most), _DEEPEST)
+    for length in range(1, depth + 1):
+        for letters in product(group.alphabet, repeat=length):
+            # MinIO's form has a slash behind the first letter of a hash.
+            word = letters[0] + ("/" if length > 1 and group.start.endswith("/") else "") + "".join(letters[1:])
+            yield from (group.start + word, behind(group.start + word))

@@ -31,6 +31,7 @@ from mailslice.spark.frames import Session
 from mailslice.spark.key_sets import KEY, collected, missing_from, referenced, unreferenced, with_known
 from mailslice.spark.read_once import Frame
 from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.key_ranges import KeyRange, uncovered
 
 BULKY = ("decided", "sources", "samples", "byGeneration", "byAge")
 _LEAST_SKEW = timedelta(seconds=5)
@@ -104,7 +105,7 @@ class _Seen:
     tally: Tally
     counts: Sequence[Count]
     absent: Sequence[str]
-    ranges: Sequence[listing.KeyRange] | None
+    ranges: Sequence[KeyRange] | None
     blobs: Frame
     forgotten: str
     earlier: candidates.Candidates | None
@@ -131,7 +132,7 @@ def _forget_earlier_try(context: StepContext) -> None:
     context.folder.artifacts.folder(context.folder.file(FOLDER))
 
 
-def _listed(context: StepContext, params: Params, kept: KeptBlobs, spark: Session) -> tuple[list[listing.KeyRange] | None, Frame]:
+def _listed(context: StepContext, params: Params, kept: KeptBlobs, spark: Session) -> tuple[list[KeyRange] | None, Frame]:
     """The bucket's blobs, and the ranges of keys that were listed; None for an inventory."""
     settings = context.settings
     if params.inventory is not None:
@@ -208,7 +209,7 @@ def _summary(context: StepContext, seen: _Seen) -> dict[str, Any]:
             "wanted": len(seen.ranges) if seen.ranges is not None else len(listed),
             "read": len(set(listed)),
             "twice": len(listed) - len(set(listed)),
-            "holes": listing.uncovered(seen.ranges) if seen.ranges is not None else 0,
+            "holes": uncovered(seen.ranges) if seen.ranges is not None else 0,
         },
         "candidatesOf": seen.earlier.run if seen.earlier and not seen.forgotten else None,
         "bytes": tally.size[DELETE],

@@ -17,7 +17,8 @@ from mailslice.model.errors import BadSetting, Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.spark.in_worker import stores_of
-from mailslice.stores.blobs.bulk import HIGHEST, BulkBlobs
+from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.blobs.key_ranges import behind
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
 from mailslice.stores.cassandra.references import Column, ReferenceColumns, columns_of, estimated_partitions, partition_key, texts
 from mailslice.stores.rabbitmq.census import dead_letters
@@ -138,8 +139,8 @@ class OwnBucket:
         """All keys before and after the kept copies."""
         with BulkBlobs(settings.s3, settings.own.bucket) as blobs:
             for part in parts:
-                for after, until in (("", FOLDER), (FOLDER + HIGHEST, "")):
-                    for page in blobs.pages(after, until):
+                for low, high in (("", FOLDER), (behind(FOLDER), "")):
+                    for page in blobs.pages(low, high):
                         yield part, len(page), [found for blob in page for found in _endings(blob.key) if is_blob_id(found)]
 
 

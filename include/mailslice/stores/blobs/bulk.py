@@ -17,13 +17,14 @@ from mailslice.model.errors import SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.admin import BUSY, KEYS_A_DELETE, AdminBlobs, StoredBlob
+from mailslice.stores.blobs.key_ranges import before, inside, prefix_of
+from mailslice.stores.blobs.quick import QuickObjects
 
-HIGHEST = "\U0010ffff"
-"""After a prefix: behind every key that begins with it."""
 PATIENCE_S = 300.0
 """How long one request is tried again while S3 says that it is too busy."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 15.0
 _THREADS = 16
+_KEYS_A_PAGE = 1000
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ class BulkBlobs(AdminBlobs):
         super().__init__(settings, bucket)
         self._turns = turns or _NoLimit()
         self._sleep = sleep
+        self._quick = QuickObjects(settings, bucket)
 
     def close(self) -> None:
         """End the threads."""
@@ -71,25 +73,34 @@ class BulkBlobs(AdminBlobs):
         found: timedelta = self._patiently(partial(super().now_skew, clock))
         return found
 
-    def pages(self, after: str = "", until: str = "") -> Iterator[list[StoredBlob]]:
-        """All objects whose key is greater than `after` and not greater than `until` (empty: no bound), in S3's order of keys (UTF-8), a page at a time.
+    def pages(self, low: str = "", high: str = "") -> Iterator[list[StoredBlob]]:
+        """All objects whose key is in [low, high) (empty: no bound), in S3's order of keys (UTF-8), a page at a time.
 
         Raises StoreUnavailable when a page cannot be had: a listing that ends is whole.
         """
-        more: dict[str, str] = {"StartAfter": after} if after else {}
+        return (page for page, _ in self._pages(low, high, _KEYS_A_PAGE))
+
+    def first_page(self, low: str = "", high: str = "") -> tuple[list[StoredBlob], bool]:
+        """The first objects of [low, high), up to 1,000; and whether there are more pages."""
+        return next(self._pages(low, high, _KEYS_A_PAGE))
+
+    def first(self, low: str, high: str = "") -> BlobId | None:
+        """The smallest key in [low, high); None when there is none."""
+        return next((blob.key for page, _ in self._pages(low, high, 1) for blob in page), None)
+
+    def _pages(self, low: str, high: str, most: int) -> Iterator[tuple[list[StoredBlob], bool]]:
+        """Pages of the range, each with whether there may be another one."""
+        prefix = prefix_of(low, high)
+        wanted = {"Prefix": prefix} if prefix else {}
+        more = {"StartAfter": before(low)} if low != prefix else {}
         while True:
-            page = self._patiently(partial(self.client.list_objects_v2, Bucket=self.bucket, **more))
+            page = self._patiently(partial(self.client.list_objects_v2, Bucket=self.bucket, MaxKeys=most, **wanted, **more))
             found = [StoredBlob(BlobId(each["Key"]), int(each["Size"]), each["LastModified"]) for each in page.get("Contents", ())]
-            inside = [each for each in found if not until or _order(each.key) <= _order(until)]
-            yield inside
-            if len(inside) < len(found) or not page.get("IsTruncated"):
+            goes_on = bool(page.get("IsTruncated")) and not (high and found and found[-1].key >= high)
+            yield [each for each in found if inside(each.key, low, high)], goes_on
+            if not goes_on:
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
-
-    def first_after(self, after: str) -> BlobId | None:
-        """The smallest key greater than `after`; None when there is none."""
-        found = self._patiently(lambda: self.client.list_objects_v2(Bucket=self.bucket, StartAfter=after, MaxKeys=1)).get("Contents", ())
-        return BlobId(found[0]["Key"]) if found else None
 
     def heads(self, keys: Sequence[BlobId]) -> dict[BlobId, StoredBlob | None]:
         """What S3 says of each object now; None where there is none. `modified` is in whole seconds, as HTTP has it."""
@@ -109,6 +120,8 @@ class BulkBlobs(AdminBlobs):
         return failed
 
     def _head(self, key: BlobId) -> StoredBlob | None:
+        if (there := self._quick.head(key)) is not None:
+            return there
         try:
             found = self._patiently(lambda: self.client.head_object(Bucket=self.bucket, Key=key), key)
         except _Absent:
@@ -117,6 +130,8 @@ class BulkBlobs(AdminBlobs):
 
     def _copy(self, source: str, key: BlobId, to: BlobId) -> str | None:
         self._turns.take()
+        if self._quick.copy(source, key, to):
+            return None
         try:
             self._patiently(lambda: self.client.copy_object(Bucket=self.bucket, Key=to, CopySource={"Bucket": source, "Key": key}), key)
         except _Absent:
@@ -173,7 +188,3 @@ class BulkBlobs(AdminBlobs):
 
 class _Absent(Exception):
     """S3 has no such key."""
-
-
-def _order(key: str) -> bytes:
-    return key.encode()

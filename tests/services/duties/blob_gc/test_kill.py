@@ -78,6 +78,18 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(due, po
     assert (heap.keys(), heap.kept()) == ({stays}, orphans)
 
 
+def test_without_copies_a_kill_among_the_deletes_leaves_what_the_next_try_counts_as_gone(due):
+    heap, _, orphans, stays = due
+    request = heap.request(keep="0s")
+    heap.steps(request, "plan", "check", at=2 * HOURS)
+    kill(heap, "apply", request, "apply:inside-deletes", 3)
+    let_the_lock_run_out(heap)
+    report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
+    assert (report["status"], report["planned"], report["gcedBlobCount"], report["skippedBy"]) == ("done", 2, 0, {"gone already": 2})
+    assert (heap.keys(), heap.kept(), report["errorCount"]) == ({stays}, set(), 0)
+    assert orphans.isdisjoint(heap.keys())
+
+
 @pytest.mark.parametrize("point", ["apply:after-candidates", "apply:inside-deletes", "apply:after-deletes"])
 def test_the_run_after_a_kill_goes_on_and_puts_back_what_is_referred_to_since(due, point):
     heap, request, orphans, stays = due

@@ -9,7 +9,7 @@ import pytest
 from mailslice.duties.blob_gc import apply
 from mailslice.duty.lock import LockHeld, locked
 from mailslice.model import crash
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import GateFailed, StoreUnavailable
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.cassandra.references import ReferenceColumns
 
@@ -52,6 +52,24 @@ def test_a_blob_whose_reference_appears_while_apply_works_is_put_back_in_the_sam
     assert heap.keys() == {referred}
     assert heap.stores.blobs.get(referred) == b"content"
     assert heap.kept() == {referred, orphan}
+
+
+def test_without_copies_the_same_is_checked_and_what_came_too_late_fails_the_run_by_name(heap, monkeypatch):
+    heap.params["keep"] = "0s"
+    spared, late, orphan = heap.blob(), heap.blob(), heap.blob()
+    heap.collect()
+    request = heap.request()
+    heap.steps(request, "plan", "check", at=2 * HOURS)
+    heap.message(spared, "x")
+    at_point(monkeypatch, "apply:inside-deletes", lambda: heap.row(late, late))
+    applied = heap.steps(request, "apply", at=2 * HOURS)
+    assert (applied["applied"], applied["skippedBy"], applied["restored"], applied["keptUntil"]) == (2, {"referred to again": 1}, 0, None)
+    assert applied["notRestored"] == [f"{late}: referred to again, and no copy was kept"]
+    with pytest.raises(GateFailed, match="Every deleted blob that is referred to was put back"):
+        heap.steps(request, "verify", at=2 * HOURS)
+    report = heap.steps(request, "report", at=2 * HOURS)
+    assert (report["status"], report["gcedBlobCount"], report["errorCount"]) == ("failed", 2, 1)
+    assert (heap.keys(), heap.kept()) == ({spared}, set()), f"{late} and {orphan} had no reference when they went"
 
 
 def test_a_reference_that_appears_after_apply_is_served_by_the_next_run(due):
@@ -126,7 +144,6 @@ def test_a_source_that_fails_in_one_range_stops_the_run(heap, monkeypatch, step)
 
 def test_a_range_that_was_not_read_is_not_an_empty_one(heap, monkeypatch):
     from mailslice.duties.blob_gc.sources import TableSource
-    from mailslice.model.errors import GateFailed
 
     key = heap.blob()
     heap.message("a", key)
@@ -146,7 +163,6 @@ def test_a_range_that_was_not_read_is_not_an_empty_one(heap, monkeypatch):
 
 def test_ranges_that_do_not_tile_the_ring_fail_the_gate(heap, monkeypatch):
     from mailslice.duties.blob_gc import sources
-    from mailslice.model.errors import GateFailed
 
     heap.blob()
     whole = sources.token_ranges

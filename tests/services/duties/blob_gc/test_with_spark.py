@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from mailslice.cli.main import run as command_line
-from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.duties.blob_gc import listing
+from mailslice.stores.blobs import bulk
 from tests.services.duties.blob_gc.test_kill import environment
 
 HOURS = timedelta(hours=1)
@@ -15,14 +16,9 @@ HOURS = timedelta(hours=1)
 
 @pytest.fixture
 def small_pages(monkeypatch):
-    """The driver's first look at the bucket sees two keys a page, so that it is cut into ranges."""
-    pages = BulkBlobs.pages
-
-    def small(self, after="", until=""):
-        for page in pages(self, after, until):
-            yield from (page[at : at + 2] for at in range(0, max(1, len(page)), 2))
-
-    monkeypatch.setattr(BulkBlobs, "pages", small)
+    """The driver asks for pages of two keys, so that it cuts the bucket into ranges."""
+    monkeypatch.setattr(bulk, "_KEYS_A_PAGE", 2)
+    monkeypatch.setattr(listing, "_KEYS_A_RANGE", 2)
 
 
 def test_two_phases_with_spark_delete_what_they_do_without(heap, with_spark, small_pages):
