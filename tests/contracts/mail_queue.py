@@ -170,7 +170,7 @@ class MailQueueContract:
         self.remembered(stores, queue, rows[:5], monkeypatch)
         asked = []
         for table in (stores.tables.v3, stores.tables.v4):
-            for name in ("ids_of", "bare_ids_of"):
+            for name in ("timed_ids_of", "packed_ids_of"):
                 read = getattr(table, name)
                 spy = lambda queue, places, *rest, read=read, **named: read(queue, (asked.append(place) or place for place in places), *rest, **named)
                 monkeypatch.setattr(table, name, spy)
@@ -219,16 +219,16 @@ class MailQueueContract:
         rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
         ids = [one.enqueue_id for one in rows]
         stores.tables.deleted.mark_many(queue, ids)
-        checked = stores.tables.deleted.checked
+        look_up = stores.tables.deleted.look_up
 
-        def cleaned_meanwhile(queue, items):
-            drawn = list(items)
+        def cleaned_meanwhile(queue, asked, *rest, **named):
+            drawn = list(asked)
             last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].place)) if drawn else 0
             stores.tables.v4.delete_partition(queue, rows[0].place, last_us)
             stores.tables.deleted.drop_many(queue, ids)
-            return checked(queue, drawn)
+            return look_up(queue, drawn, *rest, **named)
 
-        monkeypatch.setattr(stores.tables.deleted, "checked", cleaned_meanwhile)
+        monkeypatch.setattr(stores.tables.deleted, "look_up", cleaned_meanwhile)
         assert look(mail_queue) == 0
         assert not list(stores.tables.deleted.ids(queue))
 

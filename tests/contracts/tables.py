@@ -6,7 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import Place, QueueName
+from mailslice.stores.cassandra.deleted_mails import ALL
+from mailslice.stores.cassandra.ids import each_of, pack, unpack
 from mailslice.stores.cassandra.starts import Start
 from tests.contracts.making import NOW, bare_row, full_row, row
 
@@ -152,12 +155,28 @@ class TablesContract:
         assert tables.deleted.marked(queue, iter(ids)) == set(ids[:333])
         assert set(tables.deleted.ids(queue)) == set(ids[:333])
 
-    def test_checked_gives_items_back_in_their_order_with_the_marked_among_them(self, tables, queue):
-        ids = [row(queue).enqueue_id for _ in range(250)]
-        tables.deleted.mark_many(queue, ids[::2])
-        checked = list(tables.deleted.checked(queue, ((enqueue_id, number) for number, enqueue_id in enumerate(ids))))
-        assert [item for items, _ in checked for item in items] == [(enqueue_id, number) for number, enqueue_id in enumerate(ids)]
-        assert set().union(*(marked for _, marked in checked)) == set(ids[::2])
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_a_look_up_gives_back_what_was_asked_with_the_marked_among_it(self, tables, queue, ordered):
+        all_marked, some, none = ([row(queue).enqueue_id for _ in range(100)] for _ in range(3))
+        tables.deleted.mark_many(queue, [*all_marked, *some[::2]])
+        asked = [(number, pack(each)) for number, each in enumerate((all_marked, some, none))]
+        found = list(tables.deleted.look_up(queue, iter(asked), ordered=ordered))
+        assert [each[:2] for each in sorted(found)] == asked
+        assert {each[0]: each[2] for each in found} == {0: ALL, 1: each_of(pack(some[::2])), 2: frozenset()}
+        if ordered:
+            assert [each[0] for each in found] == [0, 1, 2]
+
+    def test_packed_and_timed_ids_are_those_of_the_rows_page_by_page(self, rows, queue):
+        """More than a page, and, as James may leave one, a row without an enqueued time."""
+        place = row(queue).place
+        written = [row(queue) for _ in range(3)]
+        rows.insert_many(written)
+        elsewhere = Place(place.slice_start - timedelta(hours=9), 0)
+        assert [unpack(packed) for _, packed in rows.packed_ids_of(queue, [place], ordered=True)] == [[each.enqueue_id for each in rows.ids(queue, place)]]
+        assert dict(rows.packed_ids_of(queue, [elsewhere])) == {elsewhere: b""}
+        ((_, timed),) = rows.timed_ids_of(queue, [place])
+        times = {one: timed.time_of(at) for at, one in enumerate(unpack(timed.packed))}
+        assert times == {each.enqueue_id: epoch_ms(each.enqueued_time) for each in written}
 
     def test_dropped_marks_are_gone_and_others_stay(self, tables, queue):
         ids = [row(queue).enqueue_id for _ in range(5)]

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, groupby, islice
 
+from mailslice.codec.row import instant
 from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.slices import places_between, slice_start
 from mailslice.queue.configuration import Shape
+from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, TimedIds, cut, each_in_order, unpack
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.tables import QueueTables
 
@@ -28,6 +31,26 @@ _WORTH = 1000
 
 Candidate = tuple[EnqueueId, EnqueuedMails, Place, datetime]
 """Enqueue id, where its row is, and its enqueued time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """Some rows of one partition, from number `first` of `times` on; without `times`, the slice start stands for the enqueued time."""
+
+    table: EnqueuedMails
+    place: Place
+    times: TimedIds | None = None
+    first: int = 0
+
+    def candidate(self, packed: bytes, at: int) -> Candidate:
+        """Row number `at` of these packed ids."""
+        when = self.times.time_of(self.first + at) if self.times is not None else None
+        (enqueue_id,) = unpack(packed[at * WIDTH : (at + 1) * WIDTH])
+        return enqueue_id, self.table, self.place, self.place.slice_start if when is None else instant(when)
+
+
+_Read = tuple[_Few, bytes]
+"""Rows, and their packed ids, at most IDS_A_REQUEST: most rows are dead, and of those nothing else is ever made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +110,32 @@ class LiveRows:
         """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else None, which costs no more."""
         places = list(self.places(now))
         streams = (stream for table in self.tables.existing for stream in (self._read(table, places), self._known(table, places)))
-        read = list(islice(chain.from_iterable(streams), most + 1))
-        if len(read) > most:
-            return None
+        rows, read = 0, []
+        for few, packed in chain.from_iterable(streams):
+            rows += len(packed) // WIDTH
+            if rows > most:
+                return None
+            read.append((few, packed))
         live = {candidate[0]: candidate[3] for candidate in self._live(read)}
         return Glance(len(live), min(live.values(), default=None))
 
     def slices(self, now: datetime) -> Iterator[SliceCounts]:
         """Counts of each slice that holds a row, oldest first. A row that is cleaned meanwhile may be left out."""
+        several = len(self.tables.existing) > 1
         checked = self._checked(self._ordered(list(self.places(now))))
-        for start, found in groupby(checked, key=lambda each: each[0][2].slice_start):
+        for start, found in groupby(checked, key=lambda each: each[0].place.slice_start):
             unmarked: dict[EnqueueId, Candidate] = {}
-            dead: set[EnqueueId] = set()
-            for candidate, is_dead in found:
-                if is_dead:
-                    dead.add(candidate[0])
+            dead, marked = 0, set[EnqueueId]()
+            for few, packed, alive in found:
+                unmarked |= {candidate[0]: candidate for at in alive if (candidate := few.candidate(packed, at))}
+                if several:
+                    marked.update(one for at, one in enumerate(unpack(packed)) if at not in alive)
                 else:
-                    unmarked[candidate[0]] = candidate
+                    dead += len(packed) // WIDTH - len(alive)
+            dead += len(marked)
             live = {candidate[0] for candidate in self._present(unmarked.values())}
             if live or dead:
-                yield SliceCounts(start, len(live), len(dead))
+                yield SliceCounts(start, len(live), dead)
 
     def ids(self, now: datetime, buckets: Iterable[int] | None = None, latest: datetime | None = None) -> Iterator[Candidate]:
         """Unmarked rows, oldest first: by slice, and by enqueued time within each. Those enqueued after `latest` are left out.
@@ -114,8 +143,9 @@ class LiveRows:
         `rows` and `present` leave out what was cleaned between the reading of its row and of its mark.
         """
         checked = self._checked(self._ordered(list(self.places(now, buckets))))
-        for _, found in groupby(checked, key=lambda each: each[0][2].slice_start):
-            live = {candidate[0]: candidate for candidate, is_dead in found if not is_dead and (latest is None or candidate[3] <= latest)}
+        for _, found in groupby(checked, key=lambda each: each[0].place.slice_start):
+            unmarked = (few.candidate(packed, at) for few, packed, alive in found for at in alive)
+            live = {candidate[0]: candidate for candidate in unmarked if latest is None or candidate[3] <= latest}
             yield from sorted(live.values(), key=lambda candidate: (candidate[3], candidate[0]))
 
     def rows(self, candidates: Iterable[Candidate], at_a_time: int = _ROWS_AT_A_TIME) -> Iterator[ViewRow]:
@@ -136,12 +166,12 @@ class LiveRows:
         places = list(self.places(now))
         return next((row for table in self.tables.existing for row in table.find(self.queue, places, enqueue_id)), None)
 
-    def _live(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+    def _live(self, read: Iterable[_Read]) -> Iterator[Candidate]:
         """Those without a mark whose rows are there after the mark was not.
 
         A cleanup deletes rows before their marks: a row that was read before it, and its mark looked for after it, only seems live.
         """
-        return self.present(candidate for candidate, is_dead in self._checked(candidates) if not is_dead)
+        return self.present(few.candidate(packed, at) for few, packed, alive in self._checked(read) for at in alive)
 
     def _present(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         batch = list(candidates)
@@ -155,32 +185,35 @@ class LiveRows:
             of[id(table)].setdefault(place, []).append(enqueue_id)
         return [(table, places) for table, places in wanted if places]
 
-    def _checked(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, bool]]:
-        for items, marked in self.tables.deleted.checked(self.queue, candidates):
-            yield from ((candidate, candidate[0] in marked) for candidate in items)
+    def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_Few, bytes, Sequence[int]]]:
+        """Each of `read`, in its order, with the numbers of those without a mark."""
+        for few, packed, marked in self.tables.deleted.look_up(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
+            yield few, packed, () if marked is ALL else [at for at, one in enumerate(each_in_order(packed)) if one not in marked]
 
-    def _ordered(self, places: list[Place]) -> Iterator[Candidate]:
+    def _ordered(self, places: list[Place]) -> Iterator[_Read]:
         """Slice by slice, both tables."""
         streams = [stream for table in self.tables.existing for stream in (self._read(table, places), self._known(table, places))]
-        return heapq.merge(*streams, key=lambda candidate: candidate[2].slice_start)
+        return heapq.merge(*streams, key=lambda read: read[0].place.slice_start)
 
-    def _unordered(self, table: EnqueuedMails, places: list[Place]) -> Iterator[Candidate]:
-        """Without the enqueued time, for which the slice start stands."""
-        unknown = (place for place in places if place.slice_start not in self.survivors)
-        for place, page in table.bare_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
-            yield from ((enqueue_id, table, place, place.slice_start) for enqueue_id in page)
+    def _unordered(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
+        """Without the enqueued time."""
+        for place, page in table.packed_ids_of(self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT):
+            yield from ((_Few(table, place), some) for some in cut(page))
         yield from self._known(table, places)
 
-    def _read(self, table: EnqueuedMails, places: list[Place]) -> Iterator[Candidate]:
-        unknown = (place for place in places if place.slice_start not in self.survivors)
-        for place, page in table.ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT, ordered=True):
-            yield from ((row.enqueue_id, table, place, row.enqueued_time or place.slice_start) for row in page)
+    def _read(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
+        for place, page in table.timed_ids_of(self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT, ordered=True):
+            yield from ((_Few(table, place, page, number * IDS_A_REQUEST), some) for number, some in enumerate(cut(page.packed)))
 
-    def _known(self, table: EnqueuedMails, places: list[Place]) -> Iterator[Candidate]:
+    def _unknown(self, places: Iterable[Place]) -> Iterator[Place]:
+        return (place for place in places if place.slice_start not in self.survivors)
+
+    def _known(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
         """The survivors of remembered slices, where their rows are."""
         known = ((place, self.survivors[place.slice_start]) for place in places if place.slice_start in self.survivors)
         for place, page in table.some_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True):
-            yield from ((row.enqueue_id, table, place, row.enqueued_time or place.slice_start) for row in page)
+            times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
+            yield from ((_Few(table, place, times, number * IDS_A_REQUEST), some) for number, some in enumerate(cut(times.packed)))
 
 
 def _batches(candidates: Iterable[Candidate], at_a_time: int) -> Iterator[list[Candidate]]:

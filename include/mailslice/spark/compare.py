@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.mail import Place, QueueName
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys
+from mailslice.spark.ids import low_halves, of_packed, of_texts
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import NO_PART, Digest, Location, PlanPart, PlanReader, digest_of_table
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, Marks, instant, to_batches
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
+
+    from mailslice.spark.ids import Ids
 
 _NOW = "table string, slice_ms long, bucket int, rows long, matched long, foreign long, unmarked long, unmarked_planned long, digest string, ids binary"
 
@@ -74,7 +79,7 @@ def compare(spark: Session, what: Comparison, keys: Sequence[PlaceKey]) -> list[
 
 
 def low_half(enqueue_id: str) -> int:
-    """The last 64 bits of an id, of which 62 are random: enough to tell ids apart, and a collision only keeps a mark that could go."""
+    """As `spark.ids.low_halves`, of one id."""
     return int(enqueue_id[19:23] + enqueue_id[24:], 16)
 
 
@@ -88,78 +93,104 @@ def _read(what: Comparison, batches: Iterator[Sequence[PlaceKey]]) -> Iterator[p
                 if not mine:
                     continue  # the table may not exist
                 places = [Place(instant(key.slice_ms), key.bucket) for key in mine]
-                pages = groupby(rows.bare_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True), key=lambda pair: pair[0])
+                pages = groupby(rows.packed_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True), key=lambda pair: pair[0])
                 for key, (_, group) in zip(mine, pages, strict=True):
-                    yield from to_batches([_compare(what, key, (page for _, page in group), reader, stores)])
+                    yield from to_batches([_compare(what, key, (of_packed(page) for _, page in group), reader, stores)])
 
 
-def _compare(what: Comparison, key: PlaceKey, pages: Iterator[list[EnqueueId]], reader: PlanReader, stores: Any) -> PlaceNow:
+def _compare(what: Comparison, key: PlaceKey, pages: Iterator[Ids], reader: PlanReader, stores: Any) -> PlaceNow:
     planned = _Planned(reader, key.part)
-    found = _before(what, pages, planned, stores.tables.deleted) if what.marks else _after(pages, planned)
+    found = _before(pages, planned, Marks(stores.tables.deleted, what.queue)) if what.marks else _after(pages, planned)
     return PlaceNow(key.table, key.slice_ms, key.bucket, **found)
 
 
-def _before(what: Comparison, pages: Iterator[list[EnqueueId]], planned: _Planned, deleted: Any) -> dict[str, Any]:
+def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, Any]:
     """Whether the place is still what was planned: ids and marks, in one walk."""
     rows = matched = unmarked = unmarked_planned = 0
-    for page in pages:
-        marked = deleted.marked(what.queue, page, READS_IN_FLIGHT) if page else set()
-        rows += len(page)
-        for enqueue_id in page:
-            there = planned.has(str(enqueue_id))
-            matched += there
-            if enqueue_id not in marked:
-                unmarked += 1
-                unmarked_planned += there
+    for ids in pages:
+        there, live = planned.among(ids), ~marks.of(ids)
+        rows += len(ids)
+        matched += int(there.sum())
+        unmarked += int(live.sum())
+        unmarked_planned += int((live & there).sum())
     counts = {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": unmarked, "unmarked_planned": unmarked_planned}
     return {**counts, "digest": str(planned.finish()), "ids": b""}
 
 
-def _after(pages: Iterator[list[EnqueueId]], planned: _Planned) -> dict[str, Any]:
+def _after(pages: Iterator[Ids], planned: _Planned) -> dict[str, Any]:
     """What is left in the place. Few rows after a delete, so a set of them will do, and the plan is read only where there are any."""
-    there: set[str] = set()
-    ids = bytearray()
+    there: set[bytes] = set()
+    halves = bytearray()
     rows = 0
-    for page in pages:
-        rows += len(page)
-        for enqueue_id in page:
-            ids += enqueue_id.bytes[8:]
-            if planned.any:
-                there.add(str(enqueue_id))
+    for ids in pages:
+        rows += len(ids)
+        halves += low_halves(ids).astype(">u8").tobytes()
+        if planned.any:
+            there.update(each.tobytes() for each in ids)
     matched = planned.count_in(there) if there else 0
-    return {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": 0, "unmarked_planned": 0, "digest": "", "ids": bytes(ids)}
+    return {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": 0, "unmarked_planned": 0, "digest": "", "ids": bytes(halves)}
 
 
 class _Planned:
-    """The planned ids of one place, walked once beside the ids that are there."""
+    """The planned ids of one place, walked once beside the ids that are there, a row group at a time."""
 
     def __init__(self, reader: PlanReader, part: PlanPart) -> None:
         self.any = part.groups > 0
         self._digest = Digest()
         self._reader = reader
         self._part = part
-        self._ids = self._walk()
+        self._groups = self._read()
+        self._group: Ids | None = None
+        self._at = 0
+        """Of the row group, the first id that no id there was compared with."""
 
-    def has(self, enqueue_id: str) -> bool:
-        """Whether the next id that is there is planned; those before it in the plan are gone. Once False, False for all that follow: the place changed."""
-        # Nearly always the very next one: a loop costs half of any().
-        for planned in self._ids:  # noqa: SIM110
-            if planned == enqueue_id:
-                return True
-        return False
+    def among(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Which of the next ids that are there are planned; those before them in the plan are gone. After one that is not planned none is."""
+        import numpy as np
+
+        found = np.zeros(len(ids), np.bool_)
+        at = 0
+        while at < len(ids) and (group := self._rest()) is not None:
+            some = min(len(group), len(ids) - at)
+            same = (group[:some] == ids[at : at + some]).all(axis=1)
+            equal = some if same.all() else int(same.argmin())
+            found[at : at + equal] = True
+            at += equal
+            self._at += equal
+            if equal < some and not self._skip_to(ids[at]):
+                break
+        return found
 
     def finish(self) -> Digest:
         """Walk to the end; the digest of all planned rows."""
-        for _ in self._ids:
+        for _ in self._groups:
             pass
         return self._digest
 
-    def count_in(self, there: set[str]) -> int:
+    def count_in(self, there: set[bytes]) -> int:
         """How many planned ids are among `there`."""
         tables = self._reader.groups(self._part)
-        return sum(each in there for table in tables for each in table.column("enqueue_id").to_pylist())
+        return sum(each.tobytes() in there for table in tables for each in of_texts(table.column("enqueue_id")))
 
-    def _walk(self) -> Iterator[str]:
+    def _rest(self) -> Ids | None:
+        """What is left of the row group, or the next one; None at the end."""
+        while self._group is None or self._at >= len(self._group):
+            self._group, self._at = next(self._groups, None), 0
+            if self._group is None:
+                return None
+        return self._group[self._at :]
+
+    def _skip_to(self, enqueue_id: Ids) -> bool:
+        """Walk on to this id; whether it is in the plan."""
+        while (group := self._rest()) is not None:
+            same = (group == enqueue_id).all(axis=1)
+            if same.any():
+                self._at += int(same.argmax())
+                return True
+            self._at += len(group)
+        return False
+
+    def _read(self) -> Iterator[Ids]:
         for table in self._reader.groups(self._part):
             self._digest += digest_of_table(table)
-            yield from table.column("enqueue_id").to_pylist()
+            yield of_texts(table.column("enqueue_id"))

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.spark.compare import low_half
 from mailslice.spark.frames import Session, run_on_keys, shared
+from mailslice.spark.ids import low_halves, of_texts, pack
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanReader, digest_of_table
-from mailslice.spark.slices import READS_IN_FLIGHT, millis, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, to_batches
+from mailslice.stores.cassandra.ids import cut
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
+
+    from mailslice.spark.ids import Ids
 
 _DROPPED = "dropped long, rows_left long, blocked array<string>"
 
@@ -65,7 +68,7 @@ def drop_marks(spark: Session, what: Dropping, parts: Sequence[PlanPart], *, row
                 free, stopped, kept = _sort(table, left(), blocked)
                 if what.turn is not None:
                     what.turn(len(free))
-                deleted.drop_in_chunks(what.queue, free, READS_IN_FLIGHT)
+                deleted.drop_packed(what.queue, cut(pack(free)), READS_IN_FLIGHT)
                 yield from to_batches([Dropped(len(free), kept, tuple(stopped))])
 
         found = run_on_keys(spark, parts, drop, _DROPPED)
@@ -80,25 +83,14 @@ def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[p
                 yield from reader.groups(part)
 
 
-def _sort(table: pa.Table, left: npt.NDArray[np.uint64], blocked: frozenset[str]) -> tuple[list[EnqueueId], list[str], int]:
+def _sort(table: pa.Table, left: npt.NDArray[np.uint64], blocked: frozenset[str]) -> tuple[Ids, list[str], int]:
     """(ids whose marks go, ids that are blocked, how many still have rows)."""
     import numpy as np
 
-    texts: list[str] = table.column("enqueue_id").to_pylist()
-    if len(left):
-        low = np.array([low_half(text) for text in texts], dtype=np.uint64)
-        at = np.minimum(np.searchsorted(left, low), len(left) - 1)
-        there = left[at] == low
-    else:
-        there = np.zeros(len(texts), dtype=bool)
-    free: list[EnqueueId] = []
-    stopped: list[str] = []
-    starts, buckets = table.column("slice_start"), table.column("bucket")
-    for index, text in enumerate(texts):
-        if there[index]:
-            continue
-        if text in blocked:
-            stopped.append(f"{text}|{millis(starts[index].as_py())}|{buckets[index].as_py()}")
-        else:
-            free.append(EnqueueId(UUID(text)))
-    return free, stopped, int(there.sum())
+    ids = of_texts(table.column("enqueue_id"))
+    low = low_halves(ids)
+    there = left[np.minimum(np.searchsorted(left, low), len(left) - 1)] == low if len(left) else np.zeros(len(low), np.bool_)
+    stops = ~there & np.isin(low, np.array([UUID(each).int & (2**64 - 1) for each in blocked], np.uint64))
+    starts = table.column("slice_start").cast("int64")
+    stopped = [f"{UUID(bytes=ids[row].tobytes())}|{starts[row].as_py()}|{table.column('bucket')[row].as_py()}" for row in np.flatnonzero(stops).tolist()]
+    return ids[~there & ~stops], stopped, int(there.sum())

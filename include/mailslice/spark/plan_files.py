@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mailslice.spark.ids import of_texts, texts
+
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
     from pyarrow.fs import FileSystem
+
+    from mailslice.spark.ids import Ids
+
+    Times = npt.NDArray[np.int64]
+    """Write times, microseconds since the epoch."""
 
 
 class Location(Protocol):
@@ -50,7 +59,7 @@ def plan_schema() -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Of a set of rows: how many, the sum modulo 2^128 and the exclusive or of their 128-bit hashes. Adding and removing rows both show."""
+    """Of rows: how many, the sum modulo 2^128 and the exclusive or of 128-bit hashes, of each row or of each row group. Parts add up in any order."""
 
     count: int = 0
     total: int = 0
@@ -69,18 +78,15 @@ class Digest:
         return cls(int(count), int(total, 16), int(xor, 16))
 
 
-def digest_of(table: str, slice_ms: int, bucket: int, ids: Iterable[str], written: Iterable[int], why: str) -> Digest:  # noqa: PLR0917 - a row's columns
-    """The digest of rows of one place."""
-    place = hashlib.blake2b(f"{table}|{slice_ms}|{bucket}|{why}|".encode(), digest_size=16)
-    count = total = xor = 0
-    for enqueue_id, written_us in zip(ids, written, strict=True):
-        row = place.copy()
-        row.update(f"{enqueue_id}|{written_us}".encode())
-        value = int.from_bytes(row.digest(), "little")
-        count += 1
-        total += value
-        xor ^= value
-    return Digest(count, total % _MODULUS, xor)
+def digest_of(table: str, slice_ms: int, bucket: int, ids: Ids, written: Times, why: str) -> Digest:  # noqa: PLR0917 - a row group's columns
+    """The digest of a row group of one place: of its bytes, in their order."""
+    if not len(ids):
+        return Digest()
+    rows = hashlib.blake2b(f"{table}|{slice_ms}|{bucket}|{why}|{len(ids)}|".encode(), digest_size=16)
+    rows.update(ids.tobytes())
+    rows.update(written.astype("<i8").tobytes())
+    value = int.from_bytes(rows.digest(), "little")
+    return Digest(len(ids), value, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +112,8 @@ class PlanWriter:
         self._writer: Any = None
         self._groups = 0
 
-    def add(self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[list[str], list[int]]], why: str) -> tuple[PlanPart, Digest]:
-        """Append the rows of one place, given as chunks of (enqueue ids, write times); where they are and their digest."""
+    def add(self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str) -> tuple[PlanPart, Digest]:
+        """Append the rows of one place, given as chunks of at most ROWS_A_GROUP (enqueue ids, write times); where they are and their digest."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -117,12 +123,12 @@ class PlanWriter:
                 self._writer = pq.ParquetWriter(self._path, plan_schema(), filesystem=self._filesystem, compression="zstd")
             count = len(ids)
             columns = [
-                pa.array([table] * count, pa.string()),
-                pa.array([slice_ms] * count, pa.int64()).cast(pa.timestamp("ms", "UTC")),
-                pa.array([bucket] * count, pa.int32()),
-                pa.array(ids, pa.string()),
+                pa.repeat(table, count),
+                pa.repeat(pa.scalar(slice_ms, pa.timestamp("ms", "UTC")), count),
+                pa.repeat(pa.scalar(bucket, pa.int32()), count),
+                texts(ids),
                 pa.array(written, pa.int64()),
-                pa.array([why] * count, pa.string()),
+                pa.repeat(why, count),
             ]
             self._writer.write_table(pa.Table.from_arrays(columns, schema=plan_schema()), row_group_size=ROWS_A_GROUP)
             self._groups += 1
@@ -171,11 +177,11 @@ def digest_of_table(table: pa.Table) -> Digest:
     named = ("table", "slice_start", "bucket", "why")
     if all(pc.count_distinct(table.column(name)).as_py() == 1 for name in named):
         return _digest_of_place(table)
-    # Not as it was written: rows of several places in one group. The digest is still that of its rows.
+    # Not as it was written: rows of several places in one group. The digest is another one, too.
     return sum((_digest_of_place(table.slice(row, 1)) for row in range(table.num_rows)), Digest())
 
 
 def _digest_of_place(table: pa.Table) -> Digest:
     name, bucket, why = (table.column(column)[0].as_py() for column in ("table", "bucket", "why"))
     start = table.column("slice_start").cast("int64")[0].as_py()
-    return digest_of(name, start, bucket, table.column("enqueue_id").to_pylist(), table.column("written_us").to_pylist(), why=why)
+    return digest_of(name, start, bucket, of_texts(table.column("enqueue_id")), table.column("written_us").to_numpy(), why=why)

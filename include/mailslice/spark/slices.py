@@ -10,26 +10,36 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
 
-from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.model.mail import Place, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
+from mailslice.spark import ids as ids_
+from mailslice.spark import packed_rows
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanWriter
 from mailslice.spark.spool import Spool
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, cut, each_in_order
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
+    from mailslice.spark.ids import Ids
+    from mailslice.stores.cassandra.deleted_mails import DeletedMails
     from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+    from mailslice.stores.cassandra.packed import PackedPage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 READS_IN_FLIGHT = 8
-SURVIVORS_A_PLACE = 100
+SURVIVORS_A_PLACE = 1000
 """Ids of unmarked rows that a summary carries; their count is always whole."""
+_AMONG_MANY_LIVE = 100
+"""How many, where fewer than ten rows are dead for each: there it does not pay to know them all."""
 PLACE_FOUND = (
     "table string, slice_ms long, bucket int, rows long, dead long, unmarked long, undated long, planned long, newest_us long, "
     "file string, first int, groups int, digest string, survivors array<string>"
@@ -38,7 +48,7 @@ PLACE_FOUND = (
 
 @dataclass(frozen=True, slots=True)
 class PlaceFound:
-    """One partition as it was read: `dead` rows have a mark, `unmarked` have none, `undated` have a mark but no write time, so that no delete could be bounded.
+    """One partition as it was read: `dead` rows have a mark, `unmarked` have none, `undated` have a mark but no write time that bounds a delete.
 
     `planned` of the dead are in the plan, at `part`; `newest_us` is the greatest write time of those. `survivors` are unmarked ids, some of them.
     """
@@ -81,7 +91,11 @@ def instant(slice_ms: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What to read: a queue, the tables and buckets of each slice; where planned rows are written, and why they are planned."""
+    """What to read: a queue, the tables and buckets of each slice; where planned rows are written, and why they are planned.
+
+    A row that was written after `latest_us` (microseconds since the epoch; by a clock that is ahead) is not planned: the delete would have that write
+    time, and a late insert of today would not survive it.
+    """
 
     settings: Settings
     queue: QueueName
@@ -90,6 +104,7 @@ class Scan:
     place: Location | None = None
     folder: str = ""
     why: str = ""
+    latest_us: int = 2**63 - 1
 
 
 def scan(spark: Session, what: Scan, keys: Sequence[tuple[int, bool]]) -> list[PlaceFound]:
@@ -112,7 +127,7 @@ def _read(what: Scan, batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator
     stores = stores_of(what.settings)
     tables = [rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in what.tables]
     writer = _writer(what)
-    marked = _Marks(stores.tables.deleted, what.queue)
+    marked = Marks(stores.tables.deleted, what.queue)
     try:
         # All summaries of a task are given at its end: the file must be finished, and whole, before anyone is told of it.
         found = [place for batch in batches for place in _slices(what, tables, batch, marked, writer)]
@@ -149,27 +164,31 @@ def _arrow(kind: type) -> pa.Schema:
     return pa.schema([pa.field(field.name, narrow.get(field.name, types.get(str(field.type)))) for field in fields(kind)])
 
 
-_Page: TypeAlias = "list[tuple[EnqueueId, int | None]]"
+class Marks:
+    """Which ids of a page are marked."""
 
-
-class _Marks:
-    """Which of a page's ids are marked."""
-
-    def __init__(self, deleted: Any, queue: QueueName) -> None:
+    def __init__(self, deleted: DeletedMails, queue: QueueName) -> None:
         self._deleted = deleted
         self._queue = queue
 
-    def of(self, page: _Page) -> set[EnqueueId]:
-        found: set[EnqueueId] = self._deleted.marked(self._queue, [enqueue_id for enqueue_id, _ in page], READS_IN_FLIGHT) if page else set()
-        return found
+    def of(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """For each id whether it has a mark."""
+        import numpy as np
+
+        marked = np.ones(len(ids), np.bool_)
+        for at, packed, found in self._deleted.look_up(self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT):
+            if found is not None:  # not all of them
+                first, count = at * IDS_A_REQUEST, len(packed) // WIDTH
+                marked[first : first + count] = [one in found for one in each_in_order(packed)] if found else False
+        return marked
 
 
-def _slices(what: Scan, tables: Sequence[EnqueuedMails], keys: Sequence[tuple[int, bool]], marks: _Marks, writer: PlanWriter | None) -> Iterator[PlaceFound]:
+def _slices(what: Scan, tables: Sequence[EnqueuedMails], keys: Sequence[tuple[int, bool]], marks: Marks, writer: PlanWriter | None) -> Iterator[PlaceFound]:
     """Slice by slice, all tables in step: whether a slice is planned is known only when its last row was read."""
     places = [Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(what.buckets)]
-    pages = [(rows.table, groupby(rows.written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True), key=lambda pair: pair[0])) for rows in tables]
+    pages = [(rows.table, groupby(rows.packed_written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True), key=lambda pair: pair[0])) for rows in tables]
     for _, may_plan in keys:
-        counts = [_count(table, next(groups), marks, spool=writer is not None and may_plan) for _ in range(what.buckets) for table, groups in pages]
+        counts = [_count(what, table, next(groups), marks, spool=writer is not None and may_plan) for _ in range(what.buckets) for table, groups in pages]
         clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
         for count in counts:
             yield count.found(writer if clean else None, what.why)
@@ -179,26 +198,26 @@ def _slices(what: Scan, tables: Sequence[EnqueuedMails], keys: Sequence[tuple[in
 class _Count:
     """What was read of one place."""
 
-    def __init__(self, table: QueueTable, place: Place, *, spool: bool) -> None:
+    def __init__(self, table: QueueTable, place: Place, latest_us: int, *, spool: bool) -> None:
         self.table = table
         self.place = place
+        self.latest_us = latest_us
         self.rows = self.unmarked = self.undated = 0
         self.survivors: list[str] = []
         self.spool = Spool() if spool else None
 
-    def add(self, page: _Page, marked: set[EnqueueId]) -> None:
-        self.rows += len(page)
-        for enqueue_id, written_us in page:
-            if enqueue_id not in marked:
-                self.unmarked += 1
-                if len(self.survivors) < SURVIVORS_A_PLACE:
-                    self.survivors.append(str(enqueue_id))
-            elif written_us is None:
-                self.undated += 1
-            elif self.spool is not None:
-                self.spool.add(enqueue_id, written_us)
+    def add(self, ids: Ids, written_us: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]) -> None:
+        """A page of rows; `written_us` is 0 where there is no write time."""
+        live = ids[~marked]
+        undated = int((marked & ((written_us == 0) | (written_us > self.latest_us))).sum())
+        self.rows += len(ids)
+        self.unmarked += len(live)
+        self.undated += undated
+        self.survivors += [str(UUID(bytes=each.tobytes())) for each in live[: SURVIVORS_A_PLACE - len(self.survivors)]]
         if self.unmarked or self.undated:
             self.close()
+        elif self.spool is not None:
+            self.spool.add_many(ids, written_us)
 
     def found(self, writer: PlanWriter | None, why: str) -> PlaceFound:
         start = millis(self.place.slice_start)
@@ -220,7 +239,7 @@ class _Count:
             part.first,
             part.groups,
             str(digest),
-            tuple(self.survivors),
+            tuple(self.survivors if 10 * self.unmarked <= self.rows - self.unmarked else self.survivors[:_AMONG_MANY_LIVE]),
         )
 
     def close(self) -> None:
@@ -229,9 +248,15 @@ class _Count:
             self.spool = None
 
 
-def _count(table: QueueTable, group: tuple[Place, Iterator[tuple[Place, _Page]]], marks: _Marks, *, spool: bool) -> _Count:
+_WRITTEN_IDS = packed_rows.Layout((("id", packed_rows.UUID), ("written", packed_rows.LONG)))
+
+
+def _count(what: Scan, table: QueueTable, group: tuple[Place, Iterator[tuple[Place, PackedPage]]], marks: Marks, *, spool: bool) -> _Count:
     place, pages = group
-    count = _Count(table, place, spool=spool)
+    count = _Count(table, place, what.latest_us, spool=spool)
     for _, page in pages:
-        count.add(page, marks.of(page))
+        if page.rows:
+            columns = packed_rows.decode(page, _WRITTEN_IDS)
+            ids = ids_.of_halves(columns["id.high"], columns["id.low"])
+            count.add(ids, columns["written"], marks.of(ids))
     return count

@@ -5,9 +5,14 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mailslice.spark.plan_files import ROWS_A_GROUP
+
+if TYPE_CHECKING:
+    from mailslice.spark.ids import Ids
+    from mailslice.spark.plan_files import Times
 
 _ROW = struct.Struct(">16sq")
 _IN_MEMORY = 4 * 1024 * 1024
@@ -27,16 +32,26 @@ class Spool:
         self.count += 1
         self.newest_us = max(self.newest_us, written_us)
 
-    def chunks(self) -> Iterator[tuple[list[str], list[int]]]:
-        """The rows again, as texts and times, at most a row group at once."""
+    def add_many(self, ids: Ids, written_us: Times) -> None:
+        """Keep these rows."""
+        import numpy as np
+
+        if len(ids):
+            rows = np.empty((len(ids), _ROW.size), np.uint8)
+            rows[:, :16] = ids
+            rows[:, 16:] = written_us.astype(">i8").view(np.uint8).reshape(-1, 8)
+            self._file.write(rows.tobytes())
+            self.count += len(ids)
+            self.newest_us = max(self.newest_us, int(written_us.max()))
+
+    def chunks(self) -> Iterator[tuple[Ids, Times]]:
+        """The rows again, at most a row group at once."""
+        import numpy as np
+
         self._file.seek(0)
         while data := self._file.read(_ROW.size * ROWS_A_GROUP):
-            ids, written = [], []
-            for raw, written_us in _ROW.iter_unpack(data):
-                text = raw.hex()
-                ids.append(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
-                written.append(written_us)
-            yield ids, written
+            rows = np.frombuffer(data, np.uint8).reshape(-1, _ROW.size)
+            yield rows[:, :16], np.ascontiguousarray(rows[:, 16:]).view(">i8")[:, 0].astype(np.int64)
 
     def close(self) -> None:
         """Forget the rows."""

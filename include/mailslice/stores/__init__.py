@@ -37,7 +37,7 @@ class Stores:
     def close(self) -> None:
         """Close what was opened. May be called twice."""
         session = self.__dict__.pop("cassandra", None)
-        for name in ("tables", "mailboxes", "packed", "own", "dead_letter_notes"):
+        for name in ("tables", "mailboxes", "own", "dead_letter_notes"):
             self.__dict__.pop(name, None)
         if session is not None:
             session.close()
@@ -63,12 +63,10 @@ class Stores:
 
         return MailboxTables(self.cassandra)
 
-    @cached_property
+    @property
     def packed(self) -> PackedReader:
         """Rows as bytes, for scans."""
-        from mailslice.stores.cassandra.packed import PackedReader
-
-        return PackedReader(self.cassandra)
+        return self.cassandra.packed
 
     @cached_property
     def own(self) -> OwnTables:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import count, islice
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 from mailslice.codec.row import epoch_ms, from_row, instant, to_row
@@ -17,8 +17,9 @@ from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.stages import MailStage
-from mailslice.stores.cassandra.deleted_mails import IDS_A_REQUEST, Item
+from mailslice.stores.cassandra.deleted_mails import ALL, Marked, T
 from mailslice.stores.cassandra.enqueued_mails import RowId, WrittenRow
+from mailslice.stores.cassandra.ids import TimedIds, each_of, pack, unpack
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.starts import Start
 
@@ -89,6 +90,12 @@ class MemoryEnqueuedMails:
 
     def bare_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, list[EnqueueId]]]:  # noqa: ARG002
         return ((place, [row.enqueue_id for row in self.rows(queue, place)]) for place in places)
+
+    def packed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, bytes]]:  # noqa: ARG002
+        return ((place, pack(row.enqueue_id for row in self.rows(queue, place))) for place in places)
+
+    def timed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, TimedIds]]:  # noqa: ARG002
+        return ((place, TimedIds.of_rows((row.enqueue_id, row.enqueued_time) for row in self.ids(queue, place))) for place in places)
 
     def find(self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64) -> Iterator[ViewRow]:  # noqa: ARG002
         return (row for place in places if (row := self.read(queue, place, enqueue_id)) is not None)
@@ -165,10 +172,17 @@ class MemoryDeletedMails:
     def marked(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> set[EnqueueId]:  # noqa: ARG002
         return {enqueue_id for enqueue_id in ids if self.is_marked(queue, enqueue_id)}
 
-    def checked(self, queue: QueueName, items: Iterable[Item], in_flight: int = 8) -> Iterator[tuple[list[Item], set[EnqueueId]]]:  # noqa: ARG002
-        remaining = iter(items)
-        while chunk := list(islice(remaining, IDS_A_REQUEST)):
-            yield chunk, self.marked(queue, (item[0] for item in chunk))
+    def look_up(
+        self,
+        queue: QueueName,
+        asked: Iterable[tuple[T, bytes]],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[T, bytes, Marked]]:
+        for what, packed in asked:
+            found = pack(self.marked(queue, unpack(packed)))
+            yield what, packed, ALL if len(found) == len(packed) else each_of(found)
 
     def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:  # noqa: ARG002
         dropped = list(ids)
@@ -283,6 +297,9 @@ class MemoryBlobs:
         if blob_id not in self._blobs:
             raise ContentMissing(f"no blob {blob_id}")
         return self._blobs[blob_id]
+
+    def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
+        yield self.get(blob_id)
 
 
 class MemoryTopology:

@@ -62,7 +62,7 @@ def _table(stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange])
     rows = dict.fromkeys(ranges, 0)
     chunk = Chunk()
     for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
-        rows[asked[0], asked[1]] += page.rows  # type: ignore[index]
+        rows[asked[0], asked[1]] += page.rows
         chunk.add(decode(page, layout))
         if chunk.rows >= _CHUNK:
             yield from _sums(stores, table, chunk.take(), what.only)

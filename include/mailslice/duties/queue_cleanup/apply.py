@@ -15,7 +15,7 @@ from mailslice.duties.queue_cleanup.deleting import OUT_OF_TIME, delete_places
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.pending import register
-from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
+from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, PlannedPlace, read_plan
 from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
 from mailslice.duties.queue_cleanup.starts import move_browse_start, move_content_start
 from mailslice.duties.queue_cleanup.strays import set_aside
@@ -34,7 +34,8 @@ from mailslice.spark.failures import unreadable
 from mailslice.spark.plan_files import NO_PART, Digest
 from mailslice.spark.slices import instant, millis
 
-CHANGED, LIVE_AGAIN = "changed since plan", "live again"
+CHANGED, LIVE_AGAIN, GONE = "changed since plan", "live again", "gone since plan"
+PROGRESS = "progress.json"
 
 
 @dataclass
@@ -47,7 +48,7 @@ class _Progress:
 
     def keep(self, **more: Any) -> None:
         self.values |= more
-        self.context.folder.write_json("progress.json", self.values)
+        self.context.folder.write_json(PROGRESS, self.values)
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -80,9 +81,11 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     crash.point("apply:after-aside")
 
     places = [place for place in plan.places if place.place.slice_start not in skipped]
-    register(context, plan, sum(place.rows for place in places))
+    theirs = _rows_that_others_deleted(context, places, now)
+    register(context, plan, sum(place.rows for place in places) - sum(theirs.values()))
     register_marks_without_row(context, plan)
-    progress.keep(planned=plan.planned, aside=aside, skipped=plan.planned - sum(place.rows for place in places), browseStart=iso(browse))
+    skips = plan.planned - sum(place.rows for place in places) + sum(theirs.values())
+    progress.keep(planned=plan.planned, aside=aside, skipped=skips, browseStart=iso(browse))
     crash.point("apply:after-pending")
 
     throttle = _throttle(context)
@@ -91,8 +94,10 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     crash.point("apply:after-deletes")
 
     remaining = read_remaining(context, plan)
-    applied = sum(place.rows - remaining.planned_rows(place) for place in places)
-    progress.keep(applied=applied, failed=sum(place.rows for place in places) - applied)
+    gone = sum(theirs.get(place, 0) for place in places)
+    applied = sum(place.rows - remaining.planned_rows(place) for place in places) - gone
+    tried = sum(place.rows for place in places) - gone
+    progress.keep(applied=applied, failed=tried - applied)
     crash.point("apply:after-read-back")
 
     lock.check()
@@ -103,9 +108,17 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     lock.check()
     content = _content_start(context, plan, remaining)
     crash.point("apply:after-content-start")
-    tried = sum(place.rows for place in places)
-    outcome = _Outcome(tried, applied, skipped, sum(place.rows for place in left), deletes.failures, marks, browse, content, remaining.rows)
+    outcome = _Outcome(tried, applied, skipped, gone, sum(place.rows for place in left), deletes.failures, marks, browse, content, remaining.rows)
     return {**_summary(plan, outcome), "aside": aside}
+
+
+def _rows_that_others_deleted(context: StepContext, places: Iterable[PlannedPlace], now: Iterable[PlaceNow]) -> dict[PlannedPlace, int]:
+    """Planned rows that were gone at the second read, by place: another run was faster, or James. None of them when this run had begun to delete before."""
+    if context.folder.read_json(PROGRESS) is not None:
+        return {}
+    there = {(place.table, place.slice_ms, place.bucket): place.matched for place in now}
+    gone = {place: place.rows - there[place.table.value, millis(place.place.slice_start), place.place.bucket] for place in places}
+    return {place: rows for place, rows in gone.items() if rows}
 
 
 def _throttle(context: StepContext) -> Throttle:
@@ -116,7 +129,7 @@ def _throttle(context: StepContext) -> Throttle:
 
 def _require_same_shape(context: StepContext, plan: Plan) -> None:
     shape, tables = shape_of(context.stores, context.settings), tables_of(context.stores)
-    if (shape, tables) != (plan.shape, plan.tables):
+    if (shape, tables) != (replace(plan.shape, open_for=plan.shape.largest_window), plan.tables):
         raise PlanRefused(
             f"the configuration of the queue view changed since the plan was made: it was {plan.shape} in {plan.tables}, it is {shape} in {tables}; plan again"
         )
@@ -217,6 +230,7 @@ class _Outcome:
     tried: int
     applied: int
     skipped: dict[datetime, str]
+    gone: int
     rows_of_next_run: int
     failures: dict[str, str]
     marks: MarksOutcome
@@ -230,6 +244,8 @@ def _summary(plan: Plan, outcome: _Outcome) -> dict[str, Any]:
     for place in plan.places:
         if why := outcome.skipped.get(place.place.slice_start):
             reasons[why] = reasons.get(why, 0) + place.rows
+    if outcome.gone:
+        reasons[GONE] = outcome.gone
     if outcome.rows_of_next_run:
         reasons[OUT_OF_TIME] = outcome.rows_of_next_run
     return {

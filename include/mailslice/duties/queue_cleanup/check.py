@@ -84,5 +84,5 @@ def slices(plan: Plan, summary: dict[str, Any]) -> Frame:
 
 def _open_for(plan: Plan, start: str) -> float:
     """Seconds until the slice is closed, as seen when the plan was made."""
-    closes = datetime.fromisoformat(start) + plan.shape.largest_window + plan.grace
+    closes = datetime.fromisoformat(start) + plan.shape.open_for + plan.grace
     return (closes - plan.made_at).total_seconds()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from mailslice.model.configuration import ViewConfiguration
@@ -12,16 +12,25 @@ from mailslice.model.slices import slice_start
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The view's shape over its whole history: today's window, the largest window and the most buckets there ever were."""
+    """The view's shape over its whole history: today's window, the largest window and the most buckets there ever were.
+
+    `open_for` is how long after its start a slice may be written to: the largest window, as nodes of James keep the old one until they are restarted.
+    """
 
     window: timedelta
     largest_window: timedelta
     buckets: int
+    open_for: timedelta
 
     @classmethod
     def of(cls, history: Sequence[ViewConfiguration]) -> Shape:
         """From the stored configurations, oldest first; at least one."""
-        return cls(history[-1].slice_window, max(each.slice_window for each in history), max(each.bucket_count for each in history))
+        largest = max(each.slice_window for each in history)
+        return cls(history[-1].slice_window, largest, max(each.bucket_count for each in history), largest)
+
+    def once_restarted(self, restarted: datetime | None, *, now: datetime, grace: timedelta) -> Shape:
+        """The shape when an operator says that every node has had today's window since `restarted`: what older ones wrote is there when the grace is over."""
+        return self if restarted is None or restarted + grace > now else replace(self, open_for=self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +60,12 @@ class Counts:
 
 def closed(start: datetime, shape: Shape, *, now: datetime, grace: timedelta) -> bool:
     """Whether no insert can come into the slice any more: a node that still has the largest window may write to it until its end, and the grace is over."""
-    return start + shape.largest_window + grace <= now
+    return start + shape.open_for + grace <= now
 
 
 def highest_browse_start(shape: Shape, *, now: datetime, grace: timedelta) -> datetime:
     """floor(now - grace), by the largest window: nodes that still have it write to that slice, and a start beyond it would hide their mails."""
-    return slice_start(now - grace, shape.largest_window)
+    return slice_start(now - grace, shape.open_for)
 
 
 def is_live(start: datetime, browse_start: datetime) -> bool:
@@ -97,8 +106,3 @@ def new_content_start(stored: datetime | None, oldest_row: datetime | None, brow
 def aligned(start: datetime, window: timedelta) -> bool:
     """Whether a start is a multiple of the window: James adds windows to it without flooring, and from another one it finds no slice."""
     return slice_start(start, window) == start
-
-
-def plannable(slices: Iterable[SliceFound], shape: Shape, *, now: datetime, grace: timedelta) -> list[datetime]:
-    """Closed slices with rows, all of them dead and dated: what a plan may hold."""
-    return [each.start for each in slices if each.rows and not each.unmarked and not each.undated and closed(each.start, shape, now=now, grace=grace)]

@@ -21,11 +21,14 @@ class Params(DutyParams):
     max_share: float = Field(0.0, ge=0.0, le=1.0, description="share of live rows that a run may touch: 0 for a cleanup; dead rows have no cap")
     slices_from: datetime | None = Field(None, description="first slice of a backfill, ISO 8601; the starts are not moved then")
     slices_before: datetime | None = Field(None, description="end of a backfill, not included, ISO 8601")
+    restarted: datetime | None = Field(
+        None, description="since when every node of James has today's slice window, ISO 8601: slices close by it, not by the largest window there ever was"
+    )
     sweep: bool = Field(False, description="also rows before contentStart and marks without a row: scans whole tables, for a weekly run")
     aside: bool = Field(False, description="with sweep: set rows without a mark before contentStart aside, for `mailslice stuck release` or `discard`")
     rate: int = Field(0, ge=0, description="partitions deleted and marks dropped a second, at most; 0 = no limit")
 
-    @field_validator("slices_from", "slices_before")
+    @field_validator("slices_from", "slices_before", "restarted")
     @classmethod
     def _utc(cls, value: datetime | None) -> datetime | None:
         if value is None:

@@ -14,6 +14,7 @@ from mailslice.duty.context import StepContext
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import Place
 from mailslice.spark.compare import low_half
+from mailslice.spark.ids import low_halves, of_texts
 from mailslice.spark.plan_files import PlanReader
 from mailslice.spark.slices import instant
 from mailslice.stores.cassandra.own import PendingMark
@@ -77,7 +78,7 @@ class OpenedPending:
             with PlanReader(place.filesystem, place.path(self.folder.file(PARTS))) as reader:
                 for planned in self.plan.places:
                     for table in reader.groups(planned.part):
-                        yield from map(low_half, table.column("enqueue_id").to_pylist())
+                        yield from low_halves(of_texts(table.column("enqueue_id"))).tolist()
 
     def keep_only(self, context: StepContext, left: list[list[object]]) -> None:
         """Remember these marks alone, (id, slice in ms, bucket) each; forget the plan when there are none."""

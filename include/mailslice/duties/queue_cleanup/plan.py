@@ -14,6 +14,7 @@ from mailslice.duties.queue_cleanup.decide import Shape, SliceFound
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.pending import registered_files
 from mailslice.duties.queue_cleanup.plan_file import PARTS, WHY, Plan, PlannedPlace
+from mailslice.duties.queue_cleanup.starts import micros
 from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.sweep import find_marks_without_row, slices_before
 from mailslice.duties.queue_cleanup.view import Starts, by_slice, oldest_row, require_clock, shape_of, slices_to_read, starts_of, tables_of
@@ -21,6 +22,7 @@ from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import sample_once
 from mailslice.model import crash
+from mailslice.model.errors import BadInput
 from mailslice.model.names import QueueTable
 from mailslice.queue.directory import require
 from mailslice.spark.plan_files import Digest
@@ -41,10 +43,13 @@ def run(context: StepContext) -> dict[str, Any]:
     shape, tables = shape_of(stores, context.settings), tables_of(stores)
     starts = starts_of(stores, queue)
     now = context.clock()
+    if params.restarted is not None and params.restarted > now:
+        raise BadInput(f"restarted={iso(params.restarted)} lies ahead; allowed: the time at which the last node of James was restarted")
+    shape = shape.once_restarted(params.restarted, now=now, grace=grace)
     keys, buckets = _keys(context, params, shape, starts, now) if starts.browse is not None else ([], shape.buckets)
     swept, buckets = _swept(context, keys, buckets) if params.sweep and keys else ([], buckets)
     keys = [*swept, *keys]
-    what = Scan(context.settings, queue, tables, buckets, context.folder.artifacts, context.folder.file(PARTS), WHY)
+    what = Scan(context.settings, queue, tables, buckets, context.folder.artifacts, context.folder.file(PARTS), WHY, micros(now))
     asked = [(millis(start), decide.closed(start, shape, now=now, grace=grace)) for start in keys]
     found = _scan(context, what, asked)
     crash.point("plan:after-scan")

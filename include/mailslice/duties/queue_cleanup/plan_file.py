@@ -92,7 +92,7 @@ class Plan:
     def closed_at(self) -> datetime:
         """When the last planned slice was closed: a proof that its messages are gone must be younger."""
         last = max((each.place.slice_start for each in self.places), default=self.made_at)
-        return last + self.shape.largest_window + self.grace
+        return last + self.shape.open_for + self.grace
 
     def decided(self) -> dict[str, object]:
         """All that apply acts by, as JSON values in a stable order."""
@@ -103,6 +103,7 @@ class Plan:
             "grace": f"{self.grace.total_seconds()}s",
             "window": whole_seconds(self.shape.window),
             "largestWindow": whole_seconds(self.shape.largest_window),
+            "openFor": whole_seconds(self.shape.open_for),
             "buckets": self.shape.buckets,
             "tables": [table.value for table in self.tables],
             "ranged": self.ranged,
@@ -127,7 +128,8 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
     with reading(run, queue):
         value = summary["decided"]
-        shape = Shape(timedelta(seconds=value["window"]), timedelta(seconds=value["largestWindow"]), value["buckets"])
+        window, largest, open_for = (timedelta(seconds=value[name]) for name in ("window", "largestWindow", "openFor"))
+        shape = Shape(window, largest, value["buckets"], open_for)
         plan = Plan(
             value["run"],
             value["queue"],

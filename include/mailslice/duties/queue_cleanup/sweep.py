@@ -71,7 +71,7 @@ def register_marks_without_row(context: StepContext, plan: Plan) -> int:
         raise PlanRefused(f"{context.folder.uri}/{FILE} was changed since the plan was made: plan again")
     name = f"{plan.digest[:12]}.sweep"
     context.folder.write_json(f"{name}-{LEFT}", {"left": left})
-    closed_at = plan.made_at + plan.shape.largest_window + plan.grace
+    closed_at = plan.made_at + plan.shape.open_for + plan.grace
     pending = PendingMark(f"{plan.run}#{name}", context.folder.file(f"{name}-{LEFT}"), plan.marks_without_row, len(left), closed_at)
     context.stores.own.pending_marks.save(context.queue, pending)
     return len(left)

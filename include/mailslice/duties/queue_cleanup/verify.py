@@ -18,7 +18,7 @@ from mailslice.model.mail import EnqueueId, Place
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 from mailslice.spark.compare import Comparison, PlaceKey, PlaceNow, compare
-from mailslice.spark.slices import PlaceFound, Scan, millis, scan
+from mailslice.spark.slices import SURVIVORS_A_PLACE, PlaceFound, Scan, millis, scan
 
 BULKY = ("closedSlices",)
 _MOST_SURVIVOR_SLICES = 200
@@ -156,7 +156,7 @@ def _closed_slices(context: StepContext, plan: Plan, found: Sequence[PlaceFound]
     for place in found:
         survivors.setdefault(place.slice_start, []).extend(place.survivors)
     return [
-        {"start": iso(each.start), "live": each.unmarked, "dead": each.dead, "survivors": survivors[each.start][:100]}
+        {"start": iso(each.start), "live": each.unmarked, "dead": each.dead, "survivors": survivors[each.start][:SURVIVORS_A_PLACE]}
         for each in by_slice(found)
         if each.rows and decide.closed(each.start, plan.shape, now=now, grace=plan.grace)
     ]

@@ -17,6 +17,8 @@ from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.settings import Settings
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, to_batches
+from mailslice.stores.cassandra.deleted_mails import ALL
+from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,18 +77,22 @@ class Measure:
         places = [Place(start, bucket) for bucket in range(self.buckets)]
         behind = self.browse_start is not None and start < self.browse_start
         several = len(stores.tables.existing) > 1
-        seen: set[EnqueueId] = set()
+        seen: set[bytes] = set()
         rows_of: dict[Place, int] = dict.fromkeys(places, 0)
         dead, found = 0, _Live(self.now)
         for table in stores.tables.existing:
-            for place, page in table.bare_ids_of(self.queue, places, READS_IN_FLIGHT):
-                rows_of[place] += len(page)
-                fresh = [each for each in page if each not in seen]
+            for place, page in table.packed_ids_of(self.queue, places, READS_IN_FLIGHT):
+                rows_of[place] += len(page) // WIDTH
+                fresh = page
                 if several:
-                    seen.update(fresh)
-                marked = stores.tables.deleted.marked(self.queue, fresh, READS_IN_FLIGHT) if fresh else set()
-                dead += len(marked)
-                live = [each for each in fresh if each not in marked]
+                    new = [each for each in each_in_order(page) if each not in seen]
+                    seen.update(new)
+                    fresh = b"".join(new)
+                live: list[EnqueueId] = []
+                for _, some, marked in stores.tables.deleted.look_up(self.queue, ((None, part) for part in cut(fresh)), READS_IN_FLIGHT):
+                    left = [] if marked is ALL else unpack(b"".join(each for each in each_in_order(some) if each not in marked))
+                    dead += len(some) // WIDTH - len(left)
+                    live += left
                 for at in range(0, len(live), _ROWS_AT_A_TIME):
                     found.add(table.some(self.queue, [(place, live[at : at + _ROWS_AT_A_TIME])], READS_IN_FLIGHT))
         return SliceMeasured(

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from cassandra.cluster import ResponseFuture
 from cassandra.query import PreparedStatement
 
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import DELETED_MAILS
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_of
 from mailslice.stores.cassandra.session import CassandraSession
 
-IDS_A_REQUEST = 100
-"""Ten times faster than point reads (reference/hot-path.md)."""
-
-
-Item = TypeVar("Item", bound=tuple[Any, ...])
+T = TypeVar("T")
+ALL = None
+"""Every one of the ids that were asked for is marked."""
+Marked = frozenset[bytes] | None
+"""Those of some packed ids that are marked; ALL when all are, which is said without looking at each."""
 
 
 class DeletedMails:
@@ -56,12 +57,12 @@ class DeletedMails:
         """Those of `ids` that are marked."""
         return {row[0] for _, rows in self._session.map(self._some, self._chunks(queue, ids), in_flight) for row in rows}
 
-    def checked(self, queue: QueueName, items: Iterable[Item], in_flight: int = 16) -> Iterator[tuple[list[Item], set[EnqueueId]]]:
-        """Of items whose first part is an enqueue id: 100 at a time, in their order, those of them that are marked. Items are drawn as they are needed."""
-        remaining = iter(items)
-        chunks = (_Chunk(queue, chunk) for chunk in iter(lambda: list(islice(remaining, IDS_A_REQUEST)), []))
-        for chunk, rows in self._session.map(self._some, chunks, in_flight, ordered=True):
-            yield chunk.items, {row[0] for row in rows}  # type: ignore[attr-defined]
+    def look_up(self, queue: QueueName, asked: Iterable[tuple[T, bytes]], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[T, bytes, Marked]]:
+        """Of each (what, packed ids; at most IDS_A_REQUEST): the same two, and those that are marked. Drawn as they are needed; no UUID is made."""
+        name = queue.encode()
+        wanted = (_Asked(name, what, packed) for what, packed in asked)
+        for each, page in self._session.packed.pages(self._some, wanted, in_flight, ordered=ordered, raw=True):
+            yield each.what, each.packed, ALL if page.rows * WIDTH == len(each.packed) else each_of(page.data)
 
     def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:
         """Delete the marks; how many requests. Only for mails that cannot be handled again (design, I5)."""
@@ -70,6 +71,11 @@ class DeletedMails:
     def drop_in_chunks(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> int:
         """As `drop_many`, IDS_A_REQUEST marks a request: ten times faster (reference/spark-cassandra.md); how many requests."""
         return self._session.run_many(self._drop_some, self._chunks(queue, ids), in_flight)
+
+    def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
+        """As `drop_in_chunks`, of packed ids, at most IDS_A_REQUEST in a list; how many requests."""
+        name = queue.encode()
+        return sum(1 for _ in self._session.packed.pages(self._drop_some, ([name, as_list(packed)] for packed in lists), in_flight, raw=True))
 
     def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
         """Every marked id of the queue: a scan of the whole table, for sweeps and tests."""
@@ -108,9 +114,10 @@ class DeletedMails:
         return self._session.prepare(f"SELECT queuename, enqueueid FROM {self._name}")
 
 
-class _Chunk(list[object]):
-    """The bound parameters of a request, which remember what they were made of."""
+class _Asked(list[bytes], Generic[T]):
+    """The bound values of a request, which remember what they were asked for."""
 
-    def __init__(self, queue: QueueName, items: list[Any]) -> None:
-        super().__init__([queue, [item[0] for item in items]])
-        self.items = items
+    def __init__(self, queue: bytes, what: T, packed: bytes) -> None:
+        super().__init__([queue, as_list(packed)])
+        self.what = what
+        self.packed = packed

@@ -14,6 +14,8 @@ from cassandra.query import UNSET_VALUE, PreparedStatement
 from mailslice.codec.row import COLUMNS, epoch_ms, from_row, instant, to_row
 from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.names import QueueTable
+from mailslice.stores.cassandra.ids import TimedIds
+from mailslice.stores.cassandra.packed import PackedPage
 from mailslice.stores.cassandra.session import CassandraSession, Params, Row
 
 _PLACE = "queuename = ? AND timerangestart = ? AND bucketid = ?"
@@ -132,6 +134,22 @@ class EnqueuedMails:
         for place, rows in self._pages(self._bare_ids, queue, places, in_flight, ordered=ordered):
             yield place, [row[0] for row in rows]
 
+    def packed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, bytes]]:
+        """As `bare_ids_of`, packed (`stores.cassandra.ids`): no object is made of a row."""
+        for place, page in self._packed(self._bare_ids, queue, places, in_flight, ordered=ordered):
+            yield place, page.data
+
+    def timed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, TimedIds]]:
+        """As `packed_ids_of`, with the enqueued times."""
+        for place, page in self._packed(self._timed_ids, queue, places, in_flight, ordered=ordered):
+            yield place, TimedIds.of_page(page.rows, page.data)
+
+    def packed_written_ids_of(
+        self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False
+    ) -> Iterator[tuple[Place, PackedPage]]:
+        """As `written_ids_of`, a page as it came over the wire."""
+        return self._packed(self._written_ids, queue, places, in_flight, ordered=ordered)
+
     def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
         """Delete what was written into the partition up to `timestamp_us`, and nothing that was written later."""
         self._session.execute(self._delete_partition, [timestamp_us, *_key(queue, place)])
@@ -153,6 +171,12 @@ class EnqueuedMails:
         params = (_Key(queue, place) for place in places)
         for key, rows in self._session.map(statement, params, in_flight, ordered=ordered):
             yield key.place, rows  # type: ignore[attr-defined]
+
+    def _packed(
+        self, statement: PreparedStatement, queue: QueueName, places: Iterable[Place], in_flight: int, *, ordered: bool
+    ) -> Iterator[tuple[Place, PackedPage]]:
+        for key, page in self._session.packed.pages(statement, (_Key(queue, place) for place in places), in_flight, ordered=ordered):
+            yield key.place, page
 
     def _bound(self, row: ViewRow) -> Params:
         values = to_row(row).values()
@@ -208,6 +232,10 @@ class EnqueuedMails:
     @cached_property
     def _bare_ids(self) -> PreparedStatement:
         return self._session.prepare(f"SELECT enqueueid FROM {self._name} WHERE {_PLACE}")
+
+    @cached_property
+    def _timed_ids(self) -> PreparedStatement:
+        return self._session.prepare(f"SELECT enqueueid, enqueuedtime FROM {self._name} WHERE {_PLACE}")
 
     @cached_property
     def _delete_partition(self) -> PreparedStatement:

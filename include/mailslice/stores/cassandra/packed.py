@@ -10,14 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cassandra.protocol import ResultMessage, read_int
 from cassandra.protocol import _ProtocolHandler as ProtocolHandler  # the pure one: the other decodes rows in C, where nothing can be put in its place
-from cassandra.query import Statement
+from cassandra.query import BoundStatement, PreparedStatement
 
 from mailslice.stores.cassandra import parallel
-from mailslice.stores.cassandra.session import CassandraSession, Params
+
+if TYPE_CHECKING:
+    from mailslice.stores.cassandra.session import CassandraSession
+
+Asked = TypeVar("Asked", bound=Sequence[object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,10 @@ class PackedPage:
 
     rows: int
     data: bytes
+
+
+NO_ROWS = PackedPage(0, b"")
+"""What a statement that writes gives."""
 
 
 class _PackedResult(ResultMessage):  # type: ignore[misc]  # the driver has no types
@@ -54,16 +62,19 @@ class PackedReader:
         self._lock = Lock()
         self._driver: Any = None
 
-    def pages(self, statement: Statement, params: Iterable[Params], in_flight: int) -> Iterator[tuple[Sequence[object], PackedPage]]:
+    def pages(
+        self, statement: PreparedStatement, params: Iterable[Asked], in_flight: int, *, ordered: bool = False, raw: bool = False
+    ) -> Iterator[tuple[Asked, PackedPage]]:
         """(params, page) as they come, at most `in_flight` requests beside each other; every one of `params` gives at least one page, which may be empty.
 
-        Raises as `CassandraSession.execute`.
+        With `ordered`, in the order of `params`. With `raw`, params are the bytes of their values already. Raises as `CassandraSession.execute`.
         """
         driver = self._connected()
-        jobs = (parallel.Job(each, partial(driver.execute_async, statement, each)) for each in params)
+        jobs = (parallel.Job(each, partial(driver.execute_async, *(_bound(statement, each) if raw else (statement, each)))) for each in params)
+        run = parallel.in_order if ordered else parallel.as_they_come
         try:
-            for asked, rows in parallel.as_they_come(jobs, in_flight, self._session.settings.timeout.total_seconds() * 2 + 5):
-                yield asked, rows[0]  # type: ignore[misc]  # not tuples of values: a page
+            for asked, rows in run(jobs, in_flight, self._session.settings.timeout.total_seconds() * 2 + 5):
+                yield asked, rows[0] if rows else NO_ROWS  # type: ignore[misc]  # not tuples of values: a page
         except Exception as error:
             known = self._session.error(error)
             if known is error:
@@ -79,3 +90,9 @@ class PackedReader:
                     raise self._session.error(error) from error
                 self._driver.client_protocol_handler = _PackedProtocol
             return self._driver
+
+
+def _bound(statement: PreparedStatement, values: Sequence[object]) -> tuple[BoundStatement]:
+    bound = BoundStatement(statement)
+    bound.values = list(values)
+    return (bound,)

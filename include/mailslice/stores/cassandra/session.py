@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from cassandra import ConsistencyLevel, UnresolvableContactPoints
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
@@ -25,6 +25,9 @@ from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
 from mailslice.stores.cassandra.failures import translated
+
+if TYPE_CHECKING:
+    from mailslice.stores.cassandra.packed import PackedReader
 
 PROTOCOL_VERSION = 4
 PAGE_ROWS = 5000
@@ -62,6 +65,13 @@ class CassandraSession:
     def cluster(self) -> Cluster:
         """The driver's cluster: for metadata only."""
         return self._cluster
+
+    @cached_property
+    def packed(self) -> PackedReader:
+        """Rows as bytes, by a driver session of its own that is connected at its first use."""
+        from mailslice.stores.cassandra.packed import PackedReader
+
+        return PackedReader(self)
 
     def prepare(self, cql: str, *, idempotent: bool = True) -> PreparedStatement:
         """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT: the driver must not send it twice."""

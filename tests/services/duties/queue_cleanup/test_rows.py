@@ -8,12 +8,13 @@ import pytest
 from mailslice.duties.queue_cleanup import apply
 from mailslice.duties.queue_cleanup import view as views
 from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.model.errors import BadInput
 from mailslice.model.mail import Place
 from mailslice.model.slices import slice_start
 from mailslice.queue import directory
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-from tests.services.duties.queue_cleanup.conftest import View, store_configuration
+from tests.services.duties.queue_cleanup.conftest import View, micros, store_configuration
 
 
 def test_a_stuck_mail_pins_browse_start_and_nothing_else(view, with_spark):
@@ -78,6 +79,33 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
         there = {row.enqueue_id for place in stores.tables.v4.places(queue) for row in stores.tables.v4.ids(queue, place)}
         assert there == {still_open}
         assert closed not in there
+
+        # An operator says that no node of James has the larger window any more: today's closes the slice.
+        restarted = {"restarted": (datetime.now(UTC) - timedelta(seconds=3)).isoformat()}
+        confirmed = old.clean(**restarted)
+        assert (confirmed["applied"], list(stores.tables.v4.places(queue))) == (1, [])
+        assert old.browse_start >= slice_start(datetime.now(UTC), timedelta(seconds=10)) - timedelta(seconds=60)
+
+
+def test_a_restart_that_lies_ahead_is_refused(view):
+    view.start_at(0)
+    with pytest.raises(BadInput, match=r"restarted=.* lies ahead"):
+        view.clean(restarted=(datetime.now(UTC) + timedelta(minutes=1)).isoformat())
+
+
+def test_a_row_of_a_clock_that_is_ahead_keeps_its_slice_until_that_time_has_come(view):
+    """The delete's write time would be in the future: a late insert of today would not survive it."""
+    view.start_at(0)
+    ahead = view.insert(0, dead=True)
+    row = view.stores.tables.v4.read(view.queue, Place(view.at(0), 0), ahead)
+    in_a_while = micros(datetime.now(UTC) + timedelta(minutes=5))
+    view.stores.tables.v4.copy_many([(row, in_a_while)])
+    view.insert(1, dead=True)
+    report = view.clean()
+    assert (report["applied"], report["undated"], view.rows(0), view.rows(1)) == (1, 1, {ahead}, set())
+    late = view.insert(0, dead=False)
+    view.clean()
+    assert view.rows(0) == {ahead, late}
 
 
 def test_rows_of_the_old_window_are_found_after_it_became_smaller(own_view):
@@ -302,3 +330,23 @@ def test_a_run_whose_time_is_over_takes_nothing_new_and_the_next_one_goes_on(vie
     report = view.clean()
     assert (report["planned"], report["applied"], report["failed"]) == (12, 12, 0)
     assert not any(view.is_marked(each) for each in ids)
+
+
+def test_of_two_runs_at_once_the_second_says_that_the_first_was_faster(shared_view):
+    view = shared_view
+    view.start_at(0)
+    ids = [view.insert(number, dead=True) for number in (0, 1)]
+    first, second = view.request(), view.request()
+    for request in (first, second):
+        view.steps(request, "plan", "check")
+    view.steps(first, "apply", "verify")
+    left = view.insert(1, dead=True)
+    view.steps(second, "apply", "verify")
+    reports = [view.steps(request, "report") for request in (first, second)]
+    assert [(report["planned"], report["applied"], report["skippedBy"]) for report in reports] == [
+        (2, 2, {}),
+        (2, 0, {"gone since plan": 1, "changed since plan": 1}),
+    ]
+    assert reports[1]["marks"]["waiting"] == 2  # those of the first run, once
+    assert view.rows(1) == {left}
+    assert all(view.is_marked(each) for each in ids)

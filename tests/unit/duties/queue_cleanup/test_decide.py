@@ -18,7 +18,8 @@ HOUR = timedelta(hours=1)
 @st.composite
 def shapes(draw):
     window = timedelta(seconds=draw(st.sampled_from([1, 5, 60, 900, 3600])))
-    return Shape(window, window * draw(st.sampled_from([1, 2, 4, 24])), draw(st.integers(1, 4)))
+    largest = window * draw(st.sampled_from([1, 2, 4, 24]))
+    return Shape(window, largest, draw(st.integers(1, 4)), largest)
 
 
 @st.composite
@@ -62,12 +63,13 @@ def test_browse_start_goes_as_far_as_it_may(view):
 
 
 @given(views())
-def test_nothing_is_planned_that_is_open_or_holds_a_row_without_a_mark(view):
-    shape, slices, _, now, grace = view
-    by_start = {each.start: each for each in slices}
-    for start in decide.plannable(slices, shape, now=now, grace=grace):
-        assert by_start[start].unmarked == by_start[start].undated == 0
-        assert start + shape.largest_window + grace <= now
+def test_a_restart_that_is_confirmed_closes_slices_by_todays_window_once_its_grace_is_over(view):
+    shape, _, _, now, grace = view
+    early, late = shape.once_restarted(now - grace, now=now, grace=grace), shape.once_restarted(now - grace + timedelta(microseconds=1), now=now, grace=grace)
+    assert (early.open_for, late) == (shape.window, shape)
+    assert shape.once_restarted(None, now=now, grace=grace) == shape
+    assert decide.closed(now - grace - shape.window, early, now=now, grace=grace)
+    assert decide.highest_browse_start(early, now=now, grace=grace) >= decide.highest_browse_start(shape, now=now, grace=grace)
 
 
 @given(views(), st.booleans())
@@ -95,13 +97,13 @@ def test_every_row_is_live_dead_or_unproven(view):
     [(HOUR + timedelta(minutes=15), True), (HOUR + timedelta(minutes=15) - timedelta(microseconds=1), False), (timedelta(minutes=30), False)],
 )
 def test_a_slice_is_closed_at_its_end_and_the_grace(now, closed):
-    shape = Shape(timedelta(minutes=15), HOUR, 1)
+    shape = Shape(timedelta(minutes=15), HOUR, 1, HOUR)
     assert decide.closed(EPOCH, shape, now=EPOCH + now, grace=timedelta(minutes=15)) is closed
 
 
 def test_the_shape_keeps_the_largest_window_and_the_most_buckets_of_the_history():
     history = [ViewConfiguration(HOUR, 1), ViewConfiguration(HOUR / 4, 3)]
-    assert Shape.of(history) == Shape(HOUR / 4, HOUR, 3)
+    assert Shape.of(history) == Shape(HOUR / 4, HOUR, 3, HOUR)
 
 
 def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():

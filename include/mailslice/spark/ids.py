@@ -1,0 +1,103 @@
+"""Enqueue ids by the thousand: numpy rows of 16 bytes, to and from the text of plan files and the packed form of requests. No loop over single ids."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mailslice.model.errors import PlanRefused
+from mailslice.stores.cassandra.ids import WIDTH
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Ids = npt.NDArray[np.uint8]
+    """Of shape (n, 16)."""
+
+_TEXT = 36
+_DASHES = (8, 13, 18, 23)
+
+
+def of_packed(packed: bytes) -> Ids:
+    """Packed ids (`stores.cassandra.ids`) as rows."""
+    import numpy as np
+
+    return np.frombuffer(packed, np.uint8).reshape(-1, WIDTH)[:, 4:]
+
+
+def of_halves(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> Ids:
+    """Ids of their two halves, as `packed_rows.decode` gives them."""
+    import numpy as np
+
+    return np.stack([high, low], axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
+
+
+def pack(ids: Ids) -> bytes:
+    """The packed form."""
+    import numpy as np
+
+    packed = np.empty((len(ids), WIDTH), np.uint8)
+    packed[:, :4] = (0, 0, 0, 16)
+    packed[:, 4:] = ids
+    return packed.tobytes()
+
+
+def low_halves(ids: Ids) -> npt.NDArray[np.uint64]:
+    """The last 64 bits of each, of which 62 are random: enough to tell ids apart, and a collision only keeps a mark that could go."""
+    import numpy as np
+
+    return np.ascontiguousarray(ids[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
+
+
+def texts(ids: Ids) -> pa.StringArray:
+    """The usual text of each."""
+    import numpy as np
+    import pyarrow as pa
+
+    digits, at = _tables()[0], _places()
+    letters = np.full((len(ids), _TEXT), ord("-"), np.uint8)
+    letters[:, at] = digits[ids].reshape(len(ids), 32)
+    ends = np.arange(0, _TEXT * (len(ids) + 1), _TEXT, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
+
+
+def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
+    """The ids of `texts`. Raises PlanRefused for anything that is not the text of an id as `texts` writes it."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not len(column):
+        return np.zeros((0, 16), np.uint8)
+    if column.null_count or pc.min_max(pc.binary_length(column)).as_py() != {"min": _TEXT, "max": _TEXT}:
+        raise PlanRefused("a plan file holds what is no enqueue id: plan again")
+    fixed = column.cast(pa.binary()).cast(pa.binary(_TEXT))
+    fixed = fixed.combine_chunks() if isinstance(fixed, pa.ChunkedArray) else fixed
+    fixed = pa.concat_arrays(fixed.chunks) if isinstance(fixed, pa.ChunkedArray) else fixed
+    letters = np.frombuffer(fixed.buffers()[1], np.uint8)[fixed.offset * _TEXT : (fixed.offset + len(fixed)) * _TEXT].reshape(-1, _TEXT)
+    values = _tables()[1][letters[:, _places()]]
+    if (values > 15).any() or (letters[:, _DASHES] != ord("-")).any():
+        raise PlanRefused("a plan file holds what is no enqueue id: plan again")
+    high, low = values[:, 0::2], values[:, 1::2]
+    return np.bitwise_or(np.left_shift(high, np.uint8(4)), low)
+
+
+@cache
+def _tables() -> tuple[Ids, npt.NDArray[np.uint8]]:
+    """The two letters of each byte; the value of each letter (255: none)."""
+    import numpy as np
+
+    digits = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
+    values = np.full(256, 255, np.uint8)
+    values[list(b"0123456789abcdef")] = np.arange(16, dtype=np.uint8)
+    return digits, values
+
+
+@cache
+def _places() -> npt.NDArray[np.intp]:
+    """Where the 32 letters are in a text."""
+    import numpy as np
+
+    return np.array([at for at in range(_TEXT) if at not in _DASHES])

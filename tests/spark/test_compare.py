@@ -1,0 +1,77 @@
+"""The walk of a plan beside the view: row groups and pages end where they like, rows went, rows came."""
+
+import uuid
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import fs
+
+from mailslice.spark.compare import _after, _before, _Planned
+from mailslice.spark.ids import of_packed
+from mailslice.spark.plan_files import PlanReader, PlanWriter
+from mailslice.stores.cassandra.ids import pack
+
+
+class NoMarks:
+    """Every id with an odd first byte is marked."""
+
+    def of(self, ids):
+        return (ids[:, 0] & 1).astype(np.bool_)
+
+
+def cut(draw, items):
+    """The items in parts of a few; a part may be empty, as a page may be."""
+    parts, rest = [], list(items)
+    while rest:
+        count = draw(st.integers(0, 4))
+        parts.append(rest[:count])
+        rest = rest[count:]
+    return parts
+
+
+@st.composite
+def places(draw):
+    """(row groups of the plan, pages of the view), both in one order, of ids of which some are planned, some are there."""
+    ids = [uuid.UUID(int=each) for each in draw(st.lists(st.integers(0, 2**128 - 1), unique=True, max_size=16))]
+    planned = [each for each in ids if draw(st.integers(0, 4))]
+    there = [each for each in ids if draw(st.integers(0, 3))]
+    return [group for group in cut(draw, planned) if group], cut(draw, there)
+
+
+def expected(planned, there):
+    """As the docstring of `among` has it."""
+    left, found = list(planned), []
+    for each in there:
+        if each not in left:
+            break
+        left = left[left.index(each) + 1 :]
+        found.append(each)
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(places())
+def test_the_walk_finds_what_is_planned_and_reads_the_plan_to_its_end(tmp_path_factory, place):
+    groups, pages = place
+    folder = tmp_path_factory.mktemp("plan")
+    writer = PlanWriter(fs.LocalFileSystem(), str(folder / "part.parquet"), "part.parquet")
+    part, digest = writer.add("v4", 1000, 0, ((of_packed(pack(group)), np.arange(len(group), dtype=np.int64)) for group in groups), "why")
+    writer.close()
+    planned, there = [each for group in groups for each in group], [each for page in pages for each in page]
+    found = expected(planned, there)
+    with PlanReader(fs.LocalFileSystem(), str(folder)) as reader:
+        before = _before((of_packed(pack(page)) for page in pages), _Planned(reader, part), NoMarks())
+        after = _after((of_packed(pack(page)) for page in pages), _Planned(reader, part))
+    live = [each for each in there if not each.bytes[0] & 1]
+    assert before == {
+        "rows": len(there),
+        "matched": len(found),
+        "foreign": len(there) - len(found),
+        "unmarked": len(live),
+        "unmarked_planned": len([each for each in live if each in found]),
+        "digest": str(digest),
+        "ids": b"",
+    }
+    assert (after["rows"], after["matched"]) == (len(there), len(set(there) & set(planned)))
+    assert after["ids"] == b"".join(each.bytes[8:] for each in there)
