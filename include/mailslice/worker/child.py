@@ -91,9 +91,6 @@ def main(task: ConsumerTask, pipe: Connection) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import uvloop
 
-    from mailslice.stores.cassandra.lean import without_numpy
-
-    without_numpy()
     link = Link(pipe, task.drain.total_seconds())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -135,6 +132,7 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
         worker.wiring.on_failed = metrics.failed_in_doubt
+        worker.wiring.on_throttled = metrics.destination_asked
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, deliveries, handling))
         marked = " and stage marks" if worker.wiring.stages is not None else ""
@@ -143,7 +141,6 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
             log.warning(
                 "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice, as on any queue",
                 task.queue,
-        worker.wiring.on_throttled = metrics.destination_asked
                 task.handler,
                 extra={"action": "unmarked_handler", "queue": task.queue},
             )
