@@ -104,7 +104,8 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
 
 def create_tables(session: CassandraSession, keyspace: str, wanted: Mapping[str, str]) -> tuple[str, ...]:
     """Create those of `wanted` (name -> columns and options) that are missing; their names."""
-    missing = tuple(name for name in wanted if name not in tables_of(session, keyspace))
+    there = tables_of(session, keyspace)
+    missing = tuple(name for name in wanted if name not in there)
     for name in missing:
         _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {wanted[name]}")
     return missing
