@@ -1,5 +1,8 @@
 """mailslice's own tables."""
 
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import sleep
@@ -11,7 +14,8 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Place
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.ddl import replication_of
-from mailslice.stores.cassandra.own import DeadLetterNote, DelayedMail, PendingMark, QueueSample, RunRow, SliceStatistic, own_tables
+from mailslice.stores.cassandra.own import TABLES, DeadLetterNote, DelayedMail, PendingMark, QueueSample, RunRow, SliceStatistic, own_tables
+from mailslice.stores.cassandra.own.columns import declared
 from tests.contracts.tables import some_queue
 
 NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
@@ -215,3 +219,51 @@ def test_james_keyspace_is_never_taken_for_our_own(stores, fresh_module):
     same = fresh_module.settings.cassandra.keyspace.upper()
     with pytest.raises(BadSetting, match=f"MAILSLICE_OWN_KEYSPACE={same} is James' keyspace"):
         own_tables(stores.cassandra, fresh_module.but(MAILSLICE_OWN_KEYSPACE=same).settings)
+
+
+def _columns(session, keyspace):
+    query = session.prepare("SELECT table_name, column_name, type FROM system_schema.columns WHERE keyspace_name = ?")
+    found = {}
+    for table, column, kind in session.execute(query, [keyspace]):
+        found.setdefault(table, {})[column] = kind
+    return found
+
+
+def test_tables_of_an_earlier_version_get_their_new_columns_from_many_workers_at_once(fresh_module):
+    """Each table loses what it can lose, and has a row: afterwards it is as if it had been made today, and the row is there."""
+    keyspace = fresh_module.settings.own.keyspace + "_old"
+    settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings
+    with open_stores(fresh_module.settings) as stores:
+        session = stores.cassandra
+        wanted = {name: declared(text) for name, text in TABLES.items() if name in {"worker_records", "quarantine", "delayed_mails"}}
+        session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(session, fresh_module.settings.own.keyspace)}")
+        try:
+            for name in wanted:
+                old = re.sub(r"(?m)^    (settled|completed|finished|voided|message) [^\n]*\n", "", TABLES[name])
+                session.execute(f"CREATE TABLE {keyspace}.{name} {old}")
+            session.execute(f"INSERT INTO {keyspace}.worker_records (queuename, worker, host, pid, started, beat, every_ms) VALUES ('q', 'w', 'h', 7, 0, 3, 9)")
+            assert _columns(session, keyspace)["worker_records"].keys() < wanted["worker_records"].keys()
+            with ThreadPoolExecutor(4) as workers, ExitStack() as opened:
+                sessions = [opened.enter_context(open_stores(settings)).cassandra for _ in range(4)]
+                for own in workers.map(lambda each: own_tables(each, settings), sessions):
+                    assert own.worker_records.list("q")[0].pid == 7
+            now = _columns(session, keyspace)
+            assert now.keys() == TABLES.keys()
+            for name, text in TABLES.items():
+                assert now[name] == declared(text), name
+        finally:
+            session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+
+
+def test_a_table_with_another_key_is_not_touched(fresh_module):
+    keyspace = fresh_module.settings.own.keyspace + "_key"
+    settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings
+    with open_stores(fresh_module.settings) as stores:
+        stores.cassandra.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(stores.cassandra, fresh_module.settings.own.keyspace)}")
+        try:
+            stores.cassandra.execute(f"CREATE TABLE {keyspace}.locks (id int PRIMARY KEY)")
+            with pytest.raises(BadSetting, match="locks has no column name, a part of its key"):
+                own_tables(stores.cassandra, settings)
+            assert _columns(stores.cassandra, keyspace)["locks"].keys() == {"id"}
+        finally:
+            stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")

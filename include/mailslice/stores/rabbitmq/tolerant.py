@@ -6,12 +6,13 @@ reads the frame, which ends the connection. The message goes back and is deliver
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pika import data
 
 _SIZES = {b"T": 8, b"d": 8, b"f": 4}
-_decode = data.decode_value
+_decode: Callable[[bytes, int], tuple[Any, int]] = data.decode_value
 
 
 def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.ddl import add_columns, create_keyspace, create_tables, replication_of, tables_of
+from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of, tables_of
 from mailslice.stores.cassandra.own.claims import COUNTER_CLAIMS_TABLE, CounterClaim, CounterClaims
+from mailslice.stores.cassandra.own.columns import add_missing
 from mailslice.stores.cassandra.own.decisions import DECISIONS_TABLE, DecisionRow, Decisions
-from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_ADDED, DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
+from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
 from mailslice.stores.cassandra.own.destinations import DESTINATIONS_TABLE, Destinations
 from mailslice.stores.cassandra.own.letters import DEAD_LETTER_NOTES_TABLE, DeadLetterNote, DeadLetterNotes
 from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
@@ -81,7 +82,6 @@ TABLES = {
 
 _SCHEMA_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds: of workers that start together one creates the table, and the schema tables show it to the others a moment before the node knows it."""
-ADDED_COLUMNS = {"delayed_mails": DELAYED_MAILS_ADDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def existing_delayed_mails(session: CassandraSession, settings: Settings) -> Del
     keyspace = settings.own.keyspace
     if "delayed_mails" not in tables_of(session, keyspace):
         return None
-    add_columns(session, keyspace, "delayed_mails", DELAYED_MAILS_ADDED)
+    add_missing(session, keyspace, {"delayed_mails": DELAYED_MAILS_TABLE})
     return DelayedMails(session, keyspace)
 
 
@@ -166,6 +166,5 @@ def _created(session: CassandraSession, settings: Settings, wanted: Mapping[str,
         raise BadSetting(f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; mailslice's own tables need another")
     create_keyspace(session, keyspace, settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "")
     made = create_tables(session, keyspace, wanted)
-    for name in ADDED_COLUMNS.keys() & wanted.keys() - set(made):
-        add_columns(session, keyspace, name, ADDED_COLUMNS[name])
+    add_missing(session, keyspace, {name: text for name, text in wanted.items() if name not in made})
     return keyspace

@@ -36,8 +36,6 @@ DELAYED_MAILS_TABLE = """(
     throttled boolean,
     PRIMARY KEY ((queuename, shard), enqueueid)
 )"""
-DELAYED_MAILS_ADDED = {"failures": "int", "redrives": "int", "enqueued": "timestamp", "throttled": "boolean"}
-"""Columns that a table of an earlier version lacks."""
 
 _KEY = ("queuename", "shard", "enqueueid")
 _VALUES = ("due", "copy_token", "published", "slicestart", "bucketid", "message", "failures", "redrives", "enqueued", "throttled")
