@@ -8,7 +8,7 @@
     - `Refused`: a guard or a gate said no; nothing was changed (exit 3)
         - `ConfigurationDiffers`, `GateFailed`, `PlanRefused`, `ClockSkew`, `TopologyDiffers`
     - `TryAgain`: nothing is wrong with the mail, a store cannot answer now (exit 4)
-        - `StoreUnavailable`, and of those `SlowDown`
+        - `StoreUnavailable`, and of those `SlowDown`, `QueueMissing`
     - `TakenOver`: another one has this mail now: leave it
     - `DeadLetter`: this message can never be handled; the dead letter queue keeps it
         - `Undecodable`, `ContentMissing`
@@ -79,6 +79,10 @@ class StoreUnavailable(TryAgain):
 
 class TakenOver(MailsliceError):
     """Another worker, or a duty, has the mail now: whoever held it must not go on. A handler lets it pass."""
+
+
+class QueueMissing(StoreUnavailable):
+    """A queue or exchange of RabbitMQ that was there is gone, or takes nothing: somebody deleted it, or its binding."""
 
 
 class SlowDown(StoreUnavailable):

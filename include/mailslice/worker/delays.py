@@ -22,7 +22,7 @@ from mailslice.codec import message as codec
 from mailslice.codec.headers import failures_in, headers_of, place_in
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, QueueMissing
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REDRIVE_COUNT, HEADER_SLICE, HEADER_THROTTLED
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
@@ -81,6 +81,10 @@ class Delays:
             if not self._declared:
                 await asyncio.to_thread(self._wiring.stores.rabbitmq.declare_delays, self._wiring.queue)
                 self._declared = True
+
+    def missing(self) -> None:
+        """Something of it is gone: the next `declare` looks again. Whoever rebuilds a broker declares James' queues, and not ours."""
+        self._declared = False
 
     async def schedule(self, enqueue_id: EnqueueId, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, due: datetime) -> None:
         """Row, then copy. Until this returns the caller must keep what it has: the message it holds, or its right to say that nothing was enqueued.
@@ -166,7 +170,11 @@ class Delays:
 
     async def _publish_copy(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, token: UUID, due: datetime) -> None:
         level = self._wiring.names.delay_queue(level_for(due - self._wiring.clock()))
-        await self._wiring.publisher.publish("", body, {**own_headers(headers), HEADER_DELAY_TOKEN: str(token)}, timestamp, routing_key=level)
+        try:
+            await self._wiring.publisher.publish("", body, {**own_headers(headers), HEADER_DELAY_TOKEN: str(token)}, timestamp, routing_key=level)
+        except QueueMissing:
+            self.missing()
+            raise
 
     async def _deliver(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
         await self._wiring.publisher.publish(self._wiring.names.exchange, body, own_headers(headers), timestamp)

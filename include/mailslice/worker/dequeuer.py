@@ -2,6 +2,8 @@
 
 Bad JSON and missing content go to the dead letter queue. When a store is down the message is held, unacknowledged, and tried again in place with
 back-off: a requeue would be a hot loop and would use up a quorum queue's delivery limit. Prefetch bounds what is held; the budget bounds what is loaded.
+What makes the broker count all the same (a connection that goes, the end of a worker, its `consumer_timeout` of 30 minutes) does not add up over a long
+outage: a message that waits and has a count is replaced by a copy without one.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from enum import Enum, auto
 from mailslice.codec import message as codec
 from mailslice.codec.headers import place_in
 from mailslice.model import crash
-from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
+from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, TryAgain, Undecodable
 from mailslice.model.mail import QueuedMail
 from mailslice.model.names import HEADER_REDRIVE_COUNT
 from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.cleaned import REASON, Standing, standing
-from mailslice.worker.delays import Delays
+from mailslice.worker.delays import Delays, own_headers
 from mailslice.worker.delivery import Delivery, dead_letter
 from mailslice.worker.failing import fail
 from mailslice.worker.hop import HopConsumer
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 _TICK = 0.5
+_DELIVERY_COUNT = "x-delivery-count"
+"""RabbitMQ's header on messages of quorum queues: how often it came back. Past the limit it is dead-lettered."""
 
 
 class _State(Enum):
@@ -210,6 +214,8 @@ class Deliveries:
                 await self._attempt(slot)
             except MailsliceError as error:
                 why = error
+                if isinstance(error, TryAgain) and await self._renewed(slot):
+                    return
             except Exception as error:
                 log.exception("a delivery could not be prepared; it is held", extra={"action": "prepare_fault"})
                 why = StoreUnavailable(f"a delivery could not be prepared: {type(error).__name__}: {error}")
@@ -242,6 +248,8 @@ class Deliveries:
     async def _decide(self, slot: _Slot, item: QueuedMail) -> bool:
         """Whether the message is ready or gone; False when it is to be looked at anew: another delivery of the same mail came before it, or may be at it."""
         message = slot.message
+        if item.enqueue_id in self._wiring.in_hand and await self._renewed(slot):
+            return True
         await self._older_settled(slot, item)
         now, decision = await self._looked_up(slot, item)
         crash.point("dequeue:checked")
@@ -303,6 +311,20 @@ class Deliveries:
                 await older.settled.wait()
             finally:
                 older.waiters -= 1
+
+    async def _renewed(self, slot: _Slot) -> bool:
+        """Whether a copy that the broker has not counted yet has taken the message's place: it has to wait, and that is no fault of the mail's."""
+        message = slot.message
+        if slot.item is None or not message.headers.get(_DELIVERY_COUNT):
+            return False
+        try:
+            await self._wiring.publisher.publish(self._wiring.names.exchange, message.body, own_headers(message.headers), message.timestamp)
+        except MailsliceError as error:
+            log.info("a mail that waits keeps its delivery count: %s", error, extra={"action": "not_renewed", "enqueue_id": str(slot.item.enqueue_id)})
+            return False
+        message.ack()
+        self._remove(slot)
+        return True
 
     async def _drop(self, slot: _Slot, item: QueuedMail) -> None:
         slot.message.ack()

@@ -7,7 +7,7 @@ import logging
 import random
 from contextlib import suppress
 
-from mailslice.model.errors import MailsliceError, Undecodable
+from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable, TryAgain, Undecodable
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.delays import Delays
@@ -27,43 +27,39 @@ class HopConsumer:
         self._wiring = wiring
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
-        self._starting: asyncio.Task[None] | None = None
-        self._consumer = Consumer(wiring.settings.rabbitmq, wiring.names.hop_queue, _PREFETCH, on_message=self._arrived, on_lost=self._lost)
+        self._consumer = Consumer(
+            wiring.settings.rabbitmq, wiring.names.hop_queue, _PREFETCH, on_message=self._arrived, on_lost=self._lost, prepare=self._declare
+        )
 
     def start(self) -> None:
-        """Declares what is missing, then consumes; both in a task."""
-        self._starting = asyncio.create_task(self._begin(), name="hop-begin")
+        """Consumes, in a task, what it declares first where it is missing."""
+        self._consumer.start()
 
     async def close(self) -> None:
         """Ends; what is under way goes back to the hop queue."""
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.wait({self._starting})
         await self._consumer.stop()
         self._cancel_all()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._consumer.close()
 
-    async def _begin(self) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                await self._delays.declare()
-            except MailsliceError as error:
-                log.warning("delayed mails wait: %s", error, extra={"action": "hop_wait", "queue": self._wiring.queue})
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-            else:
-                self._consumer.start()
-                return
+    async def _declare(self) -> None:
+        try:
+            await self._delays.declare()
+        except TryAgain:
+            raise
+        except MailsliceError as error:
+            # The work queue's consumer says so too, and ends where nothing else helps; a queue of another kind is mended by a person, while mail goes on.
+            raise StoreUnavailable(f"delayed mails wait: {error}") from error
 
     def _arrived(self, message: Message) -> None:
         task = asyncio.create_task(self._surface(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _lost(self, _link: Link | None, _why: MailsliceError) -> None:
+    def _lost(self, _link: Link | None, why: MailsliceError) -> None:
+        if isinstance(why, QueueMissing):
+            self._delays.missing()
         self._cancel_all()
 
     def _cancel_all(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from contextlib import suppress
 
 
@@ -13,8 +14,13 @@ class Cuttable:
         self._to = (host, port)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
         self.port = 0
         self.hangs = False
+        self.passed = 0
+        """Bytes, both ways."""
+        self.cut_after: int | None = None
+        """Resets a connection after so many more bytes, wherever in a frame that is."""
 
     async def __aenter__(self) -> Cuttable:
         await self.mend()
@@ -35,10 +41,16 @@ class Cuttable:
             task.cancel()
         await asyncio.sleep(0.05)
 
+    def say(self, data: bytes) -> None:
+        """To every client, as if the store had said it; between two of its frames."""
+        for writer in self._clients:
+            writer.write(data)
+
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._clients.add(writer)
         try:
             there_reader, there_writer = await asyncio.open_connection(*self._to)
             try:
@@ -50,12 +62,36 @@ class Cuttable:
         finally:
             writer.transport.abort()
             self._tasks.discard(task)
+            self._clients.discard(writer)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65536):
                 while self.hangs:  # noqa: ASYNC110 - a test's switch
                     await asyncio.sleep(0.05)
+                self.passed += len(data)
+                if self.cut_after is not None:
+                    if len(data) > self.cut_after:
+                        writer.write(data[: self.cut_after])
+                        await writer.drain()
+                        self.cut_after = None
+                        break
+                    self.cut_after -= len(data)
                 writer.write(data)
                 await writer.drain()
         raise OSError("closed")
+
+
+def blocked(reason: str) -> bytes:
+    """AMQP's Connection.Blocked: the broker is in alarm."""
+    return _method(60, bytes([len(reason)]) + reason.encode())
+
+
+def unblocked() -> bytes:
+    """Connection.Unblocked."""
+    return _method(61, b"")
+
+
+def _method(number: int, arguments: bytes) -> bytes:
+    payload = struct.pack(">HH", 10, number) + arguments
+    return struct.pack(">BHL", 1, 0, len(payload)) + payload + b"\xce"

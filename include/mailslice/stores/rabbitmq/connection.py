@@ -13,7 +13,7 @@ import pika.exceptions
 from pika.adapters.blocking_connection import BlockingConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
-from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable
+from mailslice.model.errors import BadSetting, MailsliceError, QueueMissing, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq import tolerant
 
@@ -21,6 +21,7 @@ HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
 """Of blocking connections, whose calls have no time-out: a broker that froze is given up when its heartbeats stay out, after two of them."""
 _URL = "MAILSLICE_RABBITMQ_URL"
+_NOT_FOUND = 404
 tolerant.install()
 _FORM = "allowed: amqp:// or amqps://user:password@host:port/vhost"
 
@@ -101,31 +102,31 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
         return BadSetting(f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost {address.vhost!r}): wrong password, or no permission")
     if "NOT_ALLOWED" in said:
         return BadSetting(f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost {address.vhost!r}, or it does not exist")
+    if isinstance(error, pika.exceptions.ChannelClosedByBroker):
+        gone = error.reply_code == _NOT_FOUND
+        return (QueueMissing if gone else StoreUnavailable)(f"RabbitMQ at {address} closed the channel: {error.reply_code} {error.reply_text}")
     return StoreUnavailable(f"RabbitMQ at {address} does not answer: {_last_words(error)}")
 
 
 def _causes(error: BaseException) -> Iterator[str]:
     """The names and texts of an error and of all it wraps: pika hides the broker's words two levels down."""
     yield f"{type(error).__name__} {error}"
-    inner = [
-        *getattr(error, "exceptions", ()),
-        getattr(error, "exception", None),
-        *(arg for arg in error.args if isinstance(arg, BaseException)),
-        error.__cause__,
-    ]
-    for wrapped in inner:
-        if isinstance(wrapped, BaseException) and wrapped is not error:
-            yield from _causes(wrapped)
+    for wrapped in [*_within(error), *([error.__cause__] if error.__cause__ is not None else [])]:
+        yield from _causes(wrapped)
 
 
 def _last_words(error: BaseException) -> str:
+    """What the innermost error says: pika wraps the socket's in two or three of its own, by different names."""
     inner = error
-    while True:
-        wrapped = [*getattr(inner, "exceptions", ())][-1:] or [getattr(inner, "exception", None)]
-        if not isinstance(wrapped[0], BaseException):
-            said = " ".join(f"{inner}".split())
-            return said if said and said != type(inner).__name__ else "cannot connect"
-        inner = wrapped[0]
+    while wrapped := _within(inner):
+        inner = wrapped[-1]
+    said = " ".join(f"{inner}".split())
+    return said if said and said != type(inner).__name__ else "cannot connect"
+
+
+def _within(error: BaseException) -> list[BaseException]:
+    found = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
+    return [each for each in found if isinstance(each, BaseException) and each is not error]
 
 
 PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)

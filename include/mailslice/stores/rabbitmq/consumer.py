@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +13,7 @@ from typing import Any
 
 from mailslice.codec.headers import moment
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError, StoreUnavailable, TryAgain
+from mailslice.model.errors import MailsliceError, QueueMissing, TryAgain
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address
 from mailslice.stores.rabbitmq.link import Link
@@ -60,7 +60,10 @@ class Message:
 
 
 class Consumer:
-    """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`, `on_lost(link, why)`, `on_ready()`."""
+    """Consumes `queue` until stopped. Callbacks run on the loop: `on_message(message)`, `on_lost(link, why)`, `on_ready()`.
+
+    `prepare()` is awaited before each attempt to connect. A queue that is deleted under it, and comes back, is consumed again.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Consumer:
         on_message: Callable[[Message], None],
         on_lost: Callable[[Link | None, MailsliceError], None] = lambda _link, _why: None,
         on_ready: Callable[[], None] = lambda: None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -78,6 +82,7 @@ class Consumer:
         self._on_message = on_message
         self._on_lost = on_lost
         self._on_ready = on_ready
+        self._prepare = prepare
         self._link: Link | None = None
         self._tag: str | None = None
         self._running: asyncio.Task[None] | None = None
@@ -113,6 +118,8 @@ class Consumer:
         while True:
             try:
                 self._link = None
+                if self._prepare is not None:
+                    await self._prepare()
                 self._link = link = await Link.open(self._settings)
                 await self._consume(link)
             except TryAgain as error:
@@ -139,9 +146,7 @@ class Consumer:
 
         def cancelled(_frame: object) -> None:
             # The queue was deleted, or its leader moved: the channel stays open and silent for ever.
-            if not link.lost.done():
-                link.lost.set_result(StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of {self._queue}: deleted?"))
-            link.connection.close()
+            link.end(QueueMissing(f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of {self._queue}: the queue was deleted, or has moved"))
 
         channel.add_on_cancel_callback(cancelled)
         await link.call(channel.basic_qos, prefetch_count=self._prefetch)

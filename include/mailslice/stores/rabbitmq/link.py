@@ -18,19 +18,25 @@ from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning, parameters
 
+log = logging.getLogger(__name__)
 _SPINS = 50
 _LAST_WAIT = 2.0
 """Seconds for the broker to say goodbye."""
 
 
 class Link:
-    """An open connection and its channel. `lost` is done, with the reason, when either is gone."""
+    """An open connection and its channel. `lost` is done, with the reason, when either is gone; `blocked` says why the broker takes no publishes now."""
 
     def __init__(self, settings: RabbitSettings, connection: AsyncioConnection, channel: Channel, lost: asyncio.Future[MailsliceError]) -> None:
         self._settings = settings
         self.connection = connection
         self.channel = channel
         self.lost = lost
+        self.blocked: str | None = None
+        self._unblocked = asyncio.Event()
+        self._unblocked.set()
+        connection.add_on_connection_blocked_callback(self._block)
+        connection.add_on_connection_unblocked_callback(self._unblock)
 
     @staticmethod
     async def open(settings: RabbitSettings) -> Link:
@@ -68,6 +74,25 @@ class Link:
             raise self.lost.result()
         raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} does not answer within {seconds:g} s")
 
+    async def unblocked(self) -> None:
+        """Returns when the broker takes publishes again, or the link is lost."""
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(self._unblocked.wait())
+        either: set[asyncio.Future[Any]] = {waiting, self.lost}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+
+    def end(self, why: MailsliceError) -> None:
+        """It is of no more use, though the broker is there: lost from now on, and closed in order."""
+        _set_result(self.lost, why)
+        _abandon(self.connection)
+
+    def fail(self, why: MailsliceError) -> None:
+        """The other side is gone, though nothing says so: the link is lost now, and no goodbye is waited for."""
+        _set_result(self.lost, why)
+        self._abort()
+
     async def flushed(self) -> None:
         """Returns when all that was written went to the socket, or the link is lost."""
         for spin in range(10_000):
@@ -81,13 +106,26 @@ class Link:
         _abandon(self.connection)
         if not self.lost.done():
             await asyncio.wait({self.lost}, timeout=_LAST_WAIT)
+        if not self.connection.is_closed:
+            self._abort()
+
+    def _abort(self) -> None:
         transport = self.connection._transport  # noqa: SLF001 - the only way to be rid of a dead socket at once
-        if not self.connection.is_closed and transport is not None:
+        if transport is not None:
             transport.abort()
 
+    def _block(self, _connection: object, frame: Any) -> None:
+        self.blocked = str(frame.method.reason) or "no reason given"
+        self._unblocked.clear()
+        log.warning("RabbitMQ at %s blocks publishers: %s", broker_address(self._settings), self.blocked, extra={"action": "blocked"})
+
+    def _unblock(self, _connection: object, _frame: object) -> None:
+        self.blocked = None
+        self._unblocked.set()
+        log.info("RabbitMQ at %s takes publishes again", broker_address(self._settings), extra={"action": "unblocked"})
+
     def _channel_closed(self, _channel: object, reason: BaseException) -> None:
-        _set_result(self.lost, meaning(reason, self._settings))
-        _abandon(self.connection)
+        self.end(meaning(reason, self._settings))
 
 
 async def _open(settings: RabbitSettings) -> Link:
@@ -100,8 +138,11 @@ async def _open(settings: RabbitSettings) -> Link:
         _set_exception(opened, meaning(error, settings))
         _set_result(lost, meaning(error, settings))
 
+    wanted = parameters(settings)
+    # A publisher waits out a block (Publisher): a new connection would be blocked as well, and what this one has written may still be taken.
+    wanted.blocked_connection_timeout = None
     try:
-        AsyncioConnection(parameters(settings), lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop)
+        AsyncioConnection(wanted, lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop)
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error
     connection = await opened  # pika's own time-outs end it

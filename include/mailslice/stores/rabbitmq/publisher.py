@@ -2,11 +2,15 @@
 
 An error here is not "not sent": a publish whose confirm is outstanding when the connection goes, or which waits behind a memory alarm,
 may still be delivered.
+
+A broker in alarm (memory, disk) reads nothing more of a connection that publishes: what has not been written then waits here, for as long as a
+publish may take. A broker that confirms nothing at all for so long is taken for dead, long before its heartbeats stay out. Attempts to connect back off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,11 +20,16 @@ from pika import BasicProperties
 from pika.spec import Basic
 
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError, StoreUnavailable
+from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable
 from mailslice.model.names import HEADER_DEAD_LETTER_ROUTING_KEY, ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning
 from mailslice.stores.rabbitmq.link import Link
+
+LONGEST_PAUSE = 3.0
+"""Seconds between two attempts to connect: shorter than a publish waits, so that it fails with the reason."""
+_SECOND_LOOK = 1.0
+"""Seconds for confirms that have come and were not read, because this process stood still."""
 
 
 def james_properties(headers: Mapping[str, Any], timestamp: datetime | None) -> BasicProperties:
@@ -54,19 +63,39 @@ class Publisher:
         self._opening: asyncio.Task[Link] | None = None
         self._pending: dict[int, _Pending] = {}
         self._tag = 0
+        self._confirms = 0
+        self._fruitless = 0
+        self._trouble: MailsliceError | None = None
 
     async def publish(self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, routing_key: str = ROUTING_KEY) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
-        Raises StoreUnavailable: not confirmed in time, refused, or routed to no queue.
+        Raises StoreUnavailable: not confirmed in time, refused, or (QueueMissing) routed to no queue.
         """
         properties = james_properties(headers, timestamp)
+        confirms = self._confirms
         try:
             async with asyncio.timeout(self._seconds):
-                link = self._link if self._link is not None and self._link.is_open else await self._connected()
+                link = self._link if self._link is not None and self._link.is_open and self._link.blocked is None else await self._usable()
                 await self._send(link, exchange, routing_key, body, properties)
         except TimeoutError as error:
-            raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} did not confirm a message within {self._seconds:g} s") from error
+            raise self._too_late(confirms) from error
+
+    def _too_late(self, confirms: int) -> StoreUnavailable:
+        """Why a publish was not confirmed in time. `confirms`: how many there had been when it began."""
+        broker = f"RabbitMQ at {broker_address(self._settings)}"
+        link = self._link
+        if link is None or not link.is_open:
+            return StoreUnavailable(str(self._trouble) if self._trouble else f"{broker} does not answer within {self._seconds:g} s")
+        if link.blocked is not None:
+            return StoreUnavailable(f"{broker} blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s")
+        if confirms == self._confirms:
+            asyncio.get_running_loop().call_later(_SECOND_LOOK, self._give_up, link, confirms)
+        return StoreUnavailable(f"{broker} did not confirm a message within {self._seconds:g} s")
+
+    def _give_up(self, link: Link, confirms: int) -> None:
+        if confirms == self._confirms and link.blocked is None:
+            link.fail(StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} confirmed nothing for {self._seconds:g} s"))
 
     async def _send(self, link: Link, exchange: str, routing_key: str, body: bytes, properties: BasicProperties) -> None:
         try:
@@ -82,7 +111,8 @@ class Publisher:
         finally:
             of_this_link.pop(tag, None)
         if pending.returned is not None:
-            raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)}: exchange {exchange!r} has no queue bound ({pending.returned})")
+            where = f"exchange {exchange!r} has no queue bound" if exchange else f"there is no queue {routing_key!r}"
+            raise QueueMissing(f"RabbitMQ at {broker_address(self._settings)}: {where} ({pending.returned})")
         crash.point("publish:confirmed")
 
     async def connect(self) -> None:
@@ -98,6 +128,14 @@ class Publisher:
         if self._link is not None:
             await self._link.close()
 
+    async def _usable(self) -> Link:
+        """An open link that the broker does not block."""
+        while True:
+            link = self._link if self._link is not None and self._link.is_open else await self._connected()
+            if link.blocked is None:
+                return link
+            await link.unblocked()
+
     async def _connected(self) -> Link:
         """The link; all that wait for it share one attempt."""
         if self._opening is None or self._opening.done():
@@ -106,16 +144,29 @@ class Publisher:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> Link:
-        link = await Link.open(self._settings)
+        if self._fruitless:
+            await asyncio.sleep(min(LONGEST_PAUSE, 0.1 * 2 ** min(self._fruitless, 10)) * random.uniform(0.5, 1.0))
+        self._fruitless += 1  # until something is confirmed: an exchange that is gone costs the channel, too
+        try:
+            link = await Link.open(self._settings)
+            try:
+                link.channel.add_on_return_callback(self._returned)
+                await link.call(lambda callback: link.channel.confirm_delivery(self._confirmed, callback=callback))
+            except BaseException:
+                await link.close()
+                raise
+        except MailsliceError as error:
+            self._trouble = error
+            raise
         self._tag = 0
-        link.channel.add_on_return_callback(self._returned)
-        await link.call(lambda callback: link.channel.confirm_delivery(self._confirmed, callback=callback))
         link.lost.add_done_callback(self._lost)
         self._link = link
         return link
 
     def _confirmed(self, frame: Any) -> None:
         method = frame.method
+        self._confirms += 1
+        self._fruitless = 0
         tags = [tag for tag in self._pending if tag <= method.delivery_tag] if method.multiple else [method.delivery_tag]
         for tag in tags:
             pending = self._pending.pop(tag, None)
@@ -133,10 +184,11 @@ class Publisher:
                 pending.returned = f"{method.reply_code} {method.reply_text}"
 
     def _lost(self, lost: asyncio.Future[MailsliceError]) -> None:
+        self._trouble = lost.result()
         pending, self._pending = self._pending, {}
         for one in pending.values():
             if not one.confirmed.done():
-                one.confirmed.set_exception(StoreUnavailable(f"connection lost before a confirm: {lost.result()}"))
+                one.confirmed.set_exception(StoreUnavailable(f"connection lost before a confirm: {self._trouble}"))
 
 
 def _retrieved(task: asyncio.Task[Link]) -> None:

@@ -1,0 +1,122 @@
+"""What a broker does to a worker: delivery limits, queues that go, alarms. Good mail is never a dead letter for it, and nobody waits without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.worker import open_worker
+from tests.services.worker.conftest import at, mail
+from tests.services.worker.cuttable import Cuttable, blocked, unblocked
+from tests.services.worker.test_faults import CONTENT, next_of, through
+
+LIMIT = 2
+
+
+async def held(deliveries: Any, seconds: float) -> None:
+    """Lets the worker take what there is, and hold it."""
+    with pytest.raises(TimeoutError):
+        await next_of(deliveries, seconds)
+
+
+async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quorum_queue(fresh: Any) -> None:
+    url = urlsplit(fresh.env["MAILSLICE_S3_ENDPOINT"])
+    async with Cuttable(url.hostname or "", url.port or 0) as s3:
+        limited = fresh.but(MAILSLICE_QUEUE_QUORUM="true", MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1", MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT))
+        proxied = limited.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
+        for spool in at(limited.settings):
+            async with open_worker(proxied, spool.queue) as worker:
+                items = [await worker.enqueue(mail(f"m-{number}"), CONTENT) for number in range(3)]
+                await s3.cut()
+                for _ in range(LIMIT + 2):  # each end of a consumer counts for what it held
+                    async with aclosing(worker.deliveries(8)) as deliveries:
+                        await held(deliveries, 0.8)
+                await s3.mend()
+                found = {}
+                async with aclosing(worker.deliveries(8)) as deliveries:
+                    for _ in items:
+                        delivery = await next_of(deliveries, 40)
+                        found[delivery.item.enqueue_id] = delivery.content
+                        await delivery.complete()
+                    await held(deliveries, 1)
+            assert found == {item.enqueue_id: CONTENT for item in items}
+            assert spool.ready(spool.names.dead_letter_queue) == 0
+
+
+async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(fresh: Any) -> None:
+    url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
+    async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
+        limited = fresh.but(MAILSLICE_QUEUE_QUORUM="true", MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1", MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT))
+        for spool in at(limited.settings):
+            async with open_worker(through(limited, "rabbitmq", rabbit.port), spool.queue) as worker, aclosing(worker.deliveries(8)) as deliveries:
+                await worker.enqueue(mail(), CONTENT)
+                in_hand = await next_of(deliveries)
+                for _ in range(LIMIT + 2):
+                    await rabbit.cut()
+                    await rabbit.mend()
+                    await held(deliveries, 0.8)
+                await in_hand.complete()
+                await held(deliveries, 1)
+            assert spool.ready(spool.names.dead_letter_queue) == 0
+            assert spool.ready(spool.names.work_queue) == 0
+            assert spool.live() == []
+
+
+async def test_a_poisonous_mail_still_ends_as_a_dead_letter_at_the_limit(fresh: Any) -> None:
+    limited = fresh.but(MAILSLICE_QUEUE_QUORUM="true", MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1", MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT))
+    for spool in at(limited.settings):
+        async with open_worker(spool.settings, spool.queue) as worker:
+            await worker.enqueue(mail(), CONTENT)
+            for _ in range(LIMIT + 1):  # with all stores up, whoever takes it goes without a word
+                deliveries = worker.deliveries(8)
+                await next_of(deliveries)
+                await deliveries.disconnect()
+                worker.wiring.in_hand.clear()
+        async with asyncio.timeout(10):
+            while not spool.ready(spool.names.dead_letter_queue):  # noqa: ASYNC110 - the broker's own pace
+                await asyncio.sleep(0.1)
+
+
+async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_next_delay(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        item = await worker.enqueue(mail("now"), CONTENT)
+        delivery = await next_of(deliveries)
+        await worker.enqueue(mail("warm"), CONTENT, delay=timedelta(hours=1))
+        with blocking_connection(spool.settings.rabbitmq) as connection:
+            connection.channel().queue_delete(spool.names.delay_queue(1))
+        with pytest.raises(StoreUnavailable, match=f"there is no queue '{spool.names.delay_queue(1)}'"):
+            await delivery.retry(after=timedelta(seconds=1.5))
+        await delivery.retry(after=timedelta(seconds=1.5))
+        again = await next_of(deliveries, 40)
+        with blocking_connection(spool.settings.rabbitmq) as connection:
+            connection.channel().queue_delete(spool.names.hop_queue)  # its consumer is cancelled, and declares it anew
+        await asyncio.sleep(2)
+        await again.retry(after=timedelta(seconds=1.5))
+        assert (await next_of(deliveries, 40)).item.enqueue_id == item.enqueue_id
+
+
+async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothing(fresh: Any) -> None:
+    url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
+    async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
+        for spool in at(fresh.settings):
+            async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
+                await worker.enqueue(mail("before"), CONTENT)
+                rabbit.say(blocked("low on memory"))
+                await asyncio.sleep(0.3)
+                began = time.monotonic()
+                with pytest.raises(StoreUnavailable, match=rf"127\.0\.0\.1:{rabbit.port} blocks publishers \(low on memory\); not confirmed within 3 s"):
+                    await worker.enqueue(mail("during"), CONTENT)
+                assert time.monotonic() - began >= 2.9
+                rabbit.say(unblocked())
+                await worker.enqueue(mail("after"), CONTENT)
+            assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
+            assert spool.ready(spool.names.work_queue) == 2
+            assert len(spool.blob_keys()) == 4
