@@ -100,17 +100,22 @@ def main(task: ConsumerTask, pipe: Connection) -> None:
         sys.exit(1)
     if left:
         # Python would wait for threads that still run a handler.
+        _end_soon(1)
         _exit_now()
-    # The end of the interpreter runs what handlers registered for it; it must not hang there.
-    guard = threading.Timer(_EXIT_WITHIN, _exit_now)
+    _end_soon(0)
+
+
+def _end_soon(code: int) -> None:
+    """The end of the interpreter runs what handlers registered for it, and waits for their threads; it must not hang there."""
+    guard = threading.Timer(_EXIT_WITHIN, _exit_now, (code,))
     guard.daemon = True
     guard.start()
 
 
-def _exit_now() -> None:
+def _exit_now(code: int = 0) -> None:
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 async def _consume(task: ConsumerTask, link: Link) -> int:
@@ -145,7 +150,12 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
                 extra={"action": "unmarked_handler", "queue": task.queue},
             )
         try:
-            await hand_out(deliveries, handling, stop)
+            try:
+                await hand_out(deliveries, handling, stop)
+            except MailsliceError:
+                # The broker refuses us now (a password was changed). What runs in handlers can still be told to the view, lest it is handled again.
+                await _drain(deliveries, handling, task.drain)
+                raise
             return await _drain(deliveries, handling, task.drain)
         finally:
             turning.cancel()
