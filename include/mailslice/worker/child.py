@@ -97,10 +97,10 @@ def main(task: ConsumerTask, pipe: Connection) -> None:
             left = runner.run(_consume(task, link))
     except MailsliceError as error:
         link.send(Failure(error))
+        _end_soon(1)
         sys.exit(1)
     if left:
         # Python would wait for threads that still run a handler.
-        _end_soon(1)
         _exit_now()
     _end_soon(0)
 
