@@ -111,18 +111,6 @@ def create_tables(session: CassandraSession, keyspace: str, wanted: Mapping[str,
     return missing
 
 
-def add_columns(session: CassandraSession, keyspace: str, table: str, wanted: Mapping[str, str]) -> None:
-    """Add those of `wanted` (name -> type) that the table, made by an earlier version, lacks. For mailslice's own tables alone."""
-    query = session.prepare("SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?")
-    present = {row[0] for row in session.execute(query, [keyspace.lower(), table])}
-    for name in wanted.keys() - present:
-        try:
-            session.execute(f"ALTER TABLE {keyspace}.{table} ADD {name} {wanted[name]}")
-        except BadSetting:
-            if name not in {row[0] for row in session.execute(query, [keyspace.lower(), table])}:
-                raise  # else another process was faster
-
-
 def create_queue_tables(session: CassandraSession, table: QueueTable, replication: str = "") -> tuple[str, ...]:
     """Create James' keyspace (of the session's settings) and its tables of the queue view, those that are missing; the names of the created tables."""
     keyspace = session.settings.keyspace
