@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from mailslice.codec.reports import Failure
 from mailslice.model.back_off import BackOff
-from mailslice.model.errors import BadSetting, DeadLetter, TakenOver, TryAgain
+from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.delays import LONGEST_DELAY
@@ -248,19 +248,23 @@ class Handling:
         return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
 
     async def _tell(self, delivery: Settled, action: Callable[[], Awaitable[None]]) -> None:
-        """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked."""
+        """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked.
+
+        Also after a password that was changed, or a fault of ours: given up here, the mail would be nobody's, and still be held.
+        """
         for attempt in itertools.count():
+            pause = _SETTLE_PAUSES[min(attempt, len(_SETTLE_PAUSES) - 1)]
+            extra = {"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
             try:
                 await action()
-            except TryAgain as error:
-                pause = _SETTLE_PAUSES[min(attempt, len(_SETTLE_PAUSES) - 1)]
-                self._metrics.store_failed()
-                log.warning(
-                    "outcome not stored, again in %d s: %s", pause, error, extra={"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
-                )
-                await asyncio.sleep(pause)
+            except MailsliceError as error:
+                log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
+            except Exception:
+                log.exception("outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra)
             else:
                 return
+            self._metrics.store_failed()
+            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
 
 
 def _where(error: BaseException) -> str:

@@ -35,19 +35,23 @@ def row(spool: Any, item: Any) -> Any:
 
 
 async def test_a_retry_with_a_delay_comes_back_when_it_is_due_as_the_same_mail(spool: Any) -> None:
+    after, late = timedelta(seconds=1.7), []
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(4)) as deliveries:
             delivery = await next_of(deliveries)
-            asked = datetime.now(UTC)
-            await delivery.retry(after=timedelta(seconds=1.2))
-            assert [found.item for found in spool.live()] == [item]
-            again = await next_of(deliveries)
-            assert timedelta(seconds=1.2) <= datetime.now(UTC) - asked < timedelta(seconds=4)
-            assert again.item == item
-            assert again.content == CONTENT
-            await again.complete()
+            # A busy machine makes one late; a rule that is wrong makes each of them late.
+            while len(late) < 6 and not any(each < timedelta(seconds=1) for each in late):
+                asked = datetime.now(UTC)
+                await delivery.retry(after=after)
+                assert [found.item for found in spool.live()] == [item]
+                delivery = await next_of(deliveries)
+                late.append(datetime.now(UTC) - asked - after)
+                assert (delivery.item, delivery.content) == (item, CONTENT)
+            await delivery.complete()
             await asyncio.sleep(0.3)
+    assert min(late) >= timedelta(0)
+    assert min(late) < timedelta(seconds=1)
     assert row(spool, item).published
     assert spool.blob_keys() == set()
 
@@ -58,7 +62,7 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=3.5))
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
-            assert timedelta(seconds=3.5) <= datetime.now(UTC) - began < timedelta(seconds=7)
+            assert timedelta(seconds=3.5) <= datetime.now(UTC) - began < timedelta(seconds=12)  # far from the next level's 30 s
             await first.retry(after=timedelta(seconds=1))
             second = await next_of(deliveries)
             assert second.item == item
