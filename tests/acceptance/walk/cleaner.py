@@ -1,0 +1,43 @@
+"""The cleanup of a walk: `cleaner.py WHO JOURNAL SEED GRACE QUEUE`. Runs queue_cleanup again and again, in this process and without Spark, until SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from itertools import count
+from pathlib import Path
+
+from mailslice.duty.context import StepContext
+from mailslice.duty.request import RunRequest
+from mailslice.duty.road import run_all
+from mailslice.model.errors import MailsliceError
+from mailslice.model.settings import load_settings
+from mailslice.quality import gate
+from mailslice.spark.frames import InProcess
+from tests.acceptance.walk.books import Journal
+
+EVERY = 1.5
+
+
+def main() -> None:
+    who, path, seed, grace, queue = sys.argv[1:6]
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    StepContext.spark = lambda _: InProcess()  # type: ignore[method-assign,assignment,return-value]
+    gate._publish = lambda *_: "not rendered"  # type: ignore[assignment]
+    journal, settings = Journal(Path(path), who), load_settings()
+    journal.write("ready")
+    for number in count():
+        if stop.wait(EVERY):
+            return
+        try:
+            report = run_all(RunRequest("queue_cleanup", queue, f"walk-{seed}-{who}-{number}", params={"grace": grace}), settings)
+        except MailsliceError as error:
+            journal.write("clean-failed", why=f"{type(error).__name__}: {error}")
+        else:
+            journal.write("cleaned", applied=report["applied"], marks=report["marks"])
+
+
+if __name__ == "__main__":
+    main()
