@@ -27,6 +27,8 @@ takes no census. `reason`: kept in the ledger. `intensity`: of no use here, noth
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
 
+**Backfill** holds an audit to the mails of the slices that start in its data interval.
+
 **Example**
 
 ```

@@ -13,7 +13,7 @@ from mailslice.duty.airflow.notifier import DutyNotifier, channels, message_of
 from mailslice.duty.airflow.notify_connections import Webhook
 from mailslice.duty.airflow.request import duty_params, request_of, who
 from mailslice.duty.airflow.spark_step import SparkStep
-from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
+from mailslice.model.errors import BadInput, BadSetting, GateFailed, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
 
 ASSET = Asset("told", uri="mailslice://told")
@@ -46,6 +46,20 @@ def test_a_step_stops_by_itself_before_airflow_would_kill_it():
 
 def test_params_that_were_left_empty_are_left_to_the_duty_and_queues_are_not_its_business():
     assert duty_params(context(queues=["a"], dry_run=False, grace="", reason=None, max_share=0)) == {"dry_run": False, "max_share": 0}
+
+
+@pytest.mark.parametrize("duty", ["queue_size", "stuck_mails", "dead_letters", "blob_gc", "counter_repair"])
+def test_a_duty_without_a_time_of_its_own_refuses_a_backfill(duty):
+    with pytest.raises(BadInput, match=f"{duty} works on what is there now: there is nothing to backfill"):
+        request_of(context("backfill"), duty, "spool")
+    step = SparkStep(task_id="plan", duty=duty, step="plan", mail_queue="spool")
+    with pytest.raises(AirflowFailException, match="nothing to backfill"):
+        step.execute(context("backfill"))
+
+
+def test_an_audit_is_held_to_the_slices_of_a_backfill_as_a_cleanup_is():
+    for duty in ("queue_audit", "queue_cleanup"):
+        assert "slices_before" in request_of(context("backfill"), duty, "spool").params
 
 
 def test_only_a_backfill_is_held_to_the_slices_of_its_interval():

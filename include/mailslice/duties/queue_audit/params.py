@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mailslice.duty.params import DutyParams
+from mailslice.duty.sliced import SlicedParams
 from mailslice.model.settings import Duration
 
 
-class Params(DutyParams):
+class Params(SlicedParams):
     """Params of queue_audit."""
 
     older_than: Duration | None = Field(None, description="only mails enqueued at least so long ago (90s, 15m, 1h); two slice windows when not given")

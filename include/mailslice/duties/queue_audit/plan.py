@@ -47,6 +47,7 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
     age = params.older_than if params.older_than is not None else _WINDOWS * view.window
     now = context.clock()
     slices, buckets = _slices(context, view, now, now - age)
+    slices = [start for start in slices if params.covers(start)]
     looking = Looking(context.settings, queue, buckets, now - age, context.folder.artifacts, context.folder.file(CANDIDATES))
     places = _old_places(context, looking, slices)
     crash.point("plan:after-first-read")

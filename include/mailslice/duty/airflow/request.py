@@ -8,6 +8,7 @@ from typing import Any
 
 from mailslice.duty.registry import load
 from mailslice.duty.request import RunRequest, run_of_dag
+from mailslice.model.errors import BadInput
 from mailslice.model.names import queue_name
 
 QUEUES = "queues"
@@ -37,11 +38,13 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
-    """The request of one queue in this DAG run: the same run for every task of it and every retry."""
+    """The request of one queue in this DAG run: the same run for every task of it and every retry. Raises BadInput for a backfill that means nothing."""
     dag_run = context["dag_run"].run_id
     timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
     limit = {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s"} if timeout is not None else {}
     params = limit | duty_params(context) | weekly_params(context, duty)
+    if "slices_from" in params and "slices_from" not in load(duty).params.model_fields:
+        raise BadInput(f"{duty} works on what is there now: there is nothing to backfill; trigger it instead")
     return RunRequest(duty, queue_name(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params)
 
 

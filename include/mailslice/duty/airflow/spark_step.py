@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from mailslice.duty.airflow.request import request_of
 from mailslice.duty.request import NO_QUEUE
-from mailslice.model.errors import Refused, StoreUnavailable
+from mailslice.model.errors import BadInput, Refused, StoreUnavailable
 from mailslice.model.settings import clone_root
 
 CONNECTION = "spark_default"
@@ -47,7 +47,10 @@ class SparkStep(SparkSubmitOperator):
 
     def execute(self, context: Any) -> None:
         """Submit the job and wait for it."""
-        request = request_of(context, self.duty, self.mail_queue)
+        try:
+            request = request_of(context, self.duty, self.mail_queue)
+        except BadInput as error:
+            raise AirflowFailException(str(error)) from error
         if self.step == "apply" and request.params.get("dry_run"):
             raise AirflowSkipException(DRY_RUN)
         master = require_connection()
