@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
-import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.apart import Process
-from mailslice.worker.bench import PATIENCE, bench_mail, many, peak_mib, source_of
-from mailslice.worker.delivery import Delivery
-from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.store_cpu import STORES, StoreCpu, spent
-
-_LOOK = 0.05
 
 
 def measure_processes(settings: Settings, queue: QueueName, *, processes: int, count: int, size: int, in_flight: int) -> dict[str, Any]:
     """`count` mails of `size` bytes enqueued by so many processes at once, then dequeued by them. `in_flight` is each one's. The queue must be empty."""
     cpu = StoreCpu(settings)
     progress = multiprocessing.get_context("spawn").Array("q", processes, lock=False)
-    work = _Work(settings, queue, processes, count, size, in_flight)
+    work = Work(settings, queue, processes, count, size, in_flight)
     with ExitStack() as stack:
         running = [stack.enter_context(Process(_member, work, number, progress)) for number in range(processes)]
         enqueued = _together(running, cpu, count)
@@ -59,7 +50,7 @@ def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """What all processes do together."""
 
     settings: Settings
@@ -74,52 +65,8 @@ class _Work:
         return self.count // self.processes + (number < self.count % self.processes)
 
 
-def _member(pipe: Connection, work: _Work, number: int, progress: Any) -> float:
+def _member(pipe: Connection, work: Work, number: int, progress: Any) -> float:
     """One of the processes; its peak memory."""
-    import uvloop
+    from mailslice.worker.bench_member import run_member  # late: the process decides before what the drivers may import
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_both_ways(pipe, work, number, progress))
-    return peak_mib()
-
-
-async def _both_ways(pipe: Connection, work: _Work, number: int, progress: Any) -> None:
-    cpu = StoreCpu(work.settings)
-    with source_of(work.size) as source:
-        async with open_worker(work.settings, work.queue) as worker:
-            await worker.wiring.publisher.connect()
-            enqueue = partial(_enqueue, worker, source, number)
-            await _phase(pipe, lambda: many(cpu, work.share(number), work.in_flight, enqueue))
-    async with open_worker(work.settings, work.queue) as worker:
-        await _phase(pipe, lambda: _take(worker, work, number, progress))
-
-
-async def _enqueue(worker: QueueWorker, source: bytes | Path, number: int, each: int) -> None:
-    await worker.enqueue(bench_mail(f"bench-{number}-{each}"), source)
-
-
-async def _phase(pipe: Connection, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    pipe.send("ready")
-    await asyncio.to_thread(pipe.recv)
-    began, cpu = time.monotonic(), time.process_time()
-    await work()
-    pipe.send((began, time.monotonic(), time.process_time() - cpu))
-
-
-async def _take(worker: QueueWorker, work: _Work, number: int, progress: Any) -> None:
-    """Until all processes together have completed all mails; each writes a number of its own, so that nobody waits for a lock."""
-
-    async def complete(delivery: Delivery) -> None:
-        await delivery.complete()
-        progress[number] += 1
-
-    async with aclosing(worker.deliveries(work.in_flight, give_up_after=PATIENCE)) as deliveries, asyncio.TaskGroup() as group:
-        coming = asyncio.ensure_future(anext(deliveries))
-        while sum(progress) < work.count:
-            await asyncio.wait({coming}, timeout=_LOOK)
-            if coming.done():
-                group.create_task(complete(coming.result()))
-                coming = asyncio.ensure_future(anext(deliveries))
-        coming.cancel()
-        await asyncio.wait({coming})
-    await worker.settle()
+    return run_member(pipe, work, number, progress)

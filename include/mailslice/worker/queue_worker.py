@@ -102,7 +102,10 @@ async def open_worker(settings: Settings, queue: QueueName, *, clock: Clock = sy
     stores = open_stores(settings)
     try:
         view, broker_dead_letters = await asyncio.to_thread(_prepared, stores, queue)
-        worker = QueueWorker(_wire(stores, queue, clock, view, broker_dead_letters=broker_dead_letters))
+        blobs = HotBlobs(settings.s3, settings.s3.bucket)
+        if not await blobs.bucket_is_there():
+            await asyncio.to_thread(_create_bucket, stores)
+        worker = QueueWorker(_wire(stores, queue, clock, view, blobs, broker_dead_letters=broker_dead_letters))
         try:
             yield worker
         finally:
@@ -124,13 +127,17 @@ def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:
     view = shape(guard, stores.settings)
     stores.tables.written.prepare()
     stores.tables.deleted.prepare()
-    stores.blobs.ensure_bucket()
     _prepare_stages(stores, queue)
     try:
         arguments = stores.management.arguments(RabbitNames(queue).work_queue) or {}
     except StoreUnavailable:
         arguments = {}
     return view, arguments.get("x-dead-letter-exchange") == RabbitNames(queue).dead_letter_exchange
+
+
+def _create_bucket(stores: Stores) -> None:
+    """By boto3, which is imported only for this."""
+    stores.blobs.ensure_bucket()
 
 
 def _prepare_stages(stores: Stores, queue: QueueName) -> None:
@@ -148,9 +155,8 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
     stores.own.mail_stages.prepare()
 
 
-def _wire(stores: Stores, queue: QueueName, clock: Clock, view: Shape, *, broker_dead_letters: bool) -> Wiring:
+def _wire(stores: Stores, queue: QueueName, clock: Clock, view: Shape, blobs: HotBlobs, *, broker_dead_letters: bool) -> Wiring:
     settings = stores.settings
-    blobs = HotBlobs(settings.s3, settings.s3.bucket)
     # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
     half = settings.worker.memory_budget_mib * _MIB // 2
     wiring = Wiring(

@@ -27,6 +27,7 @@ def test_hotpath_answers_with_its_figures_and_removes_the_queue_that_it_made(cli
     found = cli("bench", "hotpath", "--count", 10, "--size", "2k", "--in-flight", 4, "--repeats", 2, "--json").one
     keys = {"enqueue_rate", "dequeue_rate", "cpu_seconds_per_1000", "enqueue_cpu_seconds_per_1000", "dequeue_cpu_seconds_per_1000", "peak_mib"}
     assert all(found[key] > 0 for key in keys)
+    assert found["peak_mib"] < 95, "100 MB: did the worker import boto3 or numpy?"
     assert found["enqueue_ms"].keys() == found["dequeue_ms"].keys() == {"p50", "p95", "p99"}
     assert found["limits"].keys() == LIMITS
     assert all(rate > 0 for rate in found["limits"].values())
@@ -51,6 +52,16 @@ def test_several_processes_share_the_mails(cli):
     for each in found["scaling"]:
         assert each["count"] == 11
         assert all(each[key] > 0 for key in ("enqueue_rate", "dequeue_rate", "enqueue_cpu_seconds_per_1000", "dequeue_cpu_seconds_per_1000", "peak_mib"))
+
+
+def test_many_waiting_mails_are_put_before_the_enqueues_and_all_are_drained(cli, s3):
+    found = cli("bench", "hotpath", "--count", 5, "--size", "2k", "--in-flight", 4, "--load", 0, "--waiting", 40, "--json").one["waiting"]
+    assert (found["waiting"], found["count"]) == (40, 5)
+    assert all(found[key] > 0 for key in ("fill_rate", "enqueue_rate_alone", "enqueue_rate", "drain_rate", "drain_cpu_seconds_per_1000"))
+    assert len(found["drain_rate_of_tenths"]) == 10
+    assert found["peak_mib"] < 95
+    assert [line["queue"] for line in cli.json("queue", "list")] == ["spool"]
+    assert s3.list_objects_v2(Bucket=cli.env["MAILSLICE_S3_BUCKET"])["KeyCount"] == 0
 
 
 def test_a_queue_with_mails_of_others_is_refused_and_left_as_it_is(cli):
