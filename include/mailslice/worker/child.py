@@ -91,6 +91,9 @@ def main(task: ConsumerTask, pipe: Connection) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     import uvloop
 
+    from mailslice.stores.cassandra.lean import without_numpy
+
+    without_numpy()
     link = Link(pipe, task.drain.total_seconds())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
