@@ -53,6 +53,26 @@ def test_a_worker_holds_neither_numpy_nor_boto3_in_memory() -> None:
     assert done.stdout.split() == ["[]", "CythonProtocolHandler", "None"], done.stderr
 
 
+CHILD = """
+from pathlib import Path
+from mailslice.model.settings import load_settings
+from mailslice.worker.child import main
+from mailslice.worker.consumer import ConsumerTask
+class Pipe:
+    def send(self, news):
+        if type(news).__name__ == "Failure":
+            print(type(news.error).__name__, [name for name in ("cassandra.cluster", "boto3", "numpy") if name in sys.modules], flush=True)
+    def poll(self, seconds):
+        return False
+main(ConsumerTask(load_settings({}, state_file=Path("/nonexistent")), "spool", "no.such:handler", 1, 1), Pipe())
+"""
+
+
+def test_a_consuming_process_has_the_driver_and_neither_boto3_nor_numpy() -> None:
+    done = run((), CHILD)
+    assert (done.returncode, done.stdout.split("\n")[0]) == (1, "BadInput ['cassandra.cluster']"), done.stderr
+
+
 def test_numpy_that_is_there_stays_with_the_driver() -> None:
     code = "import numpy\nfrom mailslice.stores.cassandra.lean import without_numpy\nwithout_numpy()\nimport cassandra.protocol as p"
     done = run((), f"{code}\nprint(p.NumpyProtocolHandler is not None)")
