@@ -74,7 +74,7 @@ class Server:
         """Sends raw lines in one go (pipelining) and gives all answers up to the end of the connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(b"".join(line + b"\r\n" for line in lines) + b"QUIT\r\n")
-        answers = await asyncio.wait_for(reader.read(), 10)
+        answers = await asyncio.wait_for(reader.read(), 30)
         writer.close()
         return answers
 
@@ -303,6 +303,15 @@ async def test_one_recipient_too_many_is_452_and_the_rest_get_the_mail() -> None
         refused = await server.do(send(to=(A, B, "c@x.example")))
         assert refused == {"c@x.example": (452, b"4.5.3 Too many recipients")}
         assert server.only[0].recipients == (A, B)
+
+
+async def test_ten_thousand_recipients_and_a_header_of_a_megabyte_come_in_one_mail() -> None:
+    header = b"".join(b"X-Line-%05d: %s\r\n" % (number, b"x" * 80) for number in range(11_000)) + b"\r\n"
+    async with serving(max_recipients=10_000) as server:
+        wanted = tuple(f"r{number}@x.example" for number in range(10_000))
+        await server.say(b"EHLO c", b"MAIL FROM:<s@y>", *(f"RCPT TO:<{one}>".encode() for one in wanted), b"DATA", header + b"body\r\n.")
+        assert server.only[0].recipients == wanted
+        assert server.only[1] == header + b"body\r\n"
 
 
 async def test_a_recipient_named_twice_is_kept_once() -> None:
