@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,10 @@ def make_fresh(_places: _Places, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 class _Places:
-    """Creates and drops keyspaces, vhosts and buckets, with clients of its own: the code under test has no part in it."""
+    """Creates and drops keyspaces, vhosts and buckets, with clients of its own: the code under test has no part in it.
+
+    Dropping takes a second or two, for which no test waits: it is done beside them. At the end what is left is left where the services end, too.
+    """
 
     def __init__(self, stack: Mapping[str, str]) -> None:
         import boto3
@@ -125,6 +129,8 @@ class _Places:
         from cassandra.policies import RoundRobinPolicy
 
         self._stack = stack
+        self._dropping = ThreadPoolExecutor(1, thread_name_prefix="drop-places")
+        self._dropped: list[Future[None]] = []
         profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=60)
         self._cluster = Cluster(
             stack["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(","),
@@ -164,6 +170,9 @@ class _Places:
         }
 
     def drop(self, place: Mapping[str, str]) -> None:
+        self._dropped.append(self._dropping.submit(self._drop, place))
+
+    def _drop(self, place: Mapping[str, str]) -> None:
         name = place["MAILSLICE_CASSANDRA_KEYSPACE"]
         self._management("DELETE", f"vhosts/{name}", None)
         for keyspace in (name, name + "_own"):
@@ -174,7 +183,12 @@ class _Places:
                 self._s3.delete_bucket(Bucket=bucket)
 
     def close(self) -> None:
+        services_end = os.environ.get("MAILSLICE_TEST_SERVICES_END") == "1"
+        self._dropping.shutdown(cancel_futures=services_end)
         self._cluster.shutdown()
+        for each in self._dropped:
+            if not each.cancelled():
+                each.result()
 
     def _empty(self, bucket: str) -> None:
         for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):

@@ -152,6 +152,7 @@ def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[s
         "API__BASE_URL": f"http://127.0.0.1:{port}",
         "API_AUTH__JWT_SECRET": "t" * 64,
         "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # they do not change: once is enough
         "LOGGING__WORKER_LOG_SERVER_PORT": free_port(),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": free_port(),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class Artifacts:
             if self.bucket is None:
                 target = Path(path)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                coming = target.with_name(f".{target.name}.{id(data):x}.coming")
+                coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}.coming")
                 coming.write_bytes(data)
                 coming.replace(target)
             else:
@@ -202,7 +203,7 @@ class _named:  # noqa: N801 - reads as a verb at its calls
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        if isinstance(error, OSError):
             text = " ".join(str(error).split())
             if self._uri.startswith("s3"):
                 raise StoreUnavailable(f"artifacts {self._uri}: {text[:300]}") from error

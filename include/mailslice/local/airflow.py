@@ -52,7 +52,7 @@ def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> di
         "API__BASE_URL": f"http://127.0.0.1:{port}",
         "API_AUTH__JWT_SECRET": secret.read_text(encoding="utf-8"),
         "DAG_PROCESSOR__REFRESH_INTERVAL": "15",
-        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",  # one that changes is parsed sooner
         "LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
         "LOGGING__WORKER_LOG_SERVER_PORT": str(stack.ports.airflow_worker_log_port),
         "LOGGING__TRIGGER_LOG_SERVER_PORT": str(stack.ports.airflow_trigger_log_port),

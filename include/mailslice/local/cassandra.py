@@ -141,6 +141,8 @@ def _arguments(stack: StackSettings, node: Node) -> list[str]:
         f"-Dcassandra.jmx.local.port={node.jmx_port}",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
         f"-Dcassandra.ring_delay_ms={node.ring_delay_ms}",
+        # Its own tables of the schema go to disk with the others, not at each CREATE: the commit log has them. Three times quicker, and a kill loses none.
+        "-Dcassandra.test.flush_local_schema_changes=false",
         "-cp",
         f"{part('cassandra', stack.sizes)}/*",
         "org.apache.cassandra.service.CassandraDaemon",

@@ -45,7 +45,8 @@ def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
     if arguments:
         return _run(arguments, environment)
     processes = stack_settings(Profile.TEST).sizes.test_processes
-    code = _run(["--cov=mailslice", "--cov-report=term:skip-covered", "-n", str(processes), "--dist", "loadfile"], environment)
+    spread = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]  # as they are found: whole systems first, quick ones fill the end
+    code = _run(["--cov=mailslice", "--cov-report=term:skip-covered", *spread], environment)
     if code != _TESTS_FAILED:
         return code
     print("\nmake test: what failed runs once more, one test at a time", flush=True)
@@ -56,8 +57,8 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
     stack = stack_settings(Profile.TEST)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")}
     wanted = {name: environment[name] for name in ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH")}
-    tests = {"MAILSLICE_REQUIRE_SERVICES": "1", "MAILSLICE_TEST_SETTINGS": str(stack.settings_file)}
-    command = [sys.executable, "-m", "pytest", "--durations=20", *arguments]
+    tests = {"MAILSLICE_REQUIRE_SERVICES": "1", "MAILSLICE_TEST_SETTINGS": str(stack.settings_file), "MAILSLICE_TEST_SERVICES_END": "1"}
+    command = [sys.executable, "-m", "pytest", "--durations=30", *arguments]
     process = subprocess.Popen(command, cwd=stack.root, env={**clean, **wanted, **tests})
     while True:
         try:

@@ -45,6 +45,13 @@ def test_statements_have_the_consistency_of_the_settings(fresh_module):
         assert future.message.consistency_level == 5  # ALL
 
 
+def test_where_rows_are_is_computed_from_the_keyspaces_where_there_are_several_nodes(fresh_module, session, monkeypatch):
+    assert session.cluster.metadata.keyspaces == {}
+    monkeypatch.setattr("mailslice.stores.cassandra.session._has_several_nodes", lambda _: True)
+    with CassandraSession(fresh_module.settings.cassandra) as several:
+        assert several.settings.keyspace in several.cluster.metadata.keyspaces
+
+
 def test_a_statement_is_prepared_once(session):
     assert session.prepare(COUNT) is session.prepare(COUNT)
 

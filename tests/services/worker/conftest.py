@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,5 +100,11 @@ def at(settings: Settings, name: str = "spool") -> Iterator[Place4Queue]:
 
 
 @pytest.fixture
-def spool(fresh: Any) -> Iterator[Place4Queue]:
-    yield from at(fresh.settings)
+def spool(fresh_module: Any) -> Iterator[Place4Queue]:
+    """A queue and a bucket of its own; the tables are shared by the tests of a module, for they take seconds to make."""
+    name = f"spool-{uuid.uuid4().hex[:8]}"
+    fresh = fresh_module.but(MAILSLICE_S3_BUCKET=f"{fresh_module.settings.s3.bucket}-{name}")
+    for place in at(fresh.settings, name):
+        yield place
+        place.stores.blobs.delete_many([blob.key for blob in place.stores.blobs.list()])
+        place.stores.blobs.client.delete_bucket(Bucket=fresh.settings.s3.bucket)

@@ -88,7 +88,7 @@ WRONG = {
     "mail show spool --id 7": "--id: '7' is not an enqueue id; allowed: a UUID",
     "mail enqueue spool": "PATH",
     "mail enqueue spool x.eml --recipient nobody@": "--recipient: 'nobody@' is not a mail address",
-    "mail enqueue spool x.eml --delay 5000000d": "--delay: '5000000d' is not allowed; at most 36500d is",
+    "mail enqueue spool x.eml --delay 5000000d": "--delay: '5000000d' is not allowed; at most 30d is",
     "duty plan queue_cleanup --queue spool --grace 5000000d": "grace='5000000d': at most 36500d is allowed",
     "bench hotpath --load 2": "--load: '2' is not allowed; a share from 0 to 1 is",
     "bench hotpath --processes 1,0": "--processes: '0' is not allowed; a whole number from 1 to 64",

@@ -55,6 +55,11 @@ def test_a_folder_that_cannot_be_written_names_itself(tmp_path):
         Artifacts(str(tmp_path / "file"), S3Settings()).write("a/b.json", b"{}")
 
 
+def test_a_folder_whose_parent_cannot_have_one_names_itself():
+    with pytest.raises(BadSetting, match="artifacts /proc/nowhere/a.json: .*MAILSLICE_ARTIFACTS must be a folder"):
+        Artifacts("/proc/nowhere", S3Settings()).write("a.json", b"{}")
+
+
 def test_times_end_in_z():
     assert iso(datetime(2026, 1, 1, tzinfo=UTC)) == "2026-01-01T00:00:00Z"
     assert iso(None) is None

@@ -171,7 +171,7 @@ def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
             f"Cassandra at {connecting.address(settings)}: none of these hosts (MAILSLICE_CASSANDRA_CONTACT_POINTS) has an address"
         ) from None
     try:
-        return cluster, cluster.connect()
+        return cluster, _session(cluster)
     except NoHostAvailable as error:
         known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
         cluster.shutdown()
@@ -182,6 +182,19 @@ def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
     except Exception as error:
         cluster.shutdown()
         raise translated(error, connecting.address(settings)) from error
+
+
+def _session(cluster: Cluster) -> Session:
+    """Connected. Which node holds a row is computed from the keyspaces; one node holds all, and would only pay: for the schema of each at every start."""
+    session = cluster.connect()
+    if _has_several_nodes(cluster):
+        cluster.schema_metadata_enabled = True
+        cluster.refresh_schema_metadata()
+    return session
+
+
+def _has_several_nodes(cluster: Cluster) -> bool:
+    return len(cluster.metadata.all_hosts()) > 1
 
 
 def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluster:
@@ -206,4 +219,5 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         connect_timeout=patience,
         control_connection_timeout=patience,
         application_name="mailslice",
+        schema_metadata_enabled=False,
     )

@@ -169,6 +169,8 @@ class Management:
 
     def _list(self, path: str) -> list[dict[str, Any]]:
         found = self._get(path)
+        if found is None:
+            raise BadSetting(f"RabbitMQ management at {self._place} ({_URL}): there is no vhost {self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names")
         if not isinstance(found, list):
             raise StoreUnavailable(f"RabbitMQ management at {self._place} gives no list for {path} (vhost {self._address.vhost!r})")
         return found

@@ -111,6 +111,7 @@ def assert_clean(view, live, report):
     assert (view.browse_start, view.content_start) == (view.at(5), view.at(5))
 
 
+@pytest.mark.soak  # tests/acceptance/test_airflow_cleanup.py has the same jobs on such a master, by the DAG
 def test_the_job_runs_on_a_standalone_master(view, standalone):
     live = filled(view)
     environ = {**os.environ, **environment(view), "MAILSLICE_QUEUE_SHARED": "false", "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}

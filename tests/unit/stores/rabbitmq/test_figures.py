@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import QueueSettings, RabbitSettings
@@ -48,6 +50,12 @@ def test_queues_whose_names_no_mail_queue_may_have_are_not_listed(monkeypatch: p
         lambda _, path: [{"name": RabbitNames(QueueName(name)).exchange if "exchanges" in path else RabbitNames(QueueName(name)).work_queue} for name in names],
     )
     assert Management(RabbitSettings()).mail_queues() == ["spool"]
+
+
+def test_a_vhost_that_is_not_there_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Management, "_get", lambda *_: None)
+    with pytest.raises(BadSetting, match=r"there is no vhost 'mail', which MAILSLICE_RABBITMQ_URL names"):
+        Management(RabbitSettings(url=SecretStr("amqp://guest:guest@h/mail"))).mail_queues()
 
 
 FULL = {"type": "classic", "messages_ready": 1, "messages_unacknowledged": 2, "consumers": 3}
