@@ -1,0 +1,62 @@
+"""Kinds of values that settings have: as text in the environment, checked and typed here."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+from mailslice.model.durations import parse_duration
+from mailslice.model.errors import BadInput
+from mailslice.model.throttling import Rules
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except BadInput as error:
+            raise ValueError(str(error).removeprefix("duration: ")) from None
+    return value
+
+
+def _words(value: object) -> object:
+    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+
+
+def _more_than_nothing(value: timedelta) -> timedelta:
+    if not value:
+        raise ValueError("allowed: more than 0s")
+    return value
+
+
+def _rules(value: object) -> object:
+    """`example.com=60,*.example.org=600,*=1200` as pairs. Pydantic checks what is no text."""
+    if not isinstance(value, str):
+        return value
+    rules: dict[str, int] = {}
+    for word in value.split(","):
+        pattern, equals, number = (part.strip() for part in word.strip().partition("="))
+        if not word.strip():
+            continue
+        if not equals or not _PATTERN.fullmatch(pattern) or not _NUMBER.fullmatch(number) or pattern.lower() in rules:
+            raise ValueError(f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: example.com, *.example.com, or * for all others")
+        rules[pattern.lower()] = int(number)
+    return tuple(rules.items())
+
+
+_PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+LimitRules = Annotated[Rules, BeforeValidator(_rules)]
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
+"""A duration that is not 0s: nothing ends in no time."""
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+
+
+class Group(BaseModel):
+    """Settings of one component."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
