@@ -219,6 +219,8 @@ class Delivery:
     async def _done(self) -> None:
         await self._wiring.mark(self._item.enqueue_id)
         crash.point("complete:marked")
+        if self._settled:
+            return  # asked twice at once
         self._wiring.doings.done(self._item.enqueue_id, self._seconds())
         await self._end(self._message.ack)
         await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
@@ -278,6 +280,8 @@ class Delivery:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
 
     async def _end(self, settle: Callable[[], bool]) -> None:
+        if self._settled:
+            return  # two were asked for at once: a second ack of one tag would cost the channel, and every mail in hand
         self._settled = True
         if self.handed is not None:
             self._wiring.doings.ended(self._seconds())

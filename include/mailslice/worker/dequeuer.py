@@ -340,17 +340,27 @@ class Deliveries:
             await dead_letter(self._wiring, slot.message, f"content missing: {error}", str(item.enqueue_id))
             self._remove(slot)
             return True
-        may_be_done = item.enqueue_id in self._wiring.doings.recent or _may_be_double(slot.message)
-        if may_be_done and await self._wiring.is_marked(item.enqueue_id):
+        try:
+            outrun = await self._outrun(slot, item)
+        except BaseException:
             hold.release()
-            return False  # another copy was done here while this one was loaded
-        if item.enqueue_id in self._wiring.in_hand:
+            raise
+        if outrun:
             hold.release()
             return False
         crash.point("dequeue:loaded")
         slot.ready = Delivery(self._wiring, self._delays, slot.message, item, content=content, hold=hold, record=record)
         slot.state = _State.READY
         return True
+
+    async def _outrun(self, slot: _Slot, item: QueuedMail) -> bool:
+        """Whether another copy was done here while this one was loaded, or is in hand."""
+        doings = self._wiring.doings
+        if item.enqueue_id in doings.recent or _may_be_double(slot.message):
+            finished = doings.finished
+            if await self._wiring.is_marked(item.enqueue_id) or (doings.finished != finished and item.enqueue_id in doings.recent):
+                return True
+        return item.enqueue_id in self._wiring.in_hand
 
 
 def _may_be_double(message: Message) -> bool:

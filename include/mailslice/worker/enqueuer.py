@@ -20,7 +20,7 @@ from mailslice.codec.content import split
 from mailslice.codec.headers import headers_of
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, MailsliceError
-from mailslice.model.mail import EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.worker.delays import Delays, checked_delay
 from mailslice.worker.wiring import Wiring
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mailslice.worker.budget import Hold
 
 log = logging.getLogger(__name__)
+_SMALL = 1024 * 1024
 _UNDO_SECONDS = 8.0
 _UNDO_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
@@ -63,9 +64,10 @@ class Enqueuer:
         if isinstance(content, Path):
             content = await asyncio.to_thread(content.read_bytes)
             self._check_size(mail, len(content))
-        header, body = split(content)
-        ids = self._wiring.blob_ids
-        item = QueuedMail(EnqueueId(uuid4()), mail, ids.new(header), ids.new(body))
+        # Where the header ends, and hashes of deduplication, take a second of the largest mails: the loop must not stand still for that.
+        parted = self._parted(content) if len(content) <= _SMALL else await asyncio.to_thread(self._parted, content)
+        header, body, header_id, body_id = parted
+        item = QueuedMail(EnqueueId(uuid4()), mail, header_id, body_id)
         encoded = message.encode(item)
         try:
             await _both(self._wiring.blobs.put(item.header_blob_id, header), self._wiring.blobs.put(item.body_blob_id, body))
@@ -76,6 +78,11 @@ class Enqueuer:
             raise
         crash.point("enqueue:durable")
         return item
+
+    def _parted(self, content: bytes) -> tuple[memoryview, memoryview, BlobId, BlobId]:
+        header, body = split(content)
+        ids = self._wiring.blob_ids
+        return header, body, ids.new(header), ids.new(body)
 
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
         wiring = self._wiring

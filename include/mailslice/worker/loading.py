@@ -22,7 +22,7 @@ class Loader:
 
     def __init__(self, blobs: HotBlobs, budget: ContentBudget) -> None:
         self._blobs = blobs
-        self._budget = budget
+        self.budget = budget
         self._answers = asyncio.Semaphore(_ANSWERS)
 
     async def load(self, item: QueuedMail, on_wait: Callable[[], None]) -> tuple[bytes, Hold]:
@@ -34,11 +34,11 @@ class Loader:
         async with self._answers:
             header, body = await _open(self._blobs, item)
             size = header.size + body.size
-            if (hold := self._budget.try_acquire(size)) is not None:
+            if (hold := self.budget.try_acquire(size)) is not None:
                 return await _held(hold, _read(header, body, size))
         del header, body
         on_wait()
-        hold = await self._budget.acquire(size)
+        hold = await self.budget.acquire(size)
         return await _held(hold, self._read_again(item, size))
 
     async def _read_again(self, item: QueuedMail, size: int) -> bytes:

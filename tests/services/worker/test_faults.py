@@ -211,6 +211,41 @@ async def test_deliveries_give_up_with_the_address_when_told_to(fresh: Any, rabb
             assert time.monotonic() - began < 20
 
 
+async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_the_budget(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(), CONTENT)
+        async with aclosing(worker.deliveries(1)) as deliveries:
+            await (await next_of(deliveries)).give_back()  # from now on it may be a second copy, which is checked again once it is loaded
+            asked = iter([False, StoreUnavailable("Cassandra at c:9042 does not answer"), False, False])
+
+            async def is_marked(_: object) -> bool:
+                answer = next(asked)
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+            monkeypatch.setattr(worker.wiring.checks, "is_marked", is_marked)
+            delivery = await next_of(deliveries)
+            monkeypatch.undo()
+            await delivery.complete()
+        everything = worker.wiring.loader.budget.try_acquire(worker.wiring.settings.worker.memory_budget_mib << 20)
+        assert everything is not None
+
+
+async def test_a_mail_that_is_settled_twice_at_once_is_acknowledged_once(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        for number in range(3):
+            await worker.enqueue(mail(f"m-{number}"), CONTENT)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            first, second, third = [await next_of(deliveries) for _ in range(3)]
+            await asyncio.gather(first.complete(), first.complete(), first.retry(), second.complete(), second.complete())
+            await asyncio.sleep(0.3)  # for a broker that closes the channel
+            assert deliveries.connected
+            await third.complete()
+            with pytest.raises(TimeoutError):
+                await next_of(deliveries, 1)
+
+
 async def test_two_workers_and_a_completion_between_share_the_mails(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as one, open_worker(spool.settings, spool.queue) as two:
         items = await asyncio.gather(*(one.enqueue(mail(f"m-{number}"), CONTENT) for number in range(30)))
