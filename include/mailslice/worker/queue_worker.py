@@ -98,20 +98,27 @@ async def open_worker(settings: Settings, queue: QueueName, *, clock: Clock = sy
     A missing bucket and a missing stored configuration are created, as James does. Raises UnknownQueue, ConfigurationDiffers, BadSetting, and
     StoreUnavailable naming the address, each within 15 s.
     """
-    return_large_blocks()
     stores = open_stores(settings)
     try:
-        view, broker_dead_letters = await asyncio.to_thread(_prepared, stores, queue)
-        blobs = HotBlobs(settings.s3, settings.s3.bucket)
-        if not await blobs.bucket_is_there():
-            await asyncio.to_thread(_create_bucket, stores)
-        worker = QueueWorker(_wire(stores, queue, clock, view, blobs, broker_dead_letters=broker_dead_letters))
-        try:
+        async with worker_of(stores, queue, clock=clock) as worker:
             yield worker
-        finally:
-            await worker.close()
     finally:
         await asyncio.to_thread(stores.close)
+
+
+@asynccontextmanager
+async def worker_of(stores: Stores, queue: QueueName, *, clock: Clock = system_clock) -> AsyncIterator[QueueWorker]:
+    """As `open_worker`, on stores that are open already and stay so: workers of several queues may share them."""
+    return_large_blocks()
+    blobs = HotBlobs(stores.settings.s3, stores.settings.s3.bucket)
+    view, broker_dead_letters = await asyncio.to_thread(_prepared, stores, queue)
+    if not await blobs.bucket_is_there():
+        await asyncio.to_thread(_create_bucket, stores)
+    worker = QueueWorker(_wire(stores, queue, clock, view, blobs, broker_dead_letters=broker_dead_letters))
+    try:
+        yield worker
+    finally:
+        await worker.close()
 
 
 def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:

@@ -1,0 +1,169 @@
+"""The books of one queue: what callers were told, what handlers were handed, and whether the stores agree with both (invariants I1, I2 and I6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mailslice.codec import message
+from mailslice.faults.operations import content_of
+from mailslice.model.errors import Undecodable
+from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.census import dead_letters
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import DelayedMail
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the stores hold of one queue. `letters` are the bodies of dead letters; `ready` is messages by RabbitMQ queue, of those that are not empty."""
+
+    rows: Mapping[EnqueueId, ViewRow]
+    marks: frozenset[EnqueueId]
+    blobs: frozenset[str]
+    delayed: Mapping[EnqueueId, DelayedMail]
+    letters: tuple[bytes, ...]
+    ready: Mapping[str, int]
+
+    @staticmethod
+    def read(stores: Stores, queue: QueueName) -> State:
+        """All of it, while nobody works on the queue."""
+        written = stores.tables.written
+        rows = [row for place in written.places(queue) for row in written.rows(queue, place)]
+        return State(
+            rows={row.enqueue_id: row for row in rows},
+            marks=frozenset(stores.tables.deleted.ids(queue)),
+            blobs=frozenset(blob.key for blob in stores.blobs.list()),
+            delayed={row.enqueue_id: row for row in stores.own.delayed_mails.rows(queue) if not row.published},
+            letters=tuple(dead_letters(stores.settings, queue)),
+            ready=ready(stores, queue),
+        )
+
+    def live(self) -> Iterable[ViewRow]:
+        """Rows without a mark."""
+        return (row for enqueue_id, row in self.rows.items() if enqueue_id not in self.marks)
+
+    def has_content(self, item: QueuedMail) -> bool:
+        """Whether both blobs are there."""
+        return {item.header_blob_id, item.body_blob_id} <= self.blobs
+
+
+def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
+    """Messages that are ready in the queue's own queues, the dead letters left out; at once, unlike the figures of the management API."""
+    names = RabbitNames(queue)
+    found: dict[str, int] = {}
+    with blocking_connection(stores.settings.rabbitmq) as connection:
+        for name in (names.work_queue, names.hop_queue, *(names.delay_queue(level) for level in DELAY_LEVELS)):
+            count = _ready(connection, name)
+            if count is None:
+                break  # a queue that never delayed anything has neither hop nor levels
+            if count:
+                found[name] = count
+    return found
+
+
+def _ready(connection: object, name: str) -> int | None:
+    from pika.exceptions import ChannelClosedByBroker
+
+    channel = connection.channel()  # type: ignore[attr-defined]
+    try:
+        count = int(channel.queue_declare(name, passive=True).method.message_count)
+    except ChannelClosedByBroker:
+        return None
+    channel.close()
+    return count
+
+
+@dataclass(slots=True)
+class Books:
+    """Filled by what callers and handlers say, in the order of time. `wrong` has a sentence for each entry that does not balance.
+
+    `strict`: whoever was refused is not delivered, either (a mark could always be written).
+    """
+
+    strict: bool = True
+    accepted: set[EnqueueId] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    ended: dict[EnqueueId, float] = field(default_factory=dict)
+    """Since when, by the monotonic clock, a mail is completed or deleted for good."""
+    narrowed: dict[EnqueueId, float] = field(default_factory=dict)
+    bare: set[EnqueueId] = field(default_factory=set)
+    junk: set[bytes] = field(default_factory=set)
+    drained: dict[EnqueueId, QueuedMail] = field(default_factory=dict)
+    """Completed at the end, when nothing was taken from anybody any more: of these nothing may be left."""
+    deliveries: Counter[EnqueueId] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def hand(self, item: QueuedMail, arrived: float, content: bytes, recipients: tuple[str, ...] | None = None) -> None:
+        """A handler has it; the broker gave it at `arrived`, so its deleted check began later. `recipients`: who is left, where that is known."""
+        self.deliveries[item.enqueue_id] += 1
+        if self.ended.get(item.enqueue_id, arrived) < arrived:
+            self.wrong.append(f"{item.enqueue_id} was handed out {arrived - self.ended[item.enqueue_id]:.2f} s after its end (I2)")
+        if self.strict and item.mail.name in self.refused:
+            self.wrong.append(f"{item.enqueue_id} was handed out, though its enqueue had failed")
+        begin = content.find(b"Subject: ")
+        if begin < 0 or content[begin:] != content_of(content[begin + 9 :].partition(b"\r\n")[0].decode()):
+            self.wrong.append(f"{item.enqueue_id} was handed out with the content {content!r}")
+        if recipients is not None and self.narrowed.get(item.enqueue_id, arrived) < arrived and item.mail.recipients != recipients:
+            self.wrong.append(f"{item.enqueue_id} was handed out to {len(item.mail.recipients)} recipients after a retry for {len(recipients)}")
+
+    def end(self, ids: Iterable[EnqueueId], at: float) -> None:
+        """They are completed or deleted since `at`, durably."""
+        for enqueue_id in ids:
+            self.ended.setdefault(enqueue_id, at)
+
+    def check_live(self, state: State) -> None:
+        """I1 and I6 in between: what was accepted and has no end yet is live, with its content."""
+        dead = {_id_of(body) for body in state.letters}
+        for enqueue_id in self.accepted - self.ended.keys() - state.marks - dead:
+            row = state.rows.get(enqueue_id)
+            if row is None:
+                self.wrong.append(f"{enqueue_id} was accepted and has no row (I1)")
+            elif enqueue_id not in self.bare and not state.has_content(row.item):
+                self.wrong.append(f"{enqueue_id} is live and has lost its content (I6)")
+
+    def check_end(self, state: State, far: Iterable[str] = ()) -> None:
+        """When everything was consumed. `far`: RabbitMQ queues in which late copies may still wait."""
+        letters = {_id_of(body): body for body in state.letters}
+        for enqueue_id in self.accepted - state.marks - letters.keys():
+            self.wrong.append(f"{enqueue_id} was accepted, and is neither completed nor deleted nor a dead letter (I1)")
+        for row in state.live():
+            if row.enqueue_id not in self.bare and not state.has_content(row.item):
+                self.wrong.append(f"{row.enqueue_id} is live and has lost its content (I6)")
+        for body in self.junk - set(state.letters):
+            self.wrong.append(f"a message that is no mail is gone: {body!r}")
+        for enqueue_id in state.delayed.keys() & self.accepted - state.marks - letters.keys():
+            self.wrong.append(f"{enqueue_id} is still delayed")
+        for name in state.ready.keys() - set(far):
+            self.wrong.append(f"{state.ready[name]} messages are left in {name}")
+        for item in self.drained.values():
+            if left := {item.header_blob_id, item.body_blob_id} & state.blobs:
+                self.wrong.append(f"{item.enqueue_id} was completed in peace and left {len(left)} blobs")
+
+    def orphans(self, state: State) -> set[BlobId]:
+        """Blobs that no row, message or delayed mail refers to: what blob_gc is to find."""
+        items = [row.item for row in state.rows.values()] + [item for body in state.letters if (item := _item_of(body)) is not None]
+        return {BlobId(key) for key in state.blobs - {key for item in items for key in (item.header_blob_id, item.body_blob_id)}}
+
+    def lost(self, state: State) -> set[EnqueueId]:
+        """Live mails without any message, when everything was consumed: what queue_audit is to find. None of them was accepted."""
+        return {row.enqueue_id for row in state.live()} - {_id_of(body) for body in state.letters}
+
+
+def _item_of(body: bytes) -> QueuedMail | None:
+    try:
+        return message.decode(body)
+    except Undecodable:
+        return None
+
+
+def _id_of(body: bytes) -> EnqueueId | None:
+    item = _item_of(body)
+    return None if item is None else item.enqueue_id

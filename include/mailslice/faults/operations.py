@@ -1,0 +1,251 @@
+"""What a child does to a queue, one thing each, as a careful caller does it: what a store refuses is asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import Mail, QueuedMail
+from mailslice.queue.filters import MailFilter
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.worker.consuming import following
+from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.queue_worker import QueueWorker
+from mailslice.worker.smtp_in import serve
+from mailslice.worker.smtp_policy import policy_of
+
+RECIPIENTS = ("first@example.net", "second@example.net")
+_PATIENCE = 40.0
+_PAUSE = 0.2
+_QUIET = timedelta(seconds=0.3)
+_SOON = timedelta(seconds=1)
+
+
+class Seeds(Enum):
+    """What must be on the queue before each child."""
+
+    NONE = auto()
+    WAITING = auto()
+    DELETED = auto()
+    """Waiting, and marked as deleted."""
+    JUNK = auto()
+    """Messages that are no mail."""
+    BARE = auto()
+    """Waiting, without their blobs."""
+    DUE = auto()
+    """Delayed by a second: they surface while the child runs."""
+    DUE_DELETED = auto()
+    LATER = auto()
+    """Delayed by two seconds and a half: they go round once more first."""
+    FAR = auto()
+    """Delayed by an hour."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What an operation works with. `arm` once, from where on points count, but those with these beginnings, which come by chance."""
+
+    worker: QueueWorker
+    say: Callable[..., None]
+    arm: Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation, what it needs, and how many seeds of it a child takes."""
+
+    run: Callable[[Session], Awaitable[None]]
+    seeds: Seeds = Seeds.NONE
+    each: int = 1
+
+
+def new_mail() -> tuple[Mail, bytes]:
+    """A mail and its content, which tells which mail it is of."""
+    name = f"m-{uuid4()}"
+    return Mail(name, "sender@example.org", RECIPIENTS), content_of(name)
+
+
+def content_of(name: str) -> bytes:
+    """The content of the mail of this name."""
+    return f"Subject: {name}\r\n\r\n{name}\r\n".encode()
+
+
+async def _insisting(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Asks until no store refuses, as long as a careful caller would."""
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                await asyncio.sleep(_PAUSE)
+
+
+async def _enqueue(session: Session, delay: timedelta | None = None) -> None:
+    session.arm()
+
+    async def once() -> None:
+        mail, content = new_mail()
+        try:
+            session.say("accepted", await session.worker.enqueue(mail, content, delay=delay))
+        except StoreUnavailable:
+            session.say("refused", mail.name)
+            raise
+
+    await _insisting(once)
+
+
+async def _enqueue_undone(session: Session) -> None:
+    """The broker has the message, and its confirm never comes."""
+    publisher = session.worker.wiring.publisher
+    publish = publisher.publish
+
+    async def unconfirmed(*given: Any, **named: Any) -> None:
+        await publish(*given, **named)
+        raise StoreUnavailable("the confirm was lost")
+
+    publisher.publish = unconfirmed  # type: ignore[method-assign]
+    mail, content = new_mail()
+    session.arm()
+    try:
+        await session.worker.enqueue(mail, content)
+    except StoreUnavailable:
+        session.say("refused", mail.name)
+    publisher.publish = publish  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The worker behind the SMTP server: some time after it took a mail the server may end."""
+
+    worker: QueueWorker
+    stop: asyncio.Event
+
+    async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail:
+        item = await self.worker.enqueue(mail, content)
+        asyncio.get_running_loop().call_later(_QUIET.total_seconds(), self.stop.set)
+        return item
+
+
+async def _smtp(session: Session) -> None:
+    """Serves until a mail is enqueued; the parent is the client."""
+    settings = session.worker.wiring.settings
+    smtp_in = settings.smtp_in.model_copy(update={"host": "127.0.0.1", "port": 0, "hostname": "kit.example"})
+    settings = settings.model_copy(update={"smtp_in": smtp_in})
+    stop = asyncio.Event()
+    session.arm()
+    server = _Server(session.worker, stop)
+    await serve(settings, policy_of(smtp_in), server, stop, clock=system_clock, on_listening=lambda _, port: session.say("listening", port))
+
+
+async def _next(session: Session, deliveries: Deliveries) -> Delivery:
+    delivery = await asyncio.wait_for(anext(deliveries), _PATIENCE)
+    session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+    return delivery
+
+
+async def _settle(session: Session, kind: str, how: Callable[[Delivery], Awaitable[None]], *, prepare: Callable[[QueueWorker], None] = lambda _: None) -> None:
+    """One mail is taken, one that has all of its recipients still, and settled."""
+    prepare(session.worker)
+    async with aclosing(session.worker.deliveries(8)) as deliveries:
+        delivery = await _next(session, deliveries)
+        while delivery.item.mail.recipients != RECIPIENTS:
+            delivery = await _next(session, deliveries)
+        session.arm("dequeue:", "hop:")
+        await _insisting(lambda: how(delivery))
+        session.say(kind, delivery.item.enqueue_id)
+    await session.worker.settle()
+
+
+async def _taken(session: Session) -> None:
+    """One mail comes as far as into a handler's hands, and goes back."""
+    session.arm()
+    async with aclosing(session.worker.deliveries(1)) as deliveries:
+        await _next(session, deliveries)
+
+
+async def _idle(session: Session) -> None:
+    """The queue is consumed until it is empty, and nobody is handed anything."""
+    session.arm()
+    async with aclosing(session.worker.deliveries(4)) as deliveries:
+        if (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
+            session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+    await session.worker.settle()
+
+
+async def _surfaced(session: Session) -> None:
+    """The queue is consumed until nothing is delayed any more, and what the way of the delayed leaves behind is done."""
+    session.arm()
+    async with aclosing(session.worker.deliveries(1)) as deliveries:
+        first = asyncio.ensure_future(anext(deliveries))
+        async with asyncio.timeout(_PATIENCE):
+            while await _insisting(lambda: asyncio.to_thread(_delayed, session.worker)):  # noqa: ASYNC110 - a store is asked, which tells nobody
+                await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_QUIET.total_seconds())
+        if first.done():
+            delivery = first.result()
+            session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+        first.cancel()
+    await session.worker.settle()
+
+
+def _delayed(worker: QueueWorker) -> bool:
+    return any(not row.published for row in worker.wiring.stores.own.delayed_mails.rows(worker.queue))
+
+
+async def _flush(session: Session) -> None:
+    session.arm()
+    await _insisting(session.worker.flush)
+    session.say("flushed")
+
+
+async def _delete(session: Session) -> None:
+    view = MailQueue(session.worker.wiring.stores, session.worker.queue, system_clock)
+    session.arm()
+    await _insisting(lambda: asyncio.to_thread(view.delete, MailFilter(sender="sender@example.org")))
+    session.say("deleted")
+
+
+async def _clear(session: Session) -> None:
+    view = MailQueue(session.worker.wiring.stores, session.worker.queue, system_clock)
+    session.arm()
+    await _insisting(lambda: asyncio.to_thread(view.clear))
+    session.say("deleted")
+
+
+def _of_james_35(worker: QueueWorker) -> None:
+    """A work queue without a dead letter exchange: a reject is a copy, then an ack."""
+    worker.wiring.broker_dead_letters = False
+
+
+OPERATIONS = {
+    "enqueue": Operation(_enqueue),
+    "enqueue-later": Operation(partial(_enqueue, delay=_SOON)),
+    "enqueue-undone": Operation(_enqueue_undone),
+    "smtp": Operation(_smtp),
+    "dequeue": Operation(_taken, Seeds.WAITING),
+    "drop": Operation(_idle, Seeds.DELETED),
+    "junk": Operation(_idle, Seeds.JUNK),
+    "bare": Operation(_idle, Seeds.BARE),
+    "complete": Operation(partial(_settle, kind="completed", how=Delivery.complete), Seeds.WAITING),
+    "retry": Operation(partial(_settle, kind="retried", how=Delivery.retry), Seeds.WAITING),
+    "retry-fewer": Operation(partial(_settle, kind="narrowed", how=partial(Delivery.retry, recipients=RECIPIENTS[1:])), Seeds.WAITING),
+    "retry-later": Operation(partial(_settle, kind="narrowed", how=partial(Delivery.retry, recipients=RECIPIENTS[1:], after=_SOON)), Seeds.WAITING),
+    "reject": Operation(partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused")), Seeds.WAITING),
+    "reject-copy": Operation(partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused"), prepare=_of_james_35), Seeds.WAITING),
+    "surface": Operation(_surfaced, Seeds.DUE),
+    "surface-deleted": Operation(_surfaced, Seeds.DUE_DELETED),
+    "round": Operation(_surfaced, Seeds.LATER),
+    "flush": Operation(_flush, Seeds.FAR, each=2),
+    "delete": Operation(_delete, Seeds.WAITING, each=3),
+    "clear": Operation(_clear, Seeds.WAITING, each=3),
+}

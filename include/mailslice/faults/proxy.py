@@ -1,0 +1,122 @@
+"""A TCP proxy in front of a real store: a store that goes, freezes or breaks off in the middle, without touching the one that others use."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+_PIECE = 65536
+
+
+class Proxy:
+    """Listens on a port of its own of 127.0.0.1 and passes bytes to `target`, until told otherwise. Threads of its own; call it from any.
+
+    `passed` counts the bytes that went either way.
+    """
+
+    def __init__(self, target: tuple[str, int], port: int = 0) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self._flows = threading.Event()
+        self._flows.set()
+        self._left: int | None = None
+        self.passed = 0
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        self._accepting()
+
+    def cut(self) -> None:
+        """Closes what is open and refuses what comes, as a killed server would."""
+        self._refuse()
+        self.drop()
+
+    def drop(self) -> None:
+        """Closes what is open; new connections pass: a network that lost its state."""
+        with self._lock:
+            open_now, self._open = self._open, []
+        for each in open_now:
+            _shut(each)
+
+    def stall(self) -> None:
+        """Passes nothing on, and keeps it: a machine that froze. `mend` lets it go on where it stopped."""
+        self._flows.clear()
+
+    def break_off(self, after: int) -> None:
+        """Once `after` more bytes went to the store, or 0 at once, everything open is closed: in the middle of a frame. New connections pass."""
+        with self._lock:
+            self._left = after
+
+    def mend(self) -> None:
+        """As it was at the beginning; what was frozen goes on, with what it held."""
+        with self._lock:
+            self._left = None
+        self._flows.set()
+        if self._listener.fileno() < 0:
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self._accepting()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._flows.set()
+        self.cut()
+
+    def _refuse(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accepting(self) -> None:
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._open += [client, server]
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._pass, args=(source, sink), kwargs={"upward": sink is server}, daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, *, upward: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(_PIECE):
+                self._flows.wait()
+                if upward and self._left is not None:
+                    data, broken = self._allowed(data)
+                    sink.sendall(data)
+                    if broken:
+                        self.drop()
+                        break
+                    continue
+                self.passed += len(data)
+                sink.sendall(data)
+        _shut(source)
+        _shut(sink)
+        with self._lock, suppress(ValueError):
+            self._open.remove(source)
+
+    def _allowed(self, data: bytes) -> tuple[bytes, bool]:
+        """What of it still passes, and whether that was the end."""
+        with self._lock:
+            if self._left is None:
+                return data, False
+            if len(data) < self._left:
+                self._left -= len(data)
+                return data, False
+            data, self._left = data[: self._left], None
+            return data, True
+
+
+def _shut(each: socket.socket) -> None:
+    """Ends both ways; whoever reads from it is woken. The descriptor goes with the last reference."""
+    with suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,46 @@
+"""Lanes side by side: they mostly wait, for connections and for delays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from mailslice.faults.matrix import Break, Case, Fault, Outcome, Place
+from mailslice.faults.operations import OPERATIONS, Seeds
+
+SLOW = (Seeds.LATER, Seeds.DUE_DELETED, Seeds.DUE)
+Cases = Callable[[Sequence[str]], Sequence[Case]]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """An operation, the cases that are made of its points, and whether a failed enqueue may never be delivered."""
+
+    operation: str
+    cases: Cases
+    strict: bool = True
+
+
+def run_lanes(place: Place, lanes: Mapping[str, Lane], at_once: int) -> dict[str, Outcome]:
+    """Each lane on a queue of its name; those that wait longest begin first."""
+    order = sorted(lanes, key=lambda name: OPERATIONS[lanes[name].operation].seeds not in SLOW)
+    with ThreadPoolExecutor(at_once) as threads:
+        begun = {name: threads.submit(place.lane, lanes[name].operation, name, lanes[name].cases, strict=lanes[name].strict) for name in order}
+        return {name: lane.result() for name, lane in begun.items()}
+
+
+STORES = ("rabbitmq", "cassandra", "s3")
+SECONDS = {Break.REFUSE: 1.2, Break.STALL: 2.6, Break.MID_FRAME: 0.5}
+"""A stall outlasts the children's time-outs of two seconds."""
+
+
+def fault(store: str, how: Break, rng: random.Random) -> Fault:
+    """That fault; where it breaks off in mid-frame is random."""
+    return Fault(store, how, SECONDS[how], rng.randrange(1, 300))
+
+
+def strict(store: str) -> bool:
+    """Without Cassandra a failed enqueue cannot be marked, and may be delivered after all."""
+    return store != "cassandra"

@@ -1,0 +1,48 @@
+"""Every operation of the hot path killed (-9) at every point it comes to: nothing accepted is lost, nothing ended comes back, no content is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from mailslice.faults.matrix import Outcome, Place, kills
+from mailslice.faults.operations import OPERATIONS
+from mailslice.faults.points import named
+from tests.services.faults.lanes import Lane, run_lanes
+
+AT_ONCE = 5
+
+
+@pytest.fixture(scope="module")
+def outcomes(place: Place) -> dict[str, Outcome]:
+    return run_lanes(place, {operation: Lane(operation, kills) for operation in OPERATIONS}, AT_ONCE)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_books_balance_after_a_kill_at_every_point_of(outcomes: dict[str, Outcome], operation: str) -> None:
+    outcome = outcomes[operation]
+    assert outcome.books.wrong == []
+    assert outcome.missed == []
+    assert outcome.points
+
+
+def test_something_was_killed_at_every_point_that_the_code_names(outcomes: dict[str, Outcome]) -> None:
+    killed_at = {case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop}
+    assert killed_at == named()
+
+
+def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, Outcome]) -> None:
+    """The kit sees something: without these the balance above would be that of an empty book."""
+    books, end = outcomes["enqueue"].books, outcomes["enqueue"].end
+    assert end is not None
+    assert books.lost(end)  # killed between row and publish
+    assert not books.lost(end) & books.accepted
+    assert len(books.drained) > len(books.accepted)  # killed between confirm and return
+
+
+def test_blobs_are_left_only_by_what_was_killed(outcomes: dict[str, Outcome]) -> None:
+    books, end = outcomes["complete"].books, outcomes["complete"].end
+    assert end is not None
+    kept = {item.enqueue_id for item in (row.item for row in end.rows.values()) if {item.header_blob_id, item.body_blob_id} & end.blobs}
+    assert kept
+    assert kept <= end.marks
+    assert not kept & books.drained.keys()

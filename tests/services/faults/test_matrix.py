@@ -1,0 +1,31 @@
+"""The full matrix: every operation, at every point it comes to, with every way in which a store can break; and killed at every time it comes there."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from mailslice.faults.matrix import Break, Place, faults, kills
+from mailslice.faults.operations import OPERATIONS
+from tests.services.faults.lanes import STORES, Lane, fault, run_lanes, strict
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
+AT_ONCE = 8
+
+
+@pytest.mark.parametrize("how", Break)
+@pytest.mark.parametrize("store", STORES)
+def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(place: Place, store: str, how: Break) -> None:
+    rng = random.Random(f"{store} {how}")
+    lanes = {f"{store}-{how}-{name}": Lane(name, partial(faults, fault=fault(store, how, rng)), strict(store)) for name in OPERATIONS}
+    outcomes = run_lanes(place, lanes, AT_ONCE)
+    assert {name: outcome.books.wrong for name, outcome in outcomes.items() if outcome.books.wrong} == {}
+    assert {name: outcome.missed for name, outcome in outcomes.items() if outcome.missed} == {}
+
+
+def test_a_kill_at_each_of_the_first_times_that_a_point_is_come_to(place: Place) -> None:
+    lanes = {f"kill-{name}": Lane(name, partial(kills, most=4)) for name in OPERATIONS}
+    outcomes = run_lanes(place, lanes, 4)
+    assert {name: outcome.books.wrong for name, outcome in outcomes.items() if outcome.books.wrong} == {}

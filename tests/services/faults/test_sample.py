@@ -1,0 +1,34 @@
+"""Each way in which each store can break, at a point of an operation drawn by lot: the rest of the matrix runs as soak."""
+
+from __future__ import annotations
+
+import os
+import random
+from itertools import product
+
+import pytest
+
+from mailslice.faults.matrix import Break, Outcome, Place, faults
+from mailslice.faults.operations import OPERATIONS
+from tests.services.faults.lanes import STORES, Lane, fault, run_lanes, strict
+
+SEED = int(os.environ.get("MAILSLICE_TEST_SEED", "20261121"))
+AT_ONCE = 9
+
+
+def lane(rng: random.Random, store: str, how: Break) -> Lane:
+    return Lane(rng.choice(list(OPERATIONS)), lambda points: rng.sample(faults(points, fault(store, how, rng)), 1), strict(store))
+
+
+@pytest.fixture(scope="module")
+def outcomes(place: Place) -> dict[str, Outcome]:
+    lanes = {f"{store}-{how}": lane(random.Random(f"{SEED} {store} {how}"), store, how) for store, how in product(STORES, Break)}
+    return run_lanes(place, lanes, AT_ONCE)
+
+
+@pytest.mark.parametrize("how", Break)
+@pytest.mark.parametrize("store", STORES)
+def test_nothing_is_lost_or_doubled_when_a_store_breaks(outcomes: dict[str, Outcome], store: str, how: Break) -> None:
+    outcome = outcomes[f"{store}-{how}"]
+    assert outcome.books.wrong == [], f"MAILSLICE_TEST_SEED={SEED}"
+    assert outcome.missed == []

@@ -1,0 +1,112 @@
+"""The books tell each thing that must not be, and nothing that may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.faults.books import Books, State
+from mailslice.faults.operations import RECIPIENTS, content_of
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+EMPTY = State(rows={}, marks=frozenset(), blobs=frozenset(), delayed={}, letters=(), ready={})
+
+
+def made(name: str = "m-1") -> QueuedMail:
+    enqueue_id = uuid4()
+    return QueuedMail(EnqueueId(enqueue_id), Mail(name, None, RECIPIENTS), BlobId(f"h-{enqueue_id}"), BlobId(f"b-{enqueue_id}"))
+
+
+def row(item: QueuedMail) -> ViewRow:
+    return ViewRow(QueueName("q"), Place(NOW, 0), NOW, item)
+
+
+def holding(*items: QueuedMail, **changes: Any) -> State:
+    blobs = frozenset(key for item in items for key in (item.header_blob_id, item.body_blob_id))
+    return replace(EMPTY, **{"rows": {item.enqueue_id: row(item) for item in items}, "blobs": blobs, **changes})
+
+
+@pytest.fixture
+def item() -> QueuedMail:
+    return made()
+
+
+@pytest.fixture
+def books(item: QueuedMail) -> Books:
+    found = Books()
+    found.accepted.add(item.enqueue_id)
+    return found
+
+
+def test_a_mail_that_was_accepted_is_live_with_its_content(books: Books, item: QueuedMail) -> None:
+    books.check_live(holding(item))
+    assert books.wrong == []
+
+
+@pytest.mark.parametrize("state", ["no row", "no content"])
+def test_a_live_mail_without_row_or_content_is_told(books: Books, item: QueuedMail, state: str) -> None:
+    books.check_live(EMPTY if state == "no row" else holding(item, blobs=frozenset({item.header_blob_id})))
+    assert len(books.wrong) == 1
+    assert str(item.enqueue_id) in books.wrong[0]
+
+
+def test_what_was_marked_or_is_a_dead_letter_has_its_end(books: Books, item: QueuedMail) -> None:
+    books.check_end(holding(item, marks=frozenset({item.enqueue_id})))
+    books.check_end(holding(item, letters=(message.encode(item),)))
+    assert books.wrong == []
+
+
+def test_a_mail_that_was_accepted_and_has_no_end_is_lost(books: Books, item: QueuedMail) -> None:
+    books.check_end(holding(item))
+    assert [text for text in books.wrong if "(I1)" in text]
+    assert books.lost(holding(item)) == {item.enqueue_id}
+
+
+def test_a_mail_handed_out_after_its_end_is_told_and_one_before_it_is_not(books: Books, item: QueuedMail) -> None:
+    books.end([item.enqueue_id], at=10.0)
+    books.hand(item, 9.0, content_of("m-1"))
+    assert books.wrong == []
+    books.hand(item, 10.5, content_of("m-1"))
+    assert ["(I2)" in text for text in books.wrong] == [True]
+
+
+def test_a_mail_of_a_failed_enqueue_that_is_handed_out_is_told(books: Books) -> None:
+    books.refused.add("m-2")
+    books.hand(made("m-2"), 1.0, content_of("m-2"))
+    assert len(books.wrong) == 1
+
+
+@pytest.mark.parametrize("content", [b"", content_of("m-1")[:-1], content_of("m-1").replace(b"m-1\r\n", b"m-2\r\n", 1)])
+def test_a_content_that_is_not_whole_is_told(books: Books, item: QueuedMail, content: bytes) -> None:
+    books.hand(item, 1.0, content)
+    assert len(books.wrong) == 1
+
+
+def test_recipients_that_were_done_before_a_retry_are_told(books: Books, item: QueuedMail) -> None:
+    books.narrowed[item.enqueue_id] = 5.0
+    books.hand(item, 4.0, content_of("m-1"), RECIPIENTS[1:])
+    books.hand(replace(item, mail=replace(item.mail, recipients=RECIPIENTS[1:])), 6.0, content_of("m-1"), RECIPIENTS[1:])
+    assert books.wrong == []
+    books.hand(item, 6.0, content_of("m-1"), RECIPIENTS[1:])
+    assert len(books.wrong) == 1
+
+
+def test_messages_junk_and_blobs_that_should_not_be_there_or_should_are_told(item: QueuedMail) -> None:
+    books = Books()
+    books.junk.add(b"junk")
+    books.drained[item.enqueue_id] = item
+    books.check_end(replace(holding(item, marks=frozenset({item.enqueue_id})), ready={"work": 2, "far": 1}), far=["far"])
+    assert [text.split(" ")[0] for text in books.wrong] == ["a", "2", str(item.enqueue_id)]
+
+
+def test_orphans_are_blobs_that_neither_row_nor_dead_letter_names(item: QueuedMail) -> None:
+    letter = made("m-2")
+    state = holding(item, letters=(message.encode(letter), b"junk"))
+    keys = {"orphan", *state.blobs, letter.header_blob_id, letter.body_blob_id}
+    assert Books().orphans(replace(state, blobs=frozenset(keys))) == {"orphan"}
