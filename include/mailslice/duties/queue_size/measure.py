@@ -15,6 +15,7 @@ from mailslice.duties.queue_size.shape import Shape
 from mailslice.duty.artifacts import iso
 from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.settings import Settings
+from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, to_batches
 from mailslice.stores.cassandra.deleted_mails import ALL
@@ -22,7 +23,6 @@ from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
     from mailslice.stores import Stores
 
@@ -59,18 +59,15 @@ class Measure:
     browse_start: datetime | None
     now: datetime
 
-    def in_spark(self, spark: SparkSession, slices: Sequence[datetime], partitions: int) -> list[SliceMeasured]:
-        """Every slice of `slices`, each exactly once, in no order."""
-        if not slices:
-            return []
-        frame = spark.createDataFrame([(millis(start),) for start in slices], "slice_ms long").repartition(max(1, min(partitions, len(slices))))
+    def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
+        """Every slice of `slices`, each exactly once, in no order. Raises the mailslice error that a worker raised."""
 
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def read(batches: Iterator[Sequence[int]]) -> Iterator[pa.RecordBatch]:
             stores = stores_of(self.settings)
             for batch in batches:
-                yield from to_batches([self.slice(stores, instant(key)) for key in batch.column("slice_ms").to_pylist()])
+                yield from to_batches([self.slice(stores, instant(key)) for key in batch])
 
-        return [SliceMeasured(**row.asDict()) for row in frame.mapInArrow(read, SLICE_MEASURED).toLocalIterator()]
+        return [SliceMeasured(**row) for row in run_on_keys(spark, [millis(start) for start in slices], read, SLICE_MEASURED)]
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
         """Count one slice. A live row counts when it is there on a second read, so that a cleanup beside us makes no ghosts."""
@@ -130,6 +127,7 @@ def total_shape(found: Sequence[SliceMeasured]) -> Shape:
     return whole
 
 
-def slice_json(each: SliceMeasured) -> dict[str, Any]:
-    """A slice as reports show it."""
-    return {"start": iso(instant(each.slice_ms)), "live": each.live, "dead": each.dead, "unproven": each.unproven}
+def slice_json(each: SliceMeasured, last_closed: datetime) -> dict[str, Any]:
+    """A slice as reports show it. `survivors`: its live mails, when it started at `last_closed` or before."""
+    start = instant(each.slice_ms)
+    return {"start": iso(start), "live": each.live, "dead": each.dead, "survivors": each.live if start <= last_closed else 0, "unproven": each.unproven}

@@ -28,6 +28,7 @@ def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:
 
     gauge("size", "Live mails", found["size"])
     gauge("dead_rows", "Rows with a deleted mark that are still in the view", found["dead"])
+    gauge("survivors", "Live mails in closed slices, which hold their slices' dead rows back", found.get("survivors"))
     gauge("unproven_rows", "Rows without a mark behind browseStart", found["unproven"])
     gauge("oldest_mail_age_seconds", "Age of the oldest live mail", found["oldestAgeSeconds"])
     gauge("dead_letters", "Messages in the dead letter queue", found["deadLetters"])

@@ -21,7 +21,6 @@ from mailslice.model.slices import slice_start, slices_between, whole_seconds
 from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
 from mailslice.queue.directory import require
 from mailslice.queue.live import LiveRows
-from mailslice.spark.session import slots
 from mailslice.spark.slices import instant
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.management import Depth
@@ -41,7 +40,8 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     content = stores.tables.content_starts.read(context.queue)
     slices, buckets = slices_to_measure(stores, context, view, now)
     measure = Measure(context.settings, context.queue, buckets, start.value if start else None, now)
-    found = sorted(measure.in_spark(context.spark(), slices, slots(context.spark()) * 4) if slices else [], key=lambda each: each.slice_ms)
+    found = sorted(measure.in_spark(context.spark(), slices) if slices else [], key=lambda each: each.slice_ms)
+    told = [slice_json(each, now - view.largest_window - context.settings.duty.grace) for each in found if each.live or each.dead or each.unproven]
     nodes, letters, work = _nodes(stores), _dead_letters(context), _depth(context, RabbitNames(context.queue).work_queue)
     facts = _facts(found, view, now=now, browse=start.value if start else None, nodes=nodes, letters=letters)
     oldest = min((each.oldest_ms for each in found if each.oldest_ms >= 0), default=None)
@@ -57,7 +57,8 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         "oldestAgeSeconds": round((now - instant(oldest)).total_seconds(), 3) if oldest is not None else None,
         "browseStart": iso(start.value) if start else None,
         "contentStart": iso(content.value) if content else None,
-        "slices": [slice_json(each) for each in found if each.live or each.dead or each.unproven],
+        "survivors": sum(each["survivors"] for each in told),
+        "slices": told,
         "fullest": {"slice": iso(facts.fullest_slice), "mails": facts.fullest},
         "shape": total_shape(found).top(params.domains),
         "deadLetters": letters,

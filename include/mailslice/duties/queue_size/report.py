@@ -10,7 +10,7 @@ from mailslice.duty.report import DONE, DRY_RUN
 
 _SLICES = 500
 _MEASURED = (
-    *("measuredAt", "size", "live", "dead", "unproven", "oldest", "oldestAgeSeconds", "browseStart", "contentStart", "fullest", "shape"),
+    *("measuredAt", "size", "live", "dead", "survivors", "unproven", "oldest", "oldestAgeSeconds", "browseStart", "contentStart", "fullest", "shape"),
     *("deadLetters", "ready", "unacknowledged", "consumers", "lastSeenEmpty", "window", "buckets", "nodes", "advice", "planDigest"),
 )
 
@@ -29,6 +29,6 @@ def partial(folder: RunFolder) -> dict[str, Any]:
     report = {name: found[name] for name in _MEASURED if name in found}
     if "slices" in found:
         older, report["slices"] = found["slices"][:-_SLICES], found["slices"][-_SLICES:]
-        report["olderSlices"] = {"count": len(older), **{name: sum(each[name] for each in older) for name in ("live", "dead", "unproven")}}
+        report["olderSlices"] = {"count": len(older), **{name: sum(each[name] for each in older) for name in ("live", "dead", "survivors", "unproven")}}
     report.update({name: applied[name] for name in ("metrics", "plot") if name in applied})
     return report

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mailslice.duties.queue_size.measure import Measure
 from mailslice.duties.queue_size.plan import slices_to_measure
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.context import StepContext
@@ -13,12 +14,13 @@ from mailslice.duty.ledger import Ledger
 from mailslice.duty.registry import load
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all
-from mailslice.model.errors import UnknownQueue
+from mailslice.model.errors import StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.model.slices import slice_start
 from mailslice.queue import directory
 from mailslice.queue.configuration import ConfigurationGuard, shape
 from mailslice.queue.mail_queue import MailQueue
+from mailslice.spark.session import spark_session
 from mailslice.stores import open_stores
 from tests.contracts.making import row
 
@@ -61,11 +63,12 @@ def report(filled, fresh_module, now):
 
 def test_live_dead_and_unproven_rows_are_told_apart_slice_by_slice(report, now):
     start = slice_start(now, HOUR)
-    assert [(each["start"], each["live"], each["dead"], each["unproven"]) for each in report["slices"]] == [
-        (f"{start - 3 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 0, 4, 1),
-        (f"{start - 2 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 2, 2, 0),
-        (f"{start:%Y-%m-%dT%H:%M:%SZ}", 1, 0, 0),
+    assert [(each["start"], each["live"], each["dead"], each["survivors"], each["unproven"]) for each in report["slices"]] == [
+        (f"{start - 3 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 0, 4, 0, 1),
+        (f"{start - 2 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 2, 2, 2, 0),
+        (f"{start:%Y-%m-%dT%H:%M:%SZ}", 1, 0, 0, 0),
     ]
+    assert report["survivors"] == 2
     assert (report["size"], report["live"], report["dead"], report["unproven"]) == (3, 3, 6, 1)
 
 
@@ -144,6 +147,13 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
     kept = stores.own.queue_samples.read(QueueName("drained"))
     assert kept.second_pass - kept.first_pass >= timedelta(seconds=15)
     assert abs(datetime.fromisoformat(found["lastSeenEmpty"]) - kept.first_pass) < timedelta(milliseconds=1)
+
+
+def test_a_worker_of_spark_that_cannot_reach_cassandra_names_it(stores, fresh_module, now):
+    closed = fresh_module.settings.cassandra.model_copy(update={"port": 9})
+    measure = Measure(fresh_module.settings.model_copy(update={"cassandra": closed}), QUEUE, 1, now, now)
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9"):
+        measure.in_spark(spark_session(fresh_module.settings, "queue_size"), [slice_start(now, HOUR)])
 
 
 def test_slices_behind_browse_start_are_measured_down_to_content_start(filled, fresh_module, now):

@@ -22,6 +22,7 @@ def measured():
         "size": 3,
         "live": 3,
         "dead": 7,
+        "survivors": 0,
         "unproven": 1,
         "oldest": "2026-11-21T11:10:00Z",
         "oldestAgeSeconds": 3000.0,
@@ -47,7 +48,7 @@ def gate(found, tmp_path, now=NOW):
 
 def test_a_measurement_that_adds_up_passes_and_has_its_page(tmp_path):
     result = gate(measured(), tmp_path)
-    assert len(result.findings) == 12
+    assert len(result.findings) == 13
     assert all(finding.success for finding in result.findings)
     assert list((tmp_path / "data_docs" / "gates").glob("*check.html"))
 

@@ -23,7 +23,8 @@ def measured(**more):
         "oldestAgeSeconds": 3600.0,
         "browseStart": "2026-11-21T11:00:00Z",
         "contentStart": "2026-11-21T10:00:00Z",
-        "slices": [{"start": "2026-11-21T11:00:00Z", "live": 3, "dead": 7, "unproven": 0}],
+        "survivors": 2,
+        "slices": [{"start": "2026-11-21T11:00:00Z", "live": 3, "dead": 7, "survivors": 2, "unproven": 0}],
         "fullest": {"slice": "2026-11-21T11:00:00Z", "mails": 10},
         "shape": Shape().top(5),
         "deadLetters": None,
@@ -36,6 +37,7 @@ def test_the_text_has_a_sample_for_what_is_known_and_none_for_what_is_not():
     text = prometheus_text("spool", measured()).decode()
     assert 'mailslice_queue_size{queue="spool"} 3.0\n' in text
     assert 'mailslice_queue_dead_rows{queue="spool"} 7.0\n' in text
+    assert 'mailslice_queue_survivors{queue="spool"} 2.0\n' in text
     assert 'mailslice_queue_oldest_mail_age_seconds{queue="spool"} 3600.0\n' in text
     assert "dead_letters{" not in text
     assert "last_seen_empty" not in text
@@ -81,11 +83,11 @@ def test_the_picture_is_svg_without_scripts_or_outside_references(slices):
 
 def test_the_report_keeps_the_newest_slices_and_sums_up_the_rest(tmp_path):
     folder = RunFolder(Artifacts(str(tmp_path), S3Settings()), "queue_size", "spool", "r1")
-    slices = [{"start": f"s{at}", "live": 1, "dead": 2, "unproven": 0} for at in range(503)]
+    slices = [{"start": f"s{at}", "live": 1, "dead": 2, "survivors": 1, "unproven": 0} for at in range(503)]
     folder.write_json("plan.json", measured(slices=slices))
     folder.write_json("applied.json", {"metrics": "m", "plot": "p"})
     found = report.partial(folder)
     assert len(found["slices"]) == 500
     assert found["slices"][0]["start"] == "s3"
-    assert found["olderSlices"] == {"count": 3, "live": 3, "dead": 6, "unproven": 0}
+    assert found["olderSlices"] == {"count": 3, "live": 3, "dead": 6, "survivors": 3, "unproven": 0}
     assert (found["metrics"], found["plot"], found["size"]) == ("m", "p", 3)
