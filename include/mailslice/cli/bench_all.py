@@ -114,7 +114,7 @@ def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> li
         "",
         *_table(VIEW_COLUMNS, views),
         "",
-        "Cleanup of those dead rows: rows a second of the two steps (Spark's start-up included), and the most memory of driver, JVM and Python workers.",
+        "Cleanup of those dead rows: rows a second of the two steps, Spark's start before them, and the most memory of driver, JVM and Python workers.",
         "",
         *_table(CLEANUP_COLUMNS, [view["cleanup"] for view in views if view["dead"]]),
         "",
@@ -206,6 +206,7 @@ CLEANUP_COLUMNS: Sequence[tuple[str, str]] = (
     ("dead rows", "rows"),
     ("plan rows/s", "plan_rows_per_second"),
     ("apply rows/s", "apply_rows_per_second"),
+    ("Spark's start, s", "spark_start_seconds"),
     ("whole run, s", "seconds"),
     ("peak MiB", "peak_mib"),
 )

@@ -60,9 +60,11 @@ def _looked(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
 def _cleaned(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
     from mailslice.duty.request import RunRequest, new_run
     from mailslice.duty.road import run_all
+    from mailslice.spark.session import spark_session
 
     request = RunRequest("queue_cleanup", name, new_run(system_clock), None, who(), {"grace": GRACE, "reason": "mailslice bench"})
     with peak_memory() as peak:
+        _, start = _timed(lambda: spark_session(settings, "mailslice bench"))
         report, seconds = _timed(lambda: run_all(request, settings))
     if report["applied"] != dead:
         raise RuntimeError(f"the cleanup of {dead} dead rows applied {report['applied']}: {report.get('message')}")
@@ -70,6 +72,7 @@ def _cleaned(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
     return {
         "rows": dead,
         "seconds": round(seconds, 2),
+        "spark_start_seconds": round(start, 2),
         "step_seconds": steps,
         "plan_rows_per_second": _rate(dead, steps.get("plan", 0)),
         "apply_rows_per_second": _rate(dead, steps.get("apply", 0)),
