@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mailslice.cli.bench_inserts import insert_all
 from mailslice.cli.bench_view import peak_memory
 from mailslice.cli.door import who
 from mailslice.model.clock import system_clock
@@ -36,7 +37,8 @@ def measure_blobs(settings: Settings, *, blobs: int, references: int, keep: bool
     with _place(settings) as stores:
         say(f"{blobs} blobs and {references} references: putting and inserting")
         begun = time.perf_counter()
-        orphans = _fill(stores, blobs, references)
+        keys = _fill(stores, blobs, references)
+        orphans = len(keys[::_ORPHAN_ONE_IN])
         filled = time.perf_counter() - begun
         say("what S3 can do")
         limits = _limits(stores)
@@ -49,6 +51,8 @@ def measure_blobs(settings: Settings, *, blobs: int, references: int, keep: bool
         found = (first["candidates"], first["references"], first["blobCount"], second["gcedBlobCount"], second["errorCount"])
         if found != (orphans, references, blobs, orphans, 0):
             raise RuntimeError(f"{blobs} blobs, {orphans} orphans, {references} references were planted; the runs found {found}: {second['message']}")
+        say("removing what is left")
+        _remove(stores, keys)
     planned, deleting = second["spent"], second["spent"]["deleting"]
     limit = 1 / ((1 / limits["copies_per_second"] if keep else 0) + 1 / limits["heads_per_second"] + 1 / limits["deletes_per_second"])
     return {
@@ -104,17 +108,32 @@ def _drop(stores: Stores) -> None:
             bucket.client.delete_bucket(Bucket=bucket.bucket)
 
 
-def _fill(stores: Stores, blobs: int, references: int) -> int:
-    """Put blobs of old generations; every fourth is an orphan, the others are referred to over and over. Gives how many are orphans."""
-    keys = [BlobId(f"1_{600 + number % 8}_{uuid.uuid4()}") for number in range(blobs)]
+def _key(number: int) -> BlobId:
+    """A random id in James' form for servers that keep files, MinIO's: a server like the local one walks all files of a folder for each page of it."""
+    text = str(uuid.uuid4())
+    return BlobId(f"1/{600 + number % 8}/{text[0]}/{text[1:3]}/{text[3:]}")
+
+
+def _fill(stores: Stores, blobs: int, references: int) -> list[BlobId]:
+    """Put blobs of old generations; every fourth is an orphan, the others are referred to over and over. Gives the keys."""
+    keys = [_key(number) for number in range(blobs)]
     asyncio.run(_put(stores, keys))
     orphans = set(keys[::_ORPHAN_ONE_IN])
     referred = [key for key in keys if key not in orphans] or [BlobId("none")]
-    insert = stores.cassandra.prepare(f"INSERT INTO {KEYSPACE}.messagev3 (messageid, headercontent, bodycontent) VALUES (?, ?, ?)")
     pairs = ((2 * number, 2 * number + 1 if 2 * number + 1 < references else None) for number in range(-(-references // 2)))
     rows = ([uuid.uuid1(), referred[one % len(referred)], None if two is None else referred[two % len(referred)]] for one, two in pairs)
-    stores.cassandra.run_many(insert, rows, in_flight=256)
-    return len(orphans)
+    insert_all(stores.cassandra, f"INSERT INTO {KEYSPACE}.messagev3 (messageid, headercontent, bodycontent) VALUES (?, ?, ?)", rows)
+    return keys
+
+
+def _remove(stores: Stores, keys: list[BlobId]) -> None:
+    """Delete by name what this benchmark has put, and the copies of it: a listing of it all costs more than the runs on a server that keeps files."""
+    from mailslice.duties.blob_gc.kept import KeptBlobs
+
+    with KeptBlobs(stores.settings) as kept:
+        for folder in list(kept.folders()):
+            kept.own.delete([BlobId(f"{folder}{key}") for key in keys[::_ORPHAN_ONE_IN]])
+        kept.james.delete([key for number, key in enumerate(keys) if number % _ORPHAN_ONE_IN])
 
 
 async def _put(stores: Stores, keys: list[BlobId]) -> None:

@@ -7,8 +7,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from mailslice.cli.bench_inserts import insert_all
 from mailslice.cli.bench_view import peak_memory
 from mailslice.cli.door import who
 from mailslice.model.clock import system_clock
@@ -29,6 +31,7 @@ _TABLES = (
 )
 _DRIFTED_ONE_IN = 50
 _WITHOUT_PROJECTION = 10
+_AT_ONCE = 20_000
 
 
 def measure_counters(settings: Settings, *, mailboxes: int, messages: int, say: Say) -> dict[str, Any]:
@@ -102,8 +105,8 @@ def _fill(stores: Stores, mailboxes: int, messages: int) -> int:
     ids = [uuid.uuid1() for _ in range(mailboxes)]
     columns = f"messageid, mailboxid, uid, modseq, {', '.join(_FLAGS)}, bodystartoctet, fullcontentoctets"
     marks = ", ".join("?" * (columns.count(",") + 1))
-    truth, projection = (session.prepare(f"INSERT INTO {KEYSPACE}.{table} ({columns}) VALUES ({marks})") for table in ("imapuidtable", "messageidtable"))
-    session.run_many(session.prepare(f"INSERT INTO {KEYSPACE}.mailbox (id, name, uidvalidity) VALUES (?, 'INBOX', 1)"), ([each] for each in ids))
+    truth, projection = (f"INSERT INTO {KEYSPACE}.{table} ({columns}) VALUES ({marks})" for table in ("imapuidtable", "messageidtable"))
+    insert_all(session, f"INSERT INTO {KEYSPACE}.mailbox (id, name, uidvalidity) VALUES (?, 'INBOX', 1)", ([each] for each in ids))
     unseen, drifted = [0] * mailboxes, set(range(0, mailboxes, _DRIFTED_ONE_IN))
 
     def rows() -> Iterator[tuple[object, ...]]:
@@ -112,13 +115,11 @@ def _fill(stores: Stores, mailboxes: int, messages: int) -> int:
             unseen[place] += not seen
             yield uuid.uuid1(), ids[place], number // mailboxes + 1, number + 1, *(flag == "flagseen" and seen for flag in _FLAGS), 100, 4000
 
-    sent: list[tuple[object, ...]] = []
-    for number, row in enumerate(rows()):
-        sent.append(row)
-        if len(sent) == 20_000 or number == messages - 1:
-            session.run_many(truth, sent, in_flight=256)
-            session.run_many(projection, sent if number >= 20_000 else sent[_WITHOUT_PROJECTION:], in_flight=256)
-            sent = []
+    made, first = rows(), True
+    while some := list(islice(made, _AT_ONCE)):
+        insert_all(session, truth, some)
+        insert_all(session, projection, some[_WITHOUT_PROJECTION if first else 0 :])
+        first = False
     update = session.prepare(f"UPDATE {KEYSPACE}.mailboxcounters SET count = count + ?, unseen = unseen + ? WHERE mailboxid = ?", idempotent=False)
     counts = ((messages // mailboxes + (place < messages % mailboxes) + (place in drifted), unseen[place], ids[place]) for place in range(mailboxes))
     session.run_many(update, counts)

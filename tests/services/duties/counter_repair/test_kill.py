@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from mailslice.duties.counter_repair import decide
+from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.model import crash
 
 
@@ -22,6 +23,7 @@ def kill(james, step, request, point):
         "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
         "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
         "MAILSLICE_DUTY_SPARK_MASTER": "local[2]",
+        "PYTHONPATH": str(Path(__file__).parents[4]),
         crash.VARIABLE: point,
     }
     arguments = [sys.executable, str(Path(__file__).with_name("killed.py")), step, request.run, json.dumps(dict(request.params))]
@@ -104,3 +106,15 @@ def test_killed_after_the_counters_or_in_the_projection_the_rest_is_done_once(ja
     assert set(james.projection(mailbox)) == {1, 2, 3, 4, 5, 8}
     again = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
     assert (again["status"], again["wrong"], sum(again["inconsistencies"].values())) == ("nothing to do", 0, 0)
+
+
+def test_a_plan_that_was_killed_changed_nothing_and_is_made_anew_by_the_same_run(james):
+    mailbox = james.mailbox(messages=5, seen=2, add=(2, 1))
+    request = james.request(mailboxes=[str(mailbox)])
+    kill(james, "plan", request, "plan:after-scan")
+    assert (james.counters(mailbox), james.stores.own.counter_claims.list(mailbox)) == ((7, 4), [])
+    report = james.steps(request, "plan", "check", "apply", "verify", "report")
+    assert (report["status"], report["wrong"], report["applied"]) == ("done", 1, 1)
+    assert james.counters(mailbox) == (5, 3)
+    parts = [name for name in RunFolder(artifacts(james.settings), "counter_repair", "-", request.run).artifacts.files("runs") if request.run in name]
+    assert sum("/plan/drifts-" in name for name in parts) == 1, "the files of the plan that was killed are still there"
