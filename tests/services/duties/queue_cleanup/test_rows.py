@@ -9,7 +9,7 @@ from mailslice.duties.queue_cleanup import apply
 from mailslice.duties.queue_cleanup import view as views
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import Place
+from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.slices import slice_start
 from mailslice.queue import directory
 from mailslice.stores import open_stores
@@ -91,6 +91,21 @@ def test_a_restart_that_lies_ahead_is_refused(view):
     view.start_at(0)
     with pytest.raises(BadInput, match=r"restarted=.* lies ahead"):
         view.clean(restarted=(datetime.now(UTC) + timedelta(minutes=1)).isoformat())
+
+
+def test_a_marked_row_without_a_write_time_keeps_its_slice(view):
+    """Nothing bounds its delete: no column of it but the key was written."""
+    view.start_at(0)
+    bare, dead = EnqueueId(uuid.uuid4()), view.insert(1, dead=True)
+    keyspace = view.settings.cassandra.keyspace
+    insert = view.stores.cassandra.prepare(f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid) VALUES (?, ?, 0, ?)")
+    view.stores.cassandra.execute(insert, [view.queue, int(view.at(0).timestamp() * 1000), bare])
+    view.mark(bare)
+    report = view.clean()
+    assert (report["applied"], report["undated"]) == (1, 1)
+    assert view.is_marked(bare)
+    assert not view.is_marked(dead)
+    assert {row.enqueue_id for row in view.stores.tables.v4.ids(view.queue, Place(view.at(0), 0))} == {bare}
 
 
 def test_a_row_of_a_clock_that_is_ahead_keeps_its_slice_until_that_time_has_come(view):
