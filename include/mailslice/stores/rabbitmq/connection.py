@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ SHORT_HEARTBEAT_SECONDS = 8
 _URL = "MAILSLICE_RABBITMQ_URL"
 _NOT_FOUND = 404
 tolerant.install()
+_NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
 _FORM = "allowed: amqp:// or amqps://user:password@host:port/vhost"
 
 
@@ -98,7 +100,8 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
     """The error of ours that a failure of pika or of the socket stands for."""
     address = broker_address(settings)
     said = " ".join(_causes(error))
-    if "ACCESS_REFUSED" in said or "AuthenticationError" in said:
+    # Only what the broker said counts. pika calls every connection that breaks off in the handshake a "probable" authentication error.
+    if "ACCESS_REFUSED" in said or _NO_MECHANISM.search(said):
         return BadSetting(f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost {address.vhost!r}): wrong password, or no permission")
     if "NOT_ALLOWED" in said:
         return BadSetting(f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost {address.vhost!r}, or it does not exist")

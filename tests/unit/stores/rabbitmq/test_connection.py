@@ -57,6 +57,9 @@ def test_tls_files_that_cannot_be_read_are_a_bad_setting() -> None:
     [
         (pika.exceptions.ProbableAuthenticationError("(403) 'ACCESS_REFUSED - Login was refused'"), BadSetting, "refuses user 'u'"),
         (pika.exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost james not found"), BadSetting, "may not use vhost 'james'"),
+        (pika.exceptions.AuthenticationError("PLAIN"), BadSetting, "refuses user 'u'"),
+        (pika.exceptions.ProbableAuthenticationError("StreamLostError: ('Transport indicated EOF',)"), StoreUnavailable, "does not answer"),
+        (pika.exceptions.ProbableAccessDeniedError("StreamLostError: ('Transport indicated EOF',)"), StoreUnavailable, "does not answer"),
         (ConnectionRefusedError(111, "Connection refused"), StoreUnavailable, "rabbit:5672 does not answer: [Errno 111] Connection refused"),
         (pika.exceptions.AMQPConnectionError(), StoreUnavailable, "cannot connect"),
         (pika.exceptions.ConnectionBlockedTimeout("Blocked connection timeout expired."), StoreUnavailable, "Blocked connection"),
