@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mailslice.codec.reports import Failure
     from mailslice.model.errors import (
         BadInput,
         BadSetting,
@@ -40,12 +41,14 @@ if TYPE_CHECKING:
     from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
     from mailslice.worker.queue_worker import QueueWorker, open_worker
     from mailslice.worker.sync_queue import Enqueued, SyncDelivery, SyncQueue, open_queue, view_of
+    from mailslice.worker.throttle import BlockingThrottle
 
 __all__ = [
     "AsyncStage",
     "BadInput",
     "BadSetting",
     "BlockingStage",
+    "BlockingThrottle",
     "Bounce",
     "Complete",
     "ConfigurationDiffers",
@@ -55,6 +58,7 @@ __all__ = [
     "Delivery",
     "EnqueueId",
     "Enqueued",
+    "Failure",
     "Mail",
     "MailFilter",
     "MailQueue",
@@ -83,6 +87,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "codec.reports": "Failure",
     "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TakenOver TryAgain UnknownQueue",
     "model.mail": "EnqueueId Mail QueuedMail ViewRow",
     "model.settings": "Settings load_settings",
@@ -96,6 +101,7 @@ _HOMES = {
     "worker.outcome": "Bounce Complete Outcome Reject Retry",
     "worker.queue_worker": "QueueWorker open_worker",
     "worker.sync_queue": "Enqueued SyncDelivery SyncQueue open_queue view_of",
+    "worker.throttle": "BlockingThrottle",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 

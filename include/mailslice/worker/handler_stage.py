@@ -17,7 +17,7 @@ from mailslice.worker.marks import Marks
 
 
 class BlockingStage:
-    """For one delivery and a thread. `attempt` counts from 1 (only where the queue has stage marks, else it stays 1); `age` is None when it is unknown."""
+    """For one delivery and a thread. `attempt` counts from 1, by the delayed retries of the mail, and survives restarts; `age` is None when it is unknown."""
 
     def __init__(self, marks: Marks | None = None, attempt: int = 1, age: timedelta | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._marks = marks

@@ -67,6 +67,11 @@ class SyncDelivery:
         return self._delivery.redelivered
 
     @property
+    def attempt(self) -> int:
+        """Which attempt at the mail this is, from 1: one more than the delayed retries that counted. It survives restarts."""
+        return self._delivery.failures + 1
+
+    @property
     def stage(self) -> BlockingStage:
         """What to mark the progress with, on a queue with stage marks."""
         return self._loop.call(self._stage())
@@ -78,9 +83,12 @@ class SyncDelivery:
         """The mail is done: it will not be handed out again, and its content goes."""
         self._loop.call(self._delivery.complete())
 
-    def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None) -> None:
-        """Hand it out again, at once or `after` a delay, to the `recipients` that remain (None: all of them)."""
-        self._loop.call(self._delivery.retry(recipients, after))
+    def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True) -> None:
+        """Hand it out again, at once or `after` a delay of up to 30 days, to the `recipients` that remain (None: all of them).
+
+        A delayed one is one attempt more unless `counted` is False.
+        """
+        self._loop.call(self._delivery.retry(recipients, after, counted=counted))
 
     def reject(self, reason: str) -> None:
         """To the dead letter queue. The reason goes to the log: no address in it."""
@@ -106,7 +114,7 @@ class SyncQueue:
         return view_of(self._worker)
 
     def enqueue(self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None) -> QueuedMail:
-        """Returns when the mail is durable, to be delivered now or after `delay`; `content` is the whole mail, or a file of it.
+        """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days); `content` is the whole mail, or a file of it.
 
         Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued, or will be dropped at its delivery.
         """
