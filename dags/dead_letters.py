@@ -7,7 +7,7 @@ mails that are deleted already, exports what is no mail to a file before it goes
 
 | task | what it does | changes |
 |---|---|---|
-| `plan_letters` | looks at up to 65,535 letters by holding them for a moment, reads marks, notes and rows, and writes down what becomes of each | nothing |
+| `plan_letters` | looks at 100,000 letters (`look_at`) by holding them, reads marks, notes and rows, and writes down what becomes of each | nothing |
 | `check_plan` | Great Expectations: every letter once, none redriven twice or too often, none unasked; a failing one ends the run | nothing |
 | `apply_letters` | holds the queue again, proves each planned letter once more, then acts; others go back | both queues, artifacts |
 | `verify` | looks again: what was dealt with has left, every export is there byte for byte | nothing |

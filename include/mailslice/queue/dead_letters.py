@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +20,7 @@ from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
 from mailslice.model.names import HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
+from mailslice.queue.proofs import there
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DeadLetterNote
 from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
@@ -28,7 +28,6 @@ from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
 """How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt with."""
 _CLOCKS_DIFFER = timedelta(minutes=10)
-_PROBES = 16
 _QUIET_SECONDS = 0.2
 """A look is no proof: what comes a moment later is seen by the next one."""
 
@@ -122,26 +121,23 @@ def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
 
 
 def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[Judged]:
-    """The cause of each letter, in their order. Reads marks and notes, and looks for the content of those that say nothing themselves.
+    """The cause of each letter, in their order. Reads marks and notes, and looks for the content of those of which nobody told why.
 
     A store that does not answer raises: an unread mark is not a missing one.
     """
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
     notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
-    asked = [letter for letter in letters if letter.enqueue_id not in marked and letter.death not in _OF_THE_BROKER]
-    there = content_there(stores, asked)
-    return [_judged(each, notes.get(each.enqueue_id) if each.enqueue_id else None, each.enqueue_id in marked, there.get(each.key)) for each in letters]
+    noted = {letter.position: notes.get(letter.enqueue_id) if letter.enqueue_id is not None else None for letter in letters}
+    silent = [letter for letter in letters if letter.death not in _OF_THE_BROKER and _reason(letter, noted[letter.position]) is None]
+    content = content_there(stores, (letter for letter in silent if letter.enqueue_id not in marked))
+    return [_judged(each, noted[each.position], each.enqueue_id in marked, content.get(each.key)) for each in letters]
 
 
 def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
-    """Key -> whether both blobs are there."""
+    """Key -> whether both blobs are there. Not inside an event loop."""
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
-    if not mails:
-        return {}
-    with ThreadPoolExecutor(_PROBES) as threads:
-        found = threads.map(lambda blobs: all(stores.blobs.exists(blob) for blob in blobs), mails.values())
-        return dict(zip(mails, found, strict=True))
+    return {key: all(parts) for key, parts in zip(mails, there(stores.settings, list(mails.values())), strict=True)}
 
 
 def cause_of(letter: Letter, reason: str | None, content: bool | None) -> Cause:
@@ -158,11 +154,17 @@ def cause_of(letter: Letter, reason: str | None, content: bool | None) -> Cause:
 
 
 def _judged(letter: Letter, note: DeadLetterNote | None, marked: bool, content: bool | None) -> Judged:
-    told = note is not None and note.noted_at is not None and (letter.died_at is None or note.noted_at >= letter.died_at - _CLOCKS_DIFFER)
-    reason = letter.reason or (note.reason if told and note is not None else None)
+    reason = _reason(letter, note)
     died_at = letter.died_at or (note.noted_at if note is not None else None)
     redrives = max(letter.redrives, note.redrives if note is not None else 0)
     return Judged(letter, cause_of(letter, reason, content), reason, died_at, redrives, marked, content)
+
+
+def _reason(letter: Letter, note: DeadLetterNote | None) -> str | None:
+    """What was told of this very death: in the letter's own header, or by the worker's note, unless that is of an earlier death."""
+    if letter.reason or note is None or note.noted_at is None:
+        return letter.reason or None
+    return note.reason if letter.died_at is None or note.noted_at >= letter.died_at - _CLOCKS_DIFFER else None
 
 
 def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ OVERDUE = timedelta(minutes=1)
 """A delayed mail surfaces within a second of its due time, where a worker runs."""
 _NOT_HELD = frozenset({State.NOTED, State.RELEASED})
 _READS_IN_FLIGHT = 8
-_HEADS_IN_FLIGHT = 64
+_LOOKED_AT_ONCE = 1000
 
 
 def still_live(tables: QueueTables, queue: QueueName, window: timedelta, where: tuple[QueueTable, Place], ids: Sequence[EnqueueId]) -> dict[EnqueueId, ViewRow]:
@@ -62,21 +62,25 @@ def done_by_stages(stores: Stores, queue: QueueName, ids: Iterable[EnqueueId]) -
 
 def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
     """Which of these mails have no whole content any more, and what is missing of it. Raises StoreUnavailable. Not inside an event loop."""
-    return asyncio.run(_look_for(settings, rows)) if rows else {}
+    found = there(settings, [(row.item.header_blob_id, row.item.body_blob_id) for row in rows])
+    return {row.enqueue_id: _words(parts) for row, parts in zip(rows, found, strict=True) if not all(parts)}
 
 
-async def _look_for(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
+def there(settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]) -> list[tuple[bool, bool]]:
+    """Of each content whether its header and its body are there. Raises StoreUnavailable. Not inside an event loop."""
+    return asyncio.run(_there(settings, contents)) if contents else []
+
+
+def _words(parts: tuple[bool, bool]) -> str:
+    missing = [name for name, found in zip(("header", "body"), parts, strict=True) if not found]
+    return f"content lost: its {' and '.join(missing)} blob{'s are' if len(missing) > 1 else ' is'} missing"
+
+
+async def _there(settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]) -> list[tuple[bool, bool]]:
     blobs = HotBlobs(settings.s3, settings.s3.bucket)
-    at_once = asyncio.Semaphore(_HEADS_IN_FLIGHT)
-
-    async def there(blob_id: BlobId) -> bool:
-        async with at_once:
-            return bool(blob_id) and await blobs.exists(blob_id)
-
-    async def look(row: ViewRow) -> str | None:
-        header, body = await asyncio.gather(there(row.item.header_blob_id), there(row.item.body_blob_id))
-        parts = [name for name, found in (("header", header), ("body", body)) if not found]
-        return f"content lost: its {' and '.join(parts)} blob{'s are' if len(parts) > 1 else ' is'} missing" if parts else None
-
-    found = await asyncio.gather(*(look(row) for row in rows))
-    return {row.enqueue_id: why for row, why in zip(rows, found, strict=True) if why is not None}
+    found: list[tuple[bool, bool]] = []
+    for at in range(0, len(contents), _LOOKED_AT_ONCE):
+        some = contents[at : at + _LOOKED_AT_ONCE]
+        missing = await blobs.missing({blob_id for content in some for blob_id in content if blob_id}) | {BlobId("")}
+        found += [(header not in missing, body not in missing) for header, body in some]
+    return found

@@ -85,6 +85,18 @@ async def test_a_missing_object_is_missing_content_and_a_missing_bucket_is_not(f
         AdminBlobs(fresh.settings.s3, "no-such-bucket-anywhere").exists(BlobId("gone"))
 
 
+async def test_of_many_those_that_are_not_there_are_told_unless_the_bucket_is_gone(fresh: Any, hot: HotBlobs) -> None:
+    there = [BlobId(name) for name in ("one", "a b", "with/slash")]
+    await asyncio.gather(*(hot.put(blob_id, b"x") for blob_id in there))
+    gone = {BlobId("gone"), BlobId("not there either"), BlobId("with/")}
+    assert await hot.missing([*there, *gone]) == gone
+    assert await hot.missing(there) == set() == await hot.missing([])
+    with pytest.raises(StoreUnavailable, match="there is no bucket 'no-such-bucket-anywhere'"):
+        await HotBlobs(fresh.settings.s3, "no-such-bucket-anywhere").missing(there)
+    with pytest.raises(StoreUnavailable, match=r"S3 at 127\.0\.0\.1:1"):
+        await HotBlobs(fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3, "b").missing(there)
+
+
 async def test_many_are_deleted_in_one_request_and_those_that_are_not_there_count(hot: HotBlobs, admin: AdminBlobs) -> None:
     ids = [BlobId(f"k-{number}") for number in range(120)]
     await asyncio.gather(*(hot.put(blob_id, b"x") for blob_id in ids))

@@ -6,19 +6,12 @@ The fixtures are those of the packages queue_audit and republish_lost.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pika
 import pytest
@@ -26,26 +19,24 @@ import pytest
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
 from mailslice.duty.audits import lock_name, newest_audit
-from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
-from mailslice.model import crash
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
 from mailslice.quality import gate
-from mailslice.quality.gate import Expectation, Finding, Frame, GateResult
 from mailslice.queue import directory
 from mailslice.spark import in_worker
-from mailslice.spark.frames import InProcess
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DelayedMail
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.held import MOST, Held
 from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import open_worker
+from tests.services.duties import running
+from tests.services.duties.running import environment, judged_plainly, let_run_out, without_spark
 
 MINUTE = timedelta(minutes=1)
 AGE = 30 * MINUTE
@@ -166,29 +157,9 @@ def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
         thread.join(30)
 
 
-def judged_plainly(name: str, frames: Sequence[Frame], _docs: object) -> GateResult:
-    """What Great Expectations would find, in a thousandth of its time; the gates' own tests and whole processes have the real one."""
-    findings = []
-    for frame in frames:
-        for rule in frame.expectations:
-            broken = [row for row in frame.rows if not _holds(rule, row)]
-            seen = str((broken or list(frame.rows))[0][rule.column]) if frame.rows else ""
-            findings.append(Finding(frame.name, rule.sentence, not broken, rule.column, seen, len(frame.rows), len(broken)))
-    return GateResult(name, tuple(findings), "not rendered")
-
-
-def _holds(rule: Expectation, row: Mapping[str, Any]) -> bool:
-    value, arguments = row[rule.column], rule.arguments
-    if rule.kind == "ExpectColumnValuesToBeBetween":
-        return bool(arguments["min_value"] <= value <= arguments["max_value"])
-    if rule.kind == "ExpectColumnPairValuesToBeEqual":
-        return bool(value == row[arguments["column_B"]])
-    raise NotImplementedError(rule.kind)
-
-
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
     """The workers' code of Spark runs in this process, gates are plain; what is waited for is as short as can be."""
-    patch.setattr(StepContext, "spark", lambda _: InProcess())
+    without_spark(patch)
     patch.setattr(gate, "judge", judged_plainly)
     patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
     patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))
@@ -232,38 +203,11 @@ def make_spool(one_place: tuple[Settings, Stores]):
     return lambda: new_spool(*one_place)
 
 
-def environment(spool: Spool) -> dict[str, str]:
-    """MAILSLICE_* for a process of its own."""
-    settings = spool.settings
-    return {
-        "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
-        "MAILSLICE_CASSANDRA_PORT": str(settings.cassandra.port),
-        "MAILSLICE_CASSANDRA_KEYSPACE": settings.cassandra.keyspace,
-        "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
-        "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
-        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
-        "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
-        "MAILSLICE_S3_BUCKET": settings.s3.bucket,
-        "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
-        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value() if settings.s3.secret_key else "",
-        "MAILSLICE_S3_REGION": settings.s3.region,
-        "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
-        "MAILSLICE_QUEUE_SLICE_WINDOW": "10m",
-        "MAILSLICE_QUEUE_SHARED": str(settings.queue.shared).lower(),
-    }
-
-
 def kill(spool: Spool, step: str, request: RunRequest, point: str) -> None:
     """The step, in a process that dies at `point`."""
-    environ = {**os.environ, **environment(spool), crash.VARIABLE: point}
-    arguments = [sys.executable, "-m", "tests.services.duties.killed_step", request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
-    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[3])
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    running.kill(step, request, environment(spool.settings), point)
 
 
 def let_the_lock_run_out(spool: Spool) -> None:
     """What 60 s would do."""
-    name = lock_name(spool.queue)
-    holder = spool.stores.own.locks.holder(name)
-    assert holder is not None
-    spool.stores.own.locks.release(name, holder)
+    let_run_out(spool.stores, lock_name(spool.queue))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -104,18 +104,27 @@ class HotBlobs:
         """All bytes of the object; see `open`."""
         return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
 
-    async def exists(self, blob_id: BlobId) -> bool:
-        """Whether the object is there, by a HEAD; a miss is asked twice, as a bucket that is gone is not a lost blob."""
-        if _needs_boto(blob_id):
-            return await asyncio.to_thread(self._exists, blob_id)
+    async def missing(self, blob_ids: Iterable[BlobId], in_flight: int = 64) -> set[BlobId]:
+        """Those of many that are not there, by a HEAD each; that the bucket is there is asked once, after them. Raises StoreUnavailable when it is not."""
+        at_once = asyncio.Semaphore(in_flight)
+
+        async def one(blob_id: BlobId) -> BlobId | None:
+            async with at_once, asyncio.timeout(self._seconds):
+                if _needs_boto(blob_id):
+                    return None if await asyncio.to_thread(self._exists, blob_id) else blob_id
+                try:
+                    await obstore.head_async(self._store, blob_id)
+                except FileNotFoundError:
+                    return blob_id
+            return None
+
         try:
-            async with asyncio.timeout(self._seconds):
-                await obstore.head_async(self._store, blob_id)
-        except FileNotFoundError:
-            return await asyncio.to_thread(self._exists, blob_id)
+            found = {each for each in await asyncio.gather(*map(one, blob_ids)) if each is not None}
         except _ERRORS as error:
             raise self._meaning(error) from error
-        return True
+        if found and not await self.bucket_is_there():
+            raise StoreUnavailable(f"S3 at {s3_place(self._settings)}: there is no bucket {self._bucket!r}, or it may not be read")
+        return found
 
     async def delete_many(self, blob_ids: Sequence[BlobId]) -> None:
         """Deletes them in one request (up to 1,000); what is not there counts as deleted."""

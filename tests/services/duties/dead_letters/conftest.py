@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,15 +14,14 @@ import pytest
 from mailslice.codec import message
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
-from mailslice.model import crash
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
-from mailslice.model.settings import Settings, clone_root
+from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.quality import gate
 from mailslice.queue import directory
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.services.duties import running
 
 
 @dataclass
@@ -122,21 +117,16 @@ class Letters:
 
     def kill(self, step: str, request: RunRequest, point: str) -> None:
         """The step, in a process that dies at `point`."""
-        arguments = [request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
-        command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
-        done = subprocess.run(command, env={**self.environ, crash.VARIABLE: point}, cwd=clone_root(), capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        running.kill(step, request, self.environ, point)
 
     def let_the_lock_run_out(self) -> None:
         """What 60 s would do."""
-        holder = self.stores.own.locks.holder(f"dead_letters/{self.queue}")
-        assert holder is not None
-        self.stores.own.locks.release(f"dead_letters/{self.queue}", holder)
+        running.let_run_out(self.stores, f"dead_letters/{self.queue}")
 
 
 @pytest.fixture(autouse=True)
 def _without_data_docs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    running.without_docs(monkeypatch)
 
 
 @pytest.fixture(scope="module")

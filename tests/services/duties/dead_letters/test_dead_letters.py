@@ -12,7 +12,7 @@ from mailslice.duty.lock import LockHeld, locked
 from mailslice.model.errors import PlanRefused, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.queue import directory
-from mailslice.stores.blobs.admin import AdminBlobs
+from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.own import QueueSample
 from mailslice.stores.rabbitmq.census import dead_letter_ids
@@ -302,7 +302,7 @@ def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded
         raise StoreUnavailable("S3 at nowhere: SlowDown")
 
     with monkeypatch.context() as patched:
-        patched.setattr(AdminBlobs, "exists", away)
+        patched.setattr(HotBlobs, "missing", away)
         with pytest.raises(StoreUnavailable, match="SlowDown"):
             letters.run(redrive=True)
     with monkeypatch.context() as patched:

@@ -10,7 +10,11 @@ import pytest
 from mailslice.codec import message
 from mailslice.worker import open_worker
 
-POINTS = ["apply:after-count", "apply:after-publish", "apply:after-export", "apply:after-ack"]
+SOAK = pytest.mark.soak
+POINTS = [
+    "apply:after-publish",
+    *(pytest.param(point, marks=SOAK) for point in ("apply:after-count", "apply:after-export", "apply:after-ack", "apply:after-all")),
+]
 
 
 def planted(letters):
@@ -38,6 +42,7 @@ def test_the_run_after_a_kill_leaves_nothing_behind_and_loses_nothing(letters, p
     assert (again["status"], again["letters"]) == ("nothing to do", 0)
 
 
+@SOAK
 def test_the_same_plan_applied_again_after_a_kill_ends_with_the_same_numbers(letters):
     """As an Airflow retry of the task does."""
     planted(letters)
@@ -51,6 +56,7 @@ def test_the_same_plan_applied_again_after_a_kill_ends_with_the_same_numbers(let
     assert letters.dead() == []
 
 
+@SOAK
 def test_a_look_that_is_killed_gives_everything_back(letters):
     planted(letters)
     before = letters.dead()
@@ -59,6 +65,7 @@ def test_a_look_that_is_killed_gives_everything_back(letters):
     assert letters.run()["letters"] == 4
 
 
+@SOAK
 def test_rounds_that_a_crash_cut_short_count(letters):
     """Else a worker that dies of a mail, and a redrive that dies with it, would go on for ever."""
     letters.letter(letters.mail("first"))
@@ -71,6 +78,7 @@ def test_rounds_that_a_crash_cut_short_count(letters):
     assert letters.dead_names() == ["first"]
 
 
+@SOAK
 async def test_of_a_letter_and_its_copy_one_is_handled(letters):
     item = await asyncio.to_thread(letters.mail, "doubled")
     await asyncio.to_thread(letters.letter, item)

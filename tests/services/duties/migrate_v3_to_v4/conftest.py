@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,22 +10,19 @@ from typing import Any
 
 import pytest
 
-from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
-from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import Settings, clone_root
+from mailslice.model.settings import Settings
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.quality import gate
 from mailslice.queue import directory
 from mailslice.queue.mail_queue import MailQueue
 from mailslice.spark import in_worker
-from mailslice.spark.frames import InProcess
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+from tests.services.duties import running
 
 HOUR = timedelta(hours=1)
 BUCKETS = 2
@@ -98,24 +91,18 @@ class OldView:
 
     def kill(self, step: str, request: RunRequest, point: str, environ: dict[str, str]) -> None:
         """The step, in a process that dies at `point`."""
-        arguments = [request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
-        command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
-        given = {**environ, crash.VARIABLE: point, "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS)}
-        done = subprocess.run(command, env=given, cwd=clone_root(), capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        running.kill(step, request, {**environ, "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS)}, point)
 
     def let_the_locks_run_out(self) -> None:
         """What 60 s would do."""
-        for name in (f"migrate_v3_to_v4/{self.queue}", f"queue_cleanup/{self.queue}"):
-            if (holder := self.stores.own.locks.holder(name)) is not None:
-                self.stores.own.locks.release(name, holder)
+        running.let_run_out(self.stores, f"migrate_v3_to_v4/{self.queue}", f"queue_cleanup/{self.queue}")
 
 
 @pytest.fixture(autouse=True)
 def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    running.without_docs(monkeypatch)
     if "with_spark" not in request.fixturenames:
-        monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
+        running.without_spark(monkeypatch)
 
 
 @pytest.fixture(scope="session", autouse=True)

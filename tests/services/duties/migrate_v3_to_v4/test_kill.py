@@ -12,7 +12,10 @@ def live_rows(old) -> set[EnqueueId]:
     return {row.enqueue_id for row in rows}
 
 
-@pytest.mark.parametrize("point", ["plan:after-read", "apply:inside-copies", "apply:after-batch"])
+SOAK = pytest.mark.soak
+
+
+@pytest.mark.parametrize("point", ["apply:inside-copies", *(pytest.param(point, marks=SOAK) for point in ("plan:after-read", "apply:after-batch"))])
 def test_the_run_after_a_kill_ends_in_the_same_state(old, fresh_module, point):
     live = live_rows(old)
     before = old.v3
@@ -30,6 +33,7 @@ def test_the_run_after_a_kill_ends_in_the_same_state(old, fresh_module, point):
     assert old.v4 == {each: before[each] for each in live}
 
 
+@SOAK
 def test_the_same_plan_applied_again_after_a_kill_has_the_same_numbers(old, fresh_module):
     live = live_rows(old)
     request = old.request()

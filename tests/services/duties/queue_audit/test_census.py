@@ -9,7 +9,7 @@ import pytest
 
 from mailslice.duties.queue_audit import evidence
 from mailslice.duty.audits import newest_audit
-from mailslice.model.errors import BadInput, PlanRefused, Refused, UnknownQueue
+from mailslice.model.errors import BadInput, PlanRefused, Refused, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import EnqueueId, Mail, QueueName
 from mailslice.spark import in_worker
 from mailslice.stores import Stores
@@ -24,6 +24,7 @@ from tests.services.duties.audited import MINUTE, Spool, kill, let_the_lock_run_
 def test_killed_while_it_holds_everything_all_comes_back_in_order_and_the_same_run_goes_on(spool):
     mails = [spool.put(f"m-{number}") for number in range(20)]
     request = spool.request("queue_audit", census=True)
+    kill(spool, "plan", request, "plan:after-first-read")
     kill(spool, "plan", request, "plan:census-held")
     let_the_lock_run_out(spool)
     found = spool.messages()
@@ -61,6 +62,20 @@ def test_a_queue_with_a_hundred_times_as_many_messages_as_old_mails(spool):
     assert item.enqueue_id in spool.verdicts()
 
 
+@pytest.mark.parametrize(
+    ("elsewhere", "why"),
+    [(1, "consumers hold 1 messages of which no worker's record tells"), (None, "RabbitMQ gives no figures of what consumers hold")],
+)
+def test_what_consumers_hold_and_nobody_explains_leaves_mails_unknown(spool, monkeypatch, elsewhere, why):
+    monkeypatch.setattr(evidence, "HOLD", timedelta(0))
+    monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(0))
+    monkeypatch.setattr(WorkHold, "elsewhere", lambda _: elsewhere)
+    lost = spool.put("lost", message=False)
+    assert spool.audit(census=True)["census"]["unproved"] == why
+    assert (spool.verdicts(), spool.why(lost)) == ({lost: "unknown"}, f"its message is in no queue, but {why}")
+
+
+@pytest.mark.soak
 def test_while_a_consumer_holds_what_no_record_explains_nothing_is_called_lost(spool, monkeypatch):
     monkeypatch.setattr(evidence, "HOLD", timedelta(seconds=12))  # RabbitMQ's figures are up to 10 s old
     monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(seconds=13))
@@ -222,6 +237,30 @@ def test_only_mails_of_that_age_are_asked_about(spool):
         spool.audit(older_than="36501d")
     with pytest.raises(BadInput, match="older_than"):
         spool.audit(older_than="yesterday")
+
+
+def test_an_audit_that_is_held_to_slices_asks_about_their_mails_alone(spool):
+    old, older = spool.put("old", age=30 * MINUTE), spool.put("older", age=300 * MINUTE)
+    between = datetime.now(UTC) - 100 * MINUTE
+    assert spool.audit(slices_before=between.isoformat())["mails"] == 1
+    assert spool.verdicts().keys() == {older}
+    assert spool.audit(slices_from=between.isoformat())["mails"] == 1
+    assert spool.verdicts().keys() == {old}
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_census_whose_connection_is_cut_proves_nothing_and_gives_everything_back_in_its_order(spool, monkeypatch):
+    mails = [spool.put(f"m-{number}") for number in range(10)]
+
+    def cut(hold: WorkHold, _seconds: float) -> None:
+        hold._connection._impl._terminate_stream(ConnectionResetError("cut"))
+        hold._connection.process_data_events(time_limit=1)
+
+    monkeypatch.setattr(WorkHold, "wait", cut)
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        spool.audit(census=True)
+    assert newest_audit(spool.stores, spool.queue) is None
+    assert [each for each, _, _ in spool.messages()] == mails
 
 
 @pytest.mark.usefixtures("at_once")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.context import StepContext
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.request import NO_QUEUE, RunRequest
 from mailslice.duty.road import run_all, run_step
@@ -20,12 +19,11 @@ from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
-from mailslice.quality import gate
 from mailslice.queue import directory
 from mailslice.spark import in_worker
-from mailslice.spark.frames import InProcess
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.nodes import Nodes
+from tests.services.duties.running import without_docs, without_spark
 
 WINDOW = timedelta(seconds=10)
 ROWS, SLICES = 6000, 12
@@ -33,8 +31,8 @@ ROWS, SLICES = 6000, 12
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch):
-    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    without_spark(monkeypatch)
+    without_docs(monkeypatch)
     yield
     in_worker.close_all()
 
@@ -121,12 +119,13 @@ def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
     assert len(list(stores.tables.v4.places(queue))) >= 1
 
 
-def test_a_run_that_was_killed_is_taken_up_by_the_next(place):
+@pytest.mark.parametrize("point", ["apply:before-collect", *(pytest.param(point, marks=pytest.mark.soak) for point in ("apply:locked", "apply:after-node"))])
+def test_a_run_that_was_killed_is_taken_up_by_the_next(place, point):
     fresh, stores, _ = place
     asked = request(force=True)
     for step in ("plan", "check"):
         run_step(step, asked, fresh.settings)
-    environ = {**fresh.environ, crash.VARIABLE: "apply:before-collect"}
+    environ = {**fresh.environ, crash.VARIABLE: point}
     script = f"import sys; from mailslice.duty.job import main; sys.exit(main('reclaim', ['apply', '--run', {asked.run!r}]))"
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr

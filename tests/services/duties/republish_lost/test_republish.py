@@ -196,7 +196,7 @@ def decision(spool, lost):
     return spool.stores.own.republished_mails.read(spool.queue, lost)
 
 
-@pytest.mark.parametrize(("point", "out"), [("apply:claimed", 0), ("apply:published", 1)])
+@pytest.mark.parametrize(("point", "out"), [pytest.param("apply:claimed", 0, marks=pytest.mark.soak), ("apply:published", 1)])
 def test_killed_before_the_record_nobody_knows_so_it_is_told_and_not_repeated_unless_asked(spool, point, out):
     lost = spool.put("lost", message=False)
     spool.audit(census=True)
@@ -213,6 +213,21 @@ def test_killed_before_the_record_nobody_knows_so_it_is_told_and_not_repeated_un
     assert in_queue(spool) == [lost] * (out + 1)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(("point", "out"), [("apply:locked", 0), ("apply:recorded", 1)])
+def test_killed_before_the_claim_or_after_the_record_the_same_run_goes_on(spool, point, out):
+    lost = spool.put("lost", message=False)
+    spool.audit(census=True)
+    request = spool.request("republish_lost")
+    spool.steps(request, "plan", "check")
+    kill(spool, "apply", request, point)
+    let_the_lock_run_out(spool)
+    assert in_queue(spool) == [lost] * out
+    assert spool.steps(request, "apply", "verify", "report")["nbRequeuedMails"] == 1
+    assert in_queue(spool) == [lost]
+
+
+@pytest.mark.soak
 def test_a_new_census_settles_what_a_kill_left_open(spool):
     lost = spool.put("lost", message=False)
     spool.audit(census=True)

@@ -26,6 +26,7 @@ from mailslice.queue.quarantine import Quarantine
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
+from tests.services.duties import running
 
 HEADER, BODY = b"Subject: x\r\n\r\n", b"body \xff"
 TIMEOUT = "1m"
@@ -130,31 +131,14 @@ class Place4Stuck:
 @pytest.fixture(autouse=True)
 def _quick_gate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rules by plain Python: a second less a gate. `real_gate` is Great Expectations, without rendering."""
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    running.without_docs(monkeypatch)
     if "real_gate" not in request.fixturenames:
-        monkeypatch.setattr(gate, "judge", _judge)
+        monkeypatch.setattr(gate, "judge", running.judged_plainly)
 
 
 @pytest.fixture
 def real_gate() -> None:
     """Great Expectations itself."""
-
-
-def _judge(name: str, frames: Any, _docs: Any) -> gate.GateResult:
-    findings = []
-    for frame in frames:
-        for each in frame.expectations if frame.rows else ():
-            values = [row[each.column] for row in frame.rows]
-            bad = [value for value in values if not _holds(each, value)] if each.kind != "ExpectColumnValuesToBeUnique" else values[len(set(values)) :]
-            findings.append(gate.Finding(frame.name, each.sentence, not bad, each.column, str(bad[:3]), len(frame.rows), len(bad)))
-    return gate.GateResult(name, tuple(findings), "not rendered")
-
-
-def _holds(each: gate.Expectation, value: Any) -> bool:
-    if each.kind == "ExpectColumnValuesToBeInSet":
-        return value in each.arguments["value_set"]
-    low, high = each.arguments["min_value"], each.arguments["max_value"]
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """kill -9 inside apply, then the next run, or the same task again: the mail is closed once, whole, or is its holder's (I1, I7). And inside a release."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,45 +14,19 @@ from mailslice.model.names import RabbitNames
 from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.services.duties import running
+from tests.services.duties.running import environment, let_run_out
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
 
 SOAK = pytest.mark.soak
-POINTS = ["quarantine:copied", "apply:kept", "apply:decided", "apply:marked"]
+POINTS = ["apply:decided", *(pytest.param(point, marks=SOAK) for point in ("apply:locked", "quarantine:copied", "apply:kept", "apply:marked"))]
 MAILSLICE = str(Path(sys.executable).with_name("mailslice"))
-
-
-def environ(place, point=""):
-    settings = place.settings
-    own = {
-        "MAILSLICE_CASSANDRA_CONTACT_POINTS": settings.cassandra.contact_points[0],
-        "MAILSLICE_CASSANDRA_PORT": str(settings.cassandra.port),
-        "MAILSLICE_CASSANDRA_KEYSPACE": settings.cassandra.keyspace,
-        "MAILSLICE_OWN_KEYSPACE": settings.own.keyspace,
-        "MAILSLICE_OWN_BUCKET": settings.own.bucket,
-        "MAILSLICE_RABBITMQ_URL": settings.rabbitmq.url.get_secret_value(),
-        "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
-        "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
-        "MAILSLICE_S3_BUCKET": settings.s3.bucket,
-        "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
-        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value() if settings.s3.secret_key else "",
-        "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
-    }
-    rest = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")}
-    return {**rest, **own, **({crash.VARIABLE: point} if point else {})}
 
 
 def kill(place, request, point):
     """Apply, in a process that dies at `point`; its lock is let go at once, as 60 s would do."""
-    script = Path(__file__).with_name("killed.py")
-    arguments = [sys.executable, str(script), "apply", request.queue, request.run, json.dumps(dict(request.params))]
-    done = subprocess.run(arguments, env=environ(place, point), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-    free(place, f"stuck_mails/{place.queue}")
-
-
-def free(place, name):
-    if (holder := place.stores.own.locks.holder(name)) is not None:
-        place.stores.own.locks.release(name, holder)
+    running.kill("apply", request, environment(place.settings), point)
+    let_run_out(place.stores, f"stuck_mails/{place.queue}")
 
 
 def own_keys(place):
@@ -87,6 +59,7 @@ def test_the_run_after_a_kill_ends_in_the_same_state(place, point):
     assert place.run()["finishedOfEarlierRuns"] == {}
 
 
+@SOAK
 def test_the_same_apply_again_after_a_kill_ends_in_the_same_state(place):
     """As an Airflow retry of the task does."""
     item, _, request = killed(place, "apply:marked")
@@ -95,7 +68,8 @@ def test_the_same_apply_again_after_a_kill_ends_in_the_same_state(place):
     assert_closed_once(place, item)
 
 
-@pytest.mark.parametrize("point", [pytest.param("quarantine:copied", marks=SOAK), "apply:kept", pytest.param("apply:decided", marks=SOAK)])
+@pytest.mark.parametrize("point", ["quarantine:copied", "apply:kept", "apply:decided"])
+@SOAK
 def test_a_mail_whose_holder_gave_it_back_after_the_kill_is_in_the_queue_and_not_in_quarantine(place, point):
     item, worker, _ = killed(place, point)
     worker.say(in_flight=())
@@ -106,6 +80,7 @@ def test_a_mail_whose_holder_gave_it_back_after_the_kill_is_in_the_queue_and_not
         assert own_keys(place) == 0
 
 
+@SOAK
 def test_a_mail_that_was_marked_before_the_kill_is_kept_though_its_holder_is_gone(place):
     item, worker, _ = killed(place, "apply:marked")
     worker.fall_silent()
@@ -120,9 +95,9 @@ def test_a_release_by_the_command_line_that_is_killed_and_asked_again_is_one_new
     place.worker(place.held(item))
     place.run()
     words = [MAILSLICE, "stuck", "release", place.queue, "--name", "once", "--json"]
-    done = subprocess.run(words, env=environ(place, point), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, env={**environment(place.settings), crash.VARIABLE: point}, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-    free(place, f"quarantine/{place.queue}/{item.enqueue_id}/1")
+    let_run_out(place.stores, f"quarantine/{place.queue}/{item.enqueue_id}/1")
     (mail,) = place.kept()
     place.quarantine.release(mail)
     (row,) = MailQueue(place.stores, place.queue, system_clock).browse()

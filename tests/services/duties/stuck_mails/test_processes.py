@@ -11,7 +11,8 @@ import pytest
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from tests.services.duties.stuck_mails.test_kill import MAILSLICE, environ
+from tests.services.duties.running import environment
+from tests.services.duties.stuck_mails.test_kill import MAILSLICE
 
 HANDLER = """
 import pathlib, time
@@ -36,7 +37,7 @@ class Process:
         self.folder, self.place = folder, place
         words = [MAILSLICE, "worker", "run", "--queue", place.queue, "--handler", "handlers:handle", "--drain", "1s"]
         with (folder / "log").open("a") as log:
-            env = {**environ(place), "MAILSLICE_WORKER_RECORD_EVERY": "500ms"}
+            env = {**environment(place.settings), "MAILSLICE_WORKER_RECORD_EVERY": "500ms"}
             self.popen = subprocess.Popen(words, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
 
     def signal(self, number):
@@ -91,7 +92,7 @@ def enqueue(place, folder, *names):
             "--recipient",
             "c@d.example",
         ]
-        subprocess.run(words, env=environ(place), check=True, capture_output=True, timeout=120)
+        subprocess.run(words, env=environment(place.settings), check=True, capture_output=True, timeout=120)
 
 
 def depth(place, name):
