@@ -152,7 +152,7 @@ class Delivery:
             await self._end(self._message.ack)
         else:
             await self._publish_again(again, delay, self._again_headers(counted=counted and delay is not None and not throttled, throttled=throttled))
-            await self._end(self._message.ack)
+            await self._end(self._message.ack, put_off=throttled)
 
     async def reject(self, reason: str) -> None:
         """To the dead letter queue, with the recipients that remain. The reason goes to the log: no address in it."""

@@ -116,6 +116,7 @@ async def test_what_is_over_the_limit_waits_in_the_levels_and_the_rest_of_the_ma
             await until(lambda: sum(len(got[1]) for got in sink.got) == 4)
             stop.set()
             done = await consuming
+            assert worker.wiring.doings.count == 1
     assert (done.completed, done.retried, done.failures) == (1, 2, 0)
     assert sorted(recipient for got in sink.got for recipient in got[1]) == ["a@Slow.example", *["b@fast.example"] * 3]
     rows = [spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) for item in items]

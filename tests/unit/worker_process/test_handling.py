@@ -375,3 +375,13 @@ def test_all_outcomes_are_exported_from_the_start() -> None:
     assert [line for line in text.splitlines() if line.startswith("mailslice_mails_total")] == [
         f'mailslice_mails_total{{outcome="{outcome}",queue="spool"}} 0.0' for outcome in ("completed", "retried", "rejected", "bounced", "given_back")
     ]
+
+
+def test_what_destinations_answer_is_counted_by_rule() -> None:
+    registry = CollectorRegistry()
+    metrics = ConsumerMetrics(QueueName("spool"), registry)
+    for rule, granted in (("*", True), ("*", False), ("*", False), ("slow.example", True)):
+        metrics.destination_asked(rule, granted)
+    counted = [("*", "granted", 1), ("*", "throttled", 2), ("slow.example", "granted", 1)]
+    for rule, answer, number in counted:
+        assert registry.get_sample_value("mailslice_destinations_asked_total", {"queue": "spool", "rule": rule, "answer": answer}) == number

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -38,6 +39,21 @@ def refusals(**codes: int) -> Refusals:
 )
 def test_those_who_remain_decide(codes: dict[str, int], outcome: object) -> None:
     assert outcome_of(MAIL, refusals(**codes)) == outcome
+
+
+WAIT = timedelta(seconds=7)
+
+
+@pytest.mark.parametrize(
+    ("codes", "held", "outcome"),
+    [
+        ({}, {B}, Retry(after=WAIT, recipients=(B,), throttled=True)),
+        ({"a": 550}, {B, C}, Retry(after=WAIT, recipients=(A, B, C), throttled=True)),
+        ({"a": 450}, {C}, Retry(after=WAIT, recipients=(A, C), back_off=True, throttled=True)),
+    ],
+)
+def test_who_waits_for_a_destination_remains_and_that_is_no_failed_attempt(codes: dict[str, int], held: set[str], outcome: object) -> None:
+    assert outcome_of(MAIL, refusals(**codes), held, WAIT) == outcome
 
 
 def test_a_mail_without_recipients_is_rejected_not_lost_in_silence() -> None:
