@@ -25,6 +25,8 @@ def s3(stack: StackSettings) -> Program:
         "s3proxy.credential": SECRET_KEY,
         # it holds each object whole while it is written: more threads than these only fill the heap
         "s3proxy.jetty.max-threads": "32",
+        # larger ones, whose digest it must know before it writes them, are refused; by default 128 MiB, which is less than the largest mail
+        "s3proxy.v4-max-non-chunked-request-size": str(256 * 1024 * 1024),
         "jclouds.provider": "filesystem-nio2",
         "jclouds.identity": "local",
         "jclouds.credential": "local",

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from mailslice.model.mail import Mail, QueueName
 from mailslice.model.settings import Settings
+from mailslice.worker.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.store_cpu import STORES, StoreCpu, spent
 
@@ -199,15 +200,14 @@ async def take(worker: QueueWorker, cpu: StoreCpu, count: int, in_flight: int) -
         async with aclosing(worker.deliveries(in_flight, give_up_after=PATIENCE)) as deliveries, asyncio.TaskGroup() as group:
             # One task iterates; completions run beside it, bounded by the prefetch.
             for _ in range(count):
-                delivery = await anext(deliveries)
-                group.create_task(_complete(delivery.complete, delivery.arrived, measured))
+                group.create_task(_complete(await anext(deliveries), measured))
         await worker.settle()
     return measured
 
 
-async def _complete(complete: Callable[[], Awaitable[None]], arrived: float, measured: Measured) -> None:
-    await complete()
-    measured.done(asyncio.get_running_loop().time() - arrived)
+async def _complete(delivery: Delivery, measured: Measured) -> None:
+    await delivery.complete()
+    measured.done(asyncio.get_running_loop().time() - delivery.arrived)
 
 
 def _content(size: int) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.worker.delivery import Delivery
@@ -17,7 +18,6 @@ from mailslice.worker.handling import Handling, policy_of
 from mailslice.worker.queue_worker import QueueWorker
 
 _LEAST_WAIT = 0.05
-_LET_GO = 64
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ async def consume(
     consumed = Consumed()
     handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.wiring.settings))
     deliveries = worker.deliveries(prefetch if most is None else min(prefetch, most), give_up_after=give_up_after)
-    handed: set[Delivery] = set()
+    handed: WeakSet[Delivery] = WeakSet()  # the worker keeps those that are not settled; the contents of the others are to go
     begun = 0
     stopping = asyncio.create_task(stopped(stop, deliveries)) if stop is not None else None
     longest: float | None = 0.0
@@ -87,9 +87,8 @@ async def consume(
         while begun != most and (delivery := await following(deliveries, idle, lambda: handling.in_flight > 0)):
             begun += 1
             handed.add(delivery)
-            if len(handed) > _LET_GO + concurrency:
-                handed = {each for each in handed if not each.settled.is_set()}
             await handling.start(delivery)
+            del delivery
             if begun != most:
                 await handling.room()
         longest = None
@@ -122,9 +121,9 @@ async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
     await asyncio.wait({stopping})
 
 
-async def _let_go(deliveries: Deliveries, handed: set[Delivery]) -> None:
+async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
     """The end of deliveries of which only `handed` may still be in hand: those go back, and then the connection is closed."""
-    for delivery in handed:
+    for delivery in [*handed]:
         if not delivery.settled.is_set():
             with suppress(MailsliceError):  # the broker takes it back with the connection
                 await delivery.retry()

@@ -295,6 +295,7 @@ class Delivery:
 
     def _release(self) -> None:
         self._hold.release()
+        self._marks = None  # they know us, too: the content would stay until the garbage collector comes by
         if self._wiring.in_hand.get(self._item.enqueue_id) is self:
             del self._wiring.in_hand[self._item.enqueue_id]
         self.settled.set()

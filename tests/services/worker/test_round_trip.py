@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueuedMail
-from mailslice.worker import Deliveries, Delivery, open_worker
+from mailslice.worker import Deliveries, Delivery, consume, open_worker
 from tests.services.worker.conftest import mail
 
 NASTY = [
@@ -208,3 +209,21 @@ async def test_a_mail_enqueued_with_a_delay_is_not_delivered_before_it_is_due(sp
             assert delivery.item == item
             assert 2.4 <= waited < 10
             await delivery.complete()
+
+
+async def test_a_consumer_lets_go_of_contents_that_are_settled(spool: Any) -> None:
+    alive = 0
+
+    async def handle(_mail: Any, _content: bytes) -> None:
+        nonlocal alive
+        alive = max(alive, sum(isinstance(each, Delivery) and each._wiring is worker.wiring for each in gc.get_objects()))
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await asyncio.gather(*(worker.enqueue(mail(f"m-{number}"), b"A: b\r\n\r\nc") for number in range(30)))
+        gc.disable()  # what it would find is what must not be left to it
+        try:
+            done = await consume(worker, handle, prefetch=2, concurrency=1, most=30)
+        finally:
+            gc.enable()
+    assert done.completed == 30
+    assert alive <= 5
