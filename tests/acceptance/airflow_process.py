@@ -126,7 +126,7 @@ class Airflow:
     def _call(self, method: str, path: str, body: object) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         request = urllib.request.Request(self.url + path, data=None if body is None else json.dumps(body).encode(), method=method, headers=headers)
-        with _OPENER.open(request, timeout=30) as answer:
+        with _OPENER.open(request, timeout=120) as answer:
             found: dict[str, Any] = json.loads(answer.read() or b"{}")
             return found
 

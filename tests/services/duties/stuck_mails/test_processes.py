@@ -127,6 +127,7 @@ def test_a_handler_that_hangs_and_comes_back_after_its_mail_was_closed(place, wo
     assert place.quarantine.content(next(mail for mail in place.kept() if mail.name == "completes")).endswith(b"completes")
 
 
+@pytest.mark.soak
 def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(place, worker, tmp_path):
     enqueue(place, tmp_path, "hangs")
     process = worker()
