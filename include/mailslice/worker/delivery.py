@@ -279,11 +279,12 @@ class Delivery:
     def _seconds(self) -> float:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
 
-    async def _end(self, settle: Callable[[], bool]) -> None:
+    async def _end(self, settle: Callable[[], bool], *, put_off: bool = False) -> None:
+        """`put_off`: nothing was tried, so it says nothing of how long mails take, nor of what fails."""
         if self._settled:
             return  # two were asked for at once: a second ack of one tag would cost the channel, and every mail in hand
         self._settled = True
-        if self.handed is not None:
+        if self.handed is not None and not put_off:
             self._wiring.doings.ended(self._seconds())
         if not settle():
             log.info(
