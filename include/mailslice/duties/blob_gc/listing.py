@@ -20,7 +20,7 @@ from mailslice.stores.blobs.key_ranges import KeyRange, behind
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
 _HEX, _LETTERS = "0123456789abcdef", "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """What hashes and UUIDs begin with; of base64 the few that begin with neither letter nor digit stay in the ranges between."""
-_KEYS_A_RANGE, _MOST_RANGES, _DEEPEST = 3000, 3000, 3
+_KEYS_A_RANGE, _MOST_RANGES, _DEEPEST = 1500, 3000, 3
 _MOST_GENERATIONS, _MOST_STRANGE = 2000, 10
 
 
@@ -110,9 +110,9 @@ def _group(prefix: str, start: str, keys: Sequence[BlobId], *, whole: bool) -> _
 
 
 def _edges(group: _Group, most: int) -> Iterator[str]:
-    """Where the group begins and ends, and cuts within, so that a range has not many more keys than `most`."""
+    """Where the group begins and ends, and cuts within, so that a range has about `most` keys: a few times as many, or a few times fewer."""
     yield from (group.prefix, behind(group.prefix))
-    depth = next((depth for depth in range(_DEEPEST) if group.keys / len(group.alphabet) ** depth <= most), _DEEPEST)
+    depth = next((depth for depth in range(_DEEPEST) if group.keys / len(group.alphabet) ** (depth + 0.5) <= most), _DEEPEST)
     for length in range(1, depth + 1):
         for letters in product(group.alphabet, repeat=length):
             # MinIO's form has a slash behind the first letter of a hash.

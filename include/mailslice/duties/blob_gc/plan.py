@@ -20,7 +20,7 @@ from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan_files import DELETE, FOLDER
 from mailslice.duties.blob_gc.plan_note import Plan
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
-from mailslice.duties.blob_gc.sources import Source, sources_of
+from mailslice.duties.blob_gc.sources import Source, sources_of, unread_columns
 from mailslice.duties.blob_gc.spent import Spent
 from mailslice.duties.blob_gc.writing import write_plan
 from mailslice.duty.artifacts import iso
@@ -82,7 +82,8 @@ def run(context: StepContext) -> dict[str, Any]:
         sources={each.name: each.references for each in counts},
     )
     crash.point("plan:written")
-    return _summary(context, _Seen(plan, params, tally, counts, absent, ranges, blobs, forgotten, earlier, spent))
+    unread = unread_columns(context.stores, sources)
+    return _summary(context, _Seen(plan, params, tally, counts, absent, unread, ranges, blobs, forgotten, earlier, spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class _Seen:
     tally: Tally
     counts: Sequence[Count]
     absent: Sequence[str]
+    unread: Sequence[str]
     ranges: Sequence[KeyRange] | None
     blobs: Frame
     forgotten: str
@@ -204,6 +206,7 @@ def _summary(context: StepContext, seen: _Seen) -> dict[str, Any]:
         "samples": tally.samples,
         "sources": [_shown(each, seen.earlier, cleaned) for each in seen.counts] + _vanished(seen),
         "absentSources": list(seen.absent),
+        "unreadColumns": list(seen.unread),
         "listing": {
             "inventory": seen.params.inventory,
             "wanted": len(seen.ranges) if seen.ranges is not None else len(listed),
@@ -251,6 +254,8 @@ def _message(seen: _Seen) -> str:
         words.append(f"{blobs[DOUBTFUL]} blobs are referred to in another spelling only (MAILSLICE_BLOB_HASH_ENCODING): they stay")
     if blobs[UNKNOWN]:
         words.append(f"{blobs[UNKNOWN]} keys are no blob ids: they are left alone")
+    if seen.unread:
+        words.append(f"no source reads {', '.join(seen.unread)}: if these are blob ids, name them in MAILSLICE_GC_SOURCES")
     if seen.forgotten and seen.earlier:
         words.append(seen.forgotten)
     return "; ".join(words)

@@ -9,7 +9,7 @@ from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.report import DONE, DRY_RUN, FAILED, NOTHING
 
 _PLANNED = ("planDigest", "referenceSourceCount", "references", "blobCount", "blobBytes", "orphans", "orphanBytes", "bytes")
-_SHOWN = ("unreferenced", "byGeneration", "byAge", "samples", "sources", "absentSources", "listing", "candidatesOf")
+_SHOWN = ("unreferenced", "byGeneration", "byAge", "samples", "sources", "absentSources", "unreadColumns", "listing", "candidatesOf")
 _APPLIED = ("skippedBy", "failures", "left", "restored", "notRestored", "keptUntil", "expiredCopies", "bytesDeleted")
 
 

@@ -42,6 +42,9 @@ _LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
 _TEXT = frozenset({"text", "ascii", "varchar"})
+_LIKE_BLOBS = re.compile(r"blob_?id|^(header|body)content$")
+_COPIES = frozenset({"imapuidtable", "messageidtable"})
+"""Their headerContent is that of messageV3."""
 _NO_BLOB = "enqueueId"
 """In messages: a UUID, as a blob's id may be, and not one."""
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -180,6 +183,22 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
             f"Where a source really does not exist, say so: {_ABSENT}={','.join([*settings.gc.absent_sources, *unknown])}"
         )
     return found, absent
+
+
+def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
+    """`table.column` of James' keyspace that by their names hold blob ids, and that no source reads: an extension's, or those of an older James.
+
+    Tables that name a bucket, too, such as those of uploads and of the deleted messages vault, are about other buckets.
+    """
+    keyspace = stores.settings.cassandra.keyspace.lower()
+    read = {(each.where.keyspace, each.where.table, column) for each in sources if isinstance(each, TableSource) for column in each.where.columns}
+    found = []
+    for table, columns in columns_of(stores.cassandra, keyspace).items():
+        if table in _COPIES or any("bucket" in column.name for column in columns):
+            continue
+        like = [column.name for column in columns if column.holds_text and _LIKE_BLOBS.search(column.name)]
+        found += [f"{table}.{name}" for name in like if (keyspace, table, name) not in read]
+    return sorted(found)
 
 
 class _Ranges:

@@ -6,6 +6,7 @@ code points, which is S3's order of UTF-8. An empty bound is no bound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -44,7 +45,7 @@ def inside(key: str, low: str, high: str) -> bool:
     return key >= low and (not high or key < high)
 
 
-def uncovered(ranges: list[KeyRange]) -> int:
+def uncovered(ranges: Sequence[KeyRange]) -> int:
     """How many neighbours do not meet, or ends are missing: 0 when every key is in exactly one range."""
     ordered = sorted(ranges)
     ends = ["", *(high for _, high in ordered)]

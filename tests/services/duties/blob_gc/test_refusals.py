@@ -64,6 +64,27 @@ def test_a_source_of_the_operator_that_cannot_be_scanned_stops_the_run(heap, sou
         heap.collect()
 
 
+def test_columns_that_look_like_references_and_are_read_by_no_source_are_said(heap):
+    heap.blob()
+    tables = (
+        "avatars (owner text PRIMARY KEY, blobid text)",
+        "vault (owner text PRIMARY KEY, bucketname text, blobid text)",
+        "imapuidtable (messageid uuid PRIMARY KEY, headercontent text)",
+    )
+    for table in tables:
+        heap.cql(f"CREATE TABLE {{}}.{table}")
+    try:
+        report = heap.collect()
+        assert report["unreadColumns"] == ["avatars.blobid"]
+        assert "no source reads avatars.blobid: if these are blob ids, name them in MAILSLICE_GC_SOURCES" in heap.collect(dry_run=True)["message"]
+        but(heap, "gc", sources="avatars:blobid")
+        assert heap.collect()["unreadColumns"] == []
+    finally:
+        for table in tables:
+            heap.cql(f"DROP TABLE {{}}.{table.partition(' ')[0]}")
+        heap.used.clear()
+
+
 def test_a_source_that_lost_most_of_its_references_stops_the_run_until_it_is_accepted(heap):
     keys = {heap.blob() for _ in range(10)}
     for key in keys:

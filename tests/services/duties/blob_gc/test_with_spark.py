@@ -18,7 +18,7 @@ HOURS = timedelta(hours=1)
 def small_pages(monkeypatch):
     """The driver asks for pages of two keys, so that it cuts the bucket into ranges."""
     monkeypatch.setattr(bulk, "_KEYS_A_PAGE", 2)
-    monkeypatch.setattr(listing, "_KEYS_A_RANGE", 2)
+    monkeypatch.setattr(listing, "_KEYS_A_RANGE", 0.5)
 
 
 def test_two_phases_with_spark_delete_what_they_do_without(heap, with_spark, small_pages):
