@@ -18,6 +18,7 @@ from urllib.error import HTTPError, URLError
 
 import psutil
 
+from mailslice.local.airflow import SHORT_LIVED_JVM
 from mailslice.local.java import java_home
 from mailslice.model.settings import clone_root
 
@@ -165,6 +166,7 @@ def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[s
         "PATH": f"{BIN}:{os.environ.get('PATH', '')}",
         "JAVA_HOME": str(java_home()),
         "MAILSLICE_STACK_SCHEDULES": "off",
+        "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM,
         **settings,
     }
     with group([str(BIN / "airflow"), "standalone"], environ, home / "standalone.log"):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 
-from mailslice.local.airflow import airflow_environment
+from mailslice.local.airflow import SHORT_LIVED_JVM, airflow_environment
 from mailslice.local.cassandra import nodetool_setting
 from mailslice.local.services import store_settings
 from mailslice.local.settings import Profile, stack_settings
@@ -32,7 +32,7 @@ def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
     steps = Steps()
     with one_at_a_time(stack):
         remove(stack)
-        settings = {**store_settings(stack), **nodetool_setting(stack)}
+        settings = {**store_settings(stack), **nodetool_setting(stack), "MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM}
         Stack(stack, steps, settings, with_airflow=False).start()
         try:
             return run(airflow_environment(stack, {}))

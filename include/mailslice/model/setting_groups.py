@@ -196,6 +196,9 @@ class DutySettings(Group):
     rate_rabbitmq: int = Field(0, ge=0, description="messages a second that one run may publish or take; 0 = no limit")
     spark_master: str = Field("local[*]", description="Spark master of duties that run without Airflow")
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
+    spark_driver_options: str = Field(
+        "", description="more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a quarter of the CPU off a short run"
+    )
     nodetool: str = Field(
         "", description="nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`"
     )

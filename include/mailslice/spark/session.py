@@ -91,6 +91,7 @@ def slots(session: SparkSession) -> int:
 
 def _defaults(settings: Settings, scratch: Path, submitted: bool) -> dict[str, str]:
     log = (scratch / "log4j2.properties").as_uri()
+    options = f"-Dlog4j2.configurationFile={log} -XX:+UseSerialGC -Dderby.system.home={scratch}"
     package_root = str(Path(__file__).resolve().parents[2])
     values = {
         "spark.ui.enabled": "false",
@@ -107,7 +108,7 @@ def _defaults(settings: Settings, scratch: Path, submitted: bool) -> dict[str, s
             "spark.driver.memory": settings.duty.spark_driver_memory,
             "spark.driver.bindAddress": "127.0.0.1" if _local(settings) else "0.0.0.0",  # noqa: S104 - executors elsewhere must reach the driver
             "spark.local.dir": str(scratch / "spark"),
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log} -XX:+UseSerialGC -Dderby.system.home={scratch}",
+            "spark.driver.extraJavaOptions": f"{options} {settings.duty.spark_driver_options}".strip(),
         }
         if _local(settings):
             values["spark.driver.host"] = "127.0.0.1"
