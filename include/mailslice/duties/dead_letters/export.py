@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from urllib.parse import quote
 
 from mailslice.duty.artifacts import Artifacts, iso, plain
 from mailslice.duty.context import StepContext
 from mailslice.model.errors import StoreUnavailable
+from mailslice.model.names import file_name
 from mailslice.stores.rabbitmq.held import HeldMessage
 
 
 def folder_of(queue: str) -> str:
     """Where exports of a queue are, relative to the artifacts location: not in a run's folder, which is pruned."""
-    return f"dead-letters/{quote(queue, safe='').replace('.', '%2E')}"
+    return f"dead-letters/{file_name(queue)}"
 
 
 def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
