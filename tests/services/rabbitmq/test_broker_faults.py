@@ -14,8 +14,9 @@ from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq import consumer as consuming
+from mailslice.stores.rabbitmq import link as linking
 from mailslice.stores.rabbitmq import publisher as publishing
-from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.connection import blocking_connection, parameters
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.stores.rabbitmq.publisher import Publisher
@@ -200,4 +201,26 @@ async def test_a_broker_in_alarm_is_waited_for_and_the_error_says_why(fresh: Any
     proxy.say(unblocked())
     await asyncio.wait_for(waiting, 5)
     assert publisher._link is link, "the connection outlives the alarm"
+    await publisher.close()
+
+
+@pytest.mark.soak
+async def test_a_consumer_whose_broker_froze_learns_it_by_the_heartbeats_and_comes_back(fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linking, "parameters", lambda settings: parameters(settings, heartbeat=1))
+    lost: asyncio.Queue[Exception] = asyncio.Queue()
+    found: asyncio.Queue[Message] = asyncio.Queue()
+    consumer = Consumer(through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait, on_lost=lambda _link, why: lost.put_nowait(why))
+    consumer.start()
+    publisher = Publisher(fresh.settings.rabbitmq)
+    await publisher.publish(NAMES.exchange, b"1", {}, None)
+    first = await asyncio.wait_for(found.get(), 10)
+    proxy.hangs = True
+    assert "heartbeats" in str(await asyncio.wait_for(lost.get(), 30))
+    assert not first.ack()
+    await proxy.cut()
+    proxy.hangs = False
+    await proxy.mend()
+    again = await asyncio.wait_for(found.get(), 30)
+    assert (again.body, again.redelivered, again.ack()) == (b"1", True, True)
+    await consumer.close()
     await publisher.close()

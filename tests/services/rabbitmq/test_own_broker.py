@@ -1,0 +1,166 @@
+"""A broker of our own, put into alarm and killed: what the proxy of the other tests plays, for real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailslice.local.program import Program
+from mailslice.local.rabbitmq import rabbitmq
+from mailslice.local.settings import Profile, stack_settings
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.settings import RabbitSettings
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.consumer import Consumer, Message
+from mailslice.stores.rabbitmq.publisher import Publisher
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
+QUEUE = "kept"
+_PORTS = ("RABBITMQ_PORT", "RABBITMQ_MANAGEMENT_PORT", "RABBITMQ_DIST_PORT", "EPMD_PORT")
+
+
+class Broker:
+    """One node and its port mapper, in a folder of their own."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self._programs = rabbitmq(stack_settings(Profile.TEST, environ))
+        self._log = (folder / "out.log").open("ab")
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        port = environ["MAILSLICE_STACK_TEST_RABBITMQ_PORT"]
+        self.settings = RabbitSettings.model_validate({"url": f"amqp://guest:guest@127.0.0.1:{port}/%2F", "timeout": "4s"})
+        self._dist = environ["MAILSLICE_STACK_TEST_RABBITMQ_DIST_PORT"]
+
+    def start(self) -> None:
+        for program in self._programs:
+            if program.name not in self._running:
+                self._running[program.name] = self._begin(program)
+        broker = self._programs[-1]
+        deadline = time.monotonic() + 90
+        while broker.healthy() is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+
+    def _begin(self, program: Program) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, **program.environment}
+        return subprocess.Popen(program.command, env=environ, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
+
+    def kill(self, name: str = "rabbitmq") -> None:
+        process = self._running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def control(self, *words: str) -> None:
+        program = self._programs[-1]
+        node = program.environment["RABBITMQ_NODENAME"]
+        server = Path(program.command[0]).with_name("rabbitmqctl")
+        environ = {**os.environ, **program.environment}
+        del environ["RABBITMQ_DIST_PORT"], environ["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
+        subprocess.run([str(server), "-n", node, *words], env=environ, check=True, capture_output=True, timeout=60)
+
+    def close(self) -> None:
+        for name in list(self._running):
+            self.kill(name)
+        self._log.close()
+
+
+def free_ports(count: int) -> list[int]:
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in taken]
+    for each in taken:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    if shutil.which("epmd") is None:
+        pytest.skip("RabbitMQ is not installed")
+    folder = tmp_path_factory.mktemp("broker")
+    ports = {f"MAILSLICE_STACK_TEST_{name}": str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
+    made = Broker(folder, {**os.environ, **ports, "MAILSLICE_STACK_TEST_STATE": str(folder)})
+    try:
+        made.start()
+        with blocking_connection(made.settings) as connection:
+            connection.channel().queue_declare(QUEUE, durable=True)
+        yield made
+    finally:
+        made.close()
+
+
+async def published(publisher: Publisher, bodies: list[bytes]) -> list[Any]:
+    return await asyncio.gather(*(publisher.publish("", body, {}, None, routing_key=QUEUE) for body in bodies), return_exceptions=True)
+
+
+def taken(broker: Broker) -> list[bytes]:
+    found = []
+    with blocking_connection(broker.settings) as connection:
+        channel = connection.channel()
+        while (got := channel.basic_get(QUEUE, auto_ack=True))[2] is not None:
+            found.append(got[2])
+    return found
+
+
+async def test_a_memory_alarm_is_waited_for_named_and_survived_and_consumers_go_on(broker: Broker) -> None:
+    publisher, found = Publisher(broker.settings), asyncio.Queue[Message]()
+    assert await published(publisher, [b"before"]) == [None]
+    await asyncio.to_thread(broker.control, "set_vm_memory_high_watermark", "0")
+    try:
+        results = await published(publisher, [b"during %d" % number for number in range(20)])
+        assert all(isinstance(result, StoreUnavailable) for result in results)
+        assert {"blocks publishers (low on memory); not confirmed within 4 s" in str(result) for result in results} == {True}
+        consumer = Consumer(broker.settings, QUEUE, 100, on_message=found.put_nowait)
+        consumer.start()
+        assert (await asyncio.wait_for(found.get(), 10)).ack()
+        waiting = asyncio.create_task(published(publisher, [b"after"]))
+    finally:
+        await asyncio.to_thread(broker.control, "set_vm_memory_high_watermark", "absolute", "1GB")
+    if await waiting != [None]:  # the alarm may outlast one time-out
+        async with asyncio.timeout(60):
+            while await published(publisher, [b"after"]) != [None]:
+                pass
+    await asyncio.sleep(1)
+    await consumer.close()
+    await publisher.close()
+    left = taken(broker)
+    assert b"after" in left or b"after" in [found.get_nowait().body for _ in range(found.qsize())]
+
+
+async def test_a_broker_that_is_killed_keeps_every_message_that_it_confirmed(broker: Broker) -> None:
+    taken(broker)
+    publisher, found = Publisher(broker.settings), asyncio.Queue[Message]()
+    consumer = Consumer(broker.settings, QUEUE, 10, on_message=found.put_nowait)
+    results: list[Any] = []
+
+    async def keep_publishing(first: int) -> None:
+        for number in range(first, first + 400):
+            results.extend(zip([b"%d" % number], await published(publisher, [b"%d" % number]), strict=True))
+            if number % 50 == 0:
+                await asyncio.sleep(0.1)
+
+    publishing = [asyncio.create_task(keep_publishing(first)) for first in (0, 1000, 2000)]
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(broker.kill)
+    await asyncio.to_thread(broker.start)
+    await asyncio.gather(*publishing)
+    confirmed = {body for body, result in results if result is None}
+    assert any(result is not None for _, result in results), "the kill came while messages were under way"
+    assert len(confirmed) > 100
+    consumer.start()
+    seen: set[bytes] = set()
+    async with asyncio.timeout(60):
+        while not confirmed <= seen:
+            message = await found.get()
+            seen.add(message.body)
+            assert message.ack()
+    await consumer.close()
+    await publisher.close()
