@@ -5,6 +5,7 @@ Beside the runs, below the artifacts location. Lost or changed, nothing is known
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,18 +43,24 @@ def record(context: StepContext, candidates: Candidates) -> None:
         "spared": list(candidates.spared),
         "sources": dict(candidates.sources),
     }
-    context.folder.artifacts.write(_path(), json.dumps(value).encode())
+    context.folder.artifacts.write(_path(), json.dumps({**value, "digest": _digest(value)}).encode())
 
 
 def recorded(context: StepContext) -> Candidates | None:
-    """The candidates; None when no run recorded any, or the note cannot be read."""
+    """The candidates; None when no run recorded any, or the note cannot be read, or was changed: it says since when they wait."""
     data = context.folder.artifacts.read(_path())
     try:
         value = json.loads(data or b"")
+        if value.pop("digest", None) != _digest(value):
+            return None
         groups = tuple(Group(*each) for each in value["groups"])
         return Candidates(value["run"], datetime.fromisoformat(value["recorded"]), groups, tuple(value["spared"]), dict(value["sources"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _digest(value: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _path() -> str:

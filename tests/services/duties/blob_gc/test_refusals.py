@@ -162,7 +162,7 @@ def test_a_plan_file_that_was_edited_deletes_nothing(planned):
     assert heap.keys() == {key, victim}
 
 
-@pytest.mark.parametrize("damage", ["edited", *(pytest.param(each, marks=pytest.mark.soak) for each in ("gone", "note"))])
+@pytest.mark.parametrize("damage", ["edited", "waited", *(pytest.param(each, marks=pytest.mark.soak) for each in ("gone", "note"))])
 def test_candidates_that_were_changed_or_lost_wait_anew(heap, damage):
     key = heap.blob()
     first = heap.collect()
@@ -172,11 +172,14 @@ def test_candidates_that_were_changed_or_lost_wait_anew(heap, damage):
         rewrite(path, since_ms=0)
     elif damage == "gone":
         path.unlink()
+    elif damage == "waited":
+        note = Path(run.uri).with_name("candidates.json")
+        note.write_text(json.dumps({**json.loads(note.read_text()), "recorded": "2026-01-01T00:00:00.000Z"}))
     else:
         Path(run.uri).with_name("candidates.json").write_text('{"run": "x"')
     report = heap.collect(timedelta(minutes=30))
     assert (report["gcedBlobCount"], report["candidates"], report["candidatesOf"]) == (0, 1, None)
-    assert ("forgotten and wait anew" in report["message"]) or damage == "note" or report["status"] == "done"
+    assert ("forgotten and wait anew" in report["message"]) or damage in {"note", "waited"} or report["status"] == "done"
     assert heap.collect(3 * HOURS)["gcedBlobCount"] == 1
     assert heap.kept() == {key}
 
