@@ -306,15 +306,17 @@ class _Lane:
 
     async def _next(self, deliveries: Deliveries) -> Delivery | None:
         while True:
-            if (delivery := await following(deliveries, _IDLE, lambda: False)) is not None or not await asyncio.to_thread(self._more_to_come):
+            if (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
                 return delivery
+            # What the last look found nowhere was given to us meanwhile, or is nowhere.
+            if not await asyncio.to_thread(self._more_to_come) and deliveries.idle_seconds >= _IDLE.total_seconds():
+                return None
 
     def _more_to_come(self) -> bool:
-        """In a RabbitMQ queue, or in the hands of the hop consumer, which holds a copy until it is due."""
-        now = system_clock()
-        late = timedelta(seconds=2)
+        """Delayed, which the hop consumer may hold until it is due; or then in a RabbitMQ queue, as a mail that is no longer delayed was published before."""
+        late = system_clock() - timedelta(seconds=2)
         rows = self.place.stores.own.delayed_mails.rows(self.queue)
-        return bool(ready(self.place.stores, self.queue).keys() - self._far) or any(row.due is not None and now < row.due + late for row in rows)
+        return any(row.due is not None and row.due > late for row in rows) or bool(ready(self.place.stores, self.queue).keys() - self._far)
 
 
 def _break(proxy: Proxy, fault: Fault) -> None:
