@@ -59,7 +59,7 @@ def recorded(context: StepContext) -> Candidates | None:
         return None
 
 
-def _digest(value: dict[str, object]) -> str:
+def _digest(value: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
