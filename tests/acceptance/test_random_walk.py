@@ -41,7 +41,7 @@ async def walked(walk: Walk, least: int) -> Books:
 
 @pytest.mark.timeout(300)
 async def test_after_a_short_walk_every_mail_is_accounted_for(fresh: Any, tmp_path: Path) -> None:
-    walk = Walk(fresh, tmp_path, seed(SEED), Plan(seconds(15), producers=2, consumers=2, tasks=3, longest_fault=1.0, clears=False))
+    walk = Walk(fresh, tmp_path, seed(SEED), Plan(seconds(10), producers=2, consumers=2, tasks=3, longest_fault=1.0, clears=False))
     await walked(walk, least=30)
 
 

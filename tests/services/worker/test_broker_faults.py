@@ -51,6 +51,7 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
             assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
+@pytest.mark.soak
 async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(fresh: Any) -> None:
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
@@ -103,6 +104,7 @@ async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_ne
         assert (await next_of(deliveries, 40)).item.enqueue_id == item.enqueue_id
 
 
+@pytest.mark.soak
 async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothing(fresh: Any) -> None:
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
