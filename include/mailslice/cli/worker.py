@@ -142,8 +142,10 @@ def smtp_in(
     ] = None,
 ) -> None:
     """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable. Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*."""
+    from mailslice.stores.cassandra.lean import without_numpy
     from mailslice.worker.smtp_in import run_smtp_in
 
+    without_numpy()
     _log_infos()
     with open_queue(queue) as opened:
         settings = opened.settings
