@@ -14,7 +14,7 @@ from mailslice.model import crash
 
 HOURS = timedelta(hours=1)
 POINTS = [
-    *("apply:locked", "apply:after-second-scan", "apply:after-candidates", "apply:after-copies"),
+    *("apply:locked", "apply:after-restores", "apply:after-second-scan", "apply:after-candidates", "apply:after-copies"),
     *("apply:inside-deletes", "apply:after-deletes", "apply:after-look"),
 ]
 GONE_BY_THEN = {"apply:inside-deletes", "apply:after-deletes", "apply:after-look"}

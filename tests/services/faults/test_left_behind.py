@@ -1,0 +1,74 @@
+"""What killed enqueues and completions leave is found: lost mails by queue_audit, orphan blobs by blob_gc, both exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mailslice.duties.queue_audit import evidence
+from mailslice.duty.audits import newest_audit
+from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
+from mailslice.duty.road import run_all
+from mailslice.faults.matrix import Outcome, Place, kills
+from mailslice.model.clock import system_clock
+from mailslice.model.mail import QueueName
+from mailslice.spark import in_worker
+from mailslice.stores import open_stores
+from mailslice.stores.blobs.bulk import BulkBlobs
+from tests.services.duties.running import without_docs, without_spark
+from tests.services.faults.lanes import Lane, run_lanes
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+OPERATIONS = ("enqueue", "complete", "drop")
+
+
+def later(hours: float) -> Any:
+    def now() -> datetime:
+        return system_clock() + timedelta(hours=hours)
+
+    return now
+
+
+@pytest.fixture
+def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A place of its own, as blob_gc looks at a whole bucket; no Spark, and clocks that are ahead."""
+    without_spark(monkeypatch)
+    without_docs(monkeypatch)
+    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))
+    monkeypatch.setattr("mailslice.duties.blob_gc.apply._SETTLE", timedelta(0))
+    monkeypatch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
+    absent = "enqueuedMailsV3,messageV3,attachmentV2,mailRepositoryContentV2"
+    fresh = make_fresh().but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_GC_ABSENT_SOURCES=absent)
+    with open_stores(fresh.settings) as stores:
+        yield Place(stores, fresh.env)
+    in_worker.close_all()
+
+
+def test_what_kills_leave_is_found_by_the_duties(alone: Place) -> None:
+    outcomes: dict[str, Outcome] = run_lanes(alone, {name: Lane(name, partial(kills, most=4)) for name in OPERATIONS}, 3)
+    settings, stores = alone.stores.settings, alone.stores
+    assert {name: outcome.books.wrong for name, outcome in outcomes.items() if outcome.books.wrong} == {}
+    for name, outcome in outcomes.items():
+        assert outcome.end is not None
+        report = run_all(
+            RunRequest("queue_audit", QueueName(name), new_run(system_clock), who="test", params={"census": True, "older_than": "10m"}),
+            settings,
+            clock=later(1),
+        )
+        assert report["status"] == "done", report
+        found = {UUID(mail.enqueue_id) for mail in newest_audit(stores, QueueName(name)).proved().mails() if mail.verdict == "lost"}
+        assert found == outcome.books.lost(outcome.end), report["verdicts"]
+    keys = {blob.key for blob in stores.blobs.list()}
+    ends = [outcome.end for outcome in outcomes.values() if outcome.end is not None]
+    referred = {key for end in ends for row in end.rows.values() for key in (row.item.header_blob_id, row.item.body_blob_id)}
+    assert keys - referred
+    params = {"grace": "10m", "delete_after": "1h", "max_share": 1}
+    for hours in (1, 3):
+        report = run_all(RunRequest("blob_gc", NO_QUEUE, new_run(system_clock), who="test", params=params), settings, clock=later(hours))
+        assert report["status"] == "done", report
+    assert {blob.key for blob in stores.blobs.list()} == keys & referred
