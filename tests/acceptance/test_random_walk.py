@@ -49,7 +49,7 @@ async def test_after_a_short_walk_every_mail_is_accounted_for(fresh: Any, tmp_pa
 @pytest.mark.timeout(1800)
 async def test_after_ten_minutes_every_mail_is_accounted_for(fresh: Any, tmp_path: Path) -> None:
     walk = Walk(fresh, tmp_path, seed(random.SystemRandom().randrange(1 << 32)), Plan(seconds(600), producers=4, consumers=4, tasks=3, drain=300))
-    books = await walked(walk, least=2000)
+    books = await walked(walk, least=round(3 * seconds(600)))
     assert books.counts["kill"] > 5
     assert books.counts["deleted"] > 5
     assert books.counts["cleaned"] > 5
