@@ -169,6 +169,8 @@ def test_a_redrive_keeps_headers_but_those_of_the_broker():
         "x-redrive-count": 1,
         "theirs": b"kept",
         "CC": ["elsewhere"],
+        "x-mailslice-failures": 150,
+        "x-mailslice-throttled": 1,
     }
     assert redrive_headers(headers, 2) == {"x-dead-letter-routing-key": "", "x-mailslice-slice": 5, "theirs": b"kept", "x-redrive-count": 2}
 
