@@ -14,7 +14,8 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -44,13 +45,15 @@ class Latency:
 
 @dataclass(slots=True)
 class Measured:
-    """One thing done many times. `latencies` in seconds, in the order in which they ended; `ended` when, since the beginning."""
+    """One thing done many times. `latencies` in seconds, in the order in which they ended; `ended` when, since the beginning: arrays, which take
+    a quarter of what lists would add to the memory that is measured.
+    """
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     stores: Mapping[str, float | None] = field(default_factory=dict)
-    latencies: list[float] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)
+    latencies: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    ended: MutableSequence[float] = field(default_factory=lambda: array("d"))
     began: float = field(default_factory=time.perf_counter)
 
     def done(self, latency: float) -> None:
