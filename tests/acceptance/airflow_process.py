@@ -171,9 +171,9 @@ def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[s
     }
     with group([str(BIN / "airflow"), "standalone"], environ, home / "standalone.log"):
         airflow = Airflow(port, environ)
-        until("starting Airflow", 150, airflow.healthy)
+        until("starting Airflow", 400, airflow.healthy)
         for dag in dags:
-            until(f"parsing {dag}", 90, lambda dag=dag: airflow.parsed(dag))
+            until(f"parsing {dag}", 200, lambda dag=dag: airflow.parsed(dag))
         airflow.api("POST", "pools", {"name": "spark", "slots": 1, "description": "", "include_deferred": False})
         yield airflow
 
