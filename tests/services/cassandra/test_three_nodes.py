@@ -23,6 +23,8 @@ from mailslice.spark import in_worker
 from mailslice.spark.frames import InProcess
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.session import CassandraSession
+from tests.services.duties.counter_repair.in_process import without_spark
+from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 
@@ -175,3 +177,48 @@ def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(c
     assert all(each["after"]["enqueuedmailsv4"] <= each["before"]["enqueuedmailsv4"] for each in report["nodes"])
     first = report["nodes"][0]
     assert first["after"]["enqueuedmailsv4"] < first["before"]["enqueuedmailsv4"]
+
+
+def test_blobs_and_counters_are_collected_and_corrected_with_one_node_away_and_left_alone_with_two(cluster, place, monkeypatch):
+    """Runs last: all three are up again, and two are away afterwards."""
+    without_spark(monkeypatch)
+    absent = ("enqueuedMailsV3", "attachmentV2", "mailRepositoryContentV2")
+    settings = place.model_copy(update={"gc": place.gc.model_copy(update={"absent_sources": absent})})
+    with open_stores(settings) as stores:
+        stores.tables.create()
+        stores.cassandra.execute(f"CREATE TABLE {place.cassandra.keyspace}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)")
+        create_mailbox_tables(stores)
+        stores.blobs.ensure_bucket()
+        orphans, referred = ({BlobId(str(uuid.uuid4())) for _ in range(count)} for count in (20, 5))
+        for key in orphans | referred:
+            stores.blobs.put(key, b"content")
+        for key in referred:
+            statement = f"INSERT INTO {place.cassandra.keyspace}.messagev3 (messageid, headercontent, bodycontent) VALUES (%s, %s, %s)"
+            stores.cassandra.execute(statement, (uuid.uuid1(), key, key))
+        james = Mailboxes(settings, stores)
+        first, second = (james.mailbox(messages=5, seen=2, add=(2, 1)) for _ in range(2))
+        time.sleep(3)  # past the grace
+        collect = {"grace": "1s", "delete_after": "0s", "max_share": 1}
+
+        def asked(**more):
+            return RunRequest("blob_gc", NO_QUEUE, f"r-{uuid.uuid4().hex[:8]}", params={**collect, **more})
+
+        def keys():
+            return {blob.key for blob in stores.blobs.list()}
+
+        assert run_all(asked(), settings)["candidates"] == 20
+        lose(cluster, THIRD)
+        in_worker.close_all()
+        assert run_all(asked(dry_run=True), settings)["planned"] == 20
+        assert james.repair(mailboxes=[str(first)])["applied"] == 1
+
+        halfway, drifted = asked(), james.request(mailboxes=[str(second)])
+        for step in ("plan", "check"):
+            run_step(step, halfway, settings)
+            run_step(step, drifted, settings)
+        lose(cluster, SECOND)
+        in_worker.close_all()
+        for request_, step in ((asked(), "plan"), (halfway, "apply"), (james.request(), "plan"), (drifted, "apply")):
+            with pytest.raises(StoreUnavailable):
+                run_step(step, request_, settings)
+        assert keys() == orphans | referred
