@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_written_names_itself(tmp_path):
 
 
 def test_a_folder_whose_parent_cannot_have_one_names_itself():
-    with pytest.raises(BadSetting, match="artifacts /proc/nowhere/a.json: .*MAILSLICE_ARTIFACTS must be a folder"):
+    with pytest.raises(BadSetting, match=r"artifacts /proc/nowhere/a\.json: .*MAILSLICE_ARTIFACTS must be a folder"):
         Artifacts("/proc/nowhere", S3Settings()).write("a.json", b"{}")
 
 
