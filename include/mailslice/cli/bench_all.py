@@ -36,27 +36,45 @@ PARTS = (100, 10, 1)
 
 
 def run_all(out: Output, settings: Settings, queue: QueueName, *, largest: int, page: Path | None, say: Callable[[str], None]) -> None:
-    """Measure everything. JSON lines appear one by one; the page is printed, and written to `page`, at the end."""
-    hot, views, duties = [], [], []
+    """Measure everything. JSON lines appear one by one; the page is printed at the end.
+
+    `page` and its JSON are written after each measurement, the picture at the end: it takes most of an hour, and what stops it is not to cost what is known.
+    """
+    rows: list[Row] = []
+    for row in _measured(settings, queue, largest, say):
+        rows.append(row)
+        if out.as_json:
+            out.one(row)
+        if page is not None:
+            _write(page, rows)
+    if not out.as_json:
+        print(_text(rows))
+    if page is not None:
+        page.with_suffix(".svg").write_bytes(curves_svg(_of(rows, "view"), _of(rows, "counters", "blob_gc")))
+        say(f"{page} is written")
+
+
+def _measured(settings: Settings, queue: QueueName, largest: int, say: Callable[[str], None]) -> Iterator[Row]:
     for wanted in HOTPATH:
         say(f"{wanted.mails} mails of {wanted.each} bytes")
-        hot.append({"bench": "hotpath", **measure(settings, queue, wanted, say)})
-        _line(out, hot[-1])
+        yield {"bench": "hotpath", **measure(settings, queue, wanted, say)}
     for dead in (0, *(largest // part for part in PARTS)):
-        views.append({"bench": "view", **measure_view(settings, queue, live=1000, dead=dead, slices=100, say=say)})
-        _line(out, views[-1])
-    for found in _duties(settings, largest, say):
-        duties.append(found)
-        _line(out, found)
-    text = "\n".join(_page(hot, views, duties)) + "\n"
-    if not out.as_json:
-        print(text)
-    if page is not None:
-        page.write_text(text, encoding="utf-8")
-        page.with_suffix(".svg").write_bytes(curves_svg(views, duties))
-        measured = {"date": iso(system_clock())[:10], "machine": _machine(), "rows": [*hot, *views, *duties]}
-        page.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-        say(f"{page} is written")
+        yield {"bench": "view", **measure_view(settings, queue, live=1000, dead=dead, slices=100, say=say)}
+    yield from _duties(settings, largest, say)
+
+
+def _write(page: Path, rows: Sequence[Row]) -> None:
+    page.write_text(_text(rows) + "\n", encoding="utf-8")
+    measured = {"date": iso(system_clock())[:10], "machine": _machine(), "rows": rows}
+    page.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
+
+def _of(rows: Sequence[Row], *benches: str) -> list[Row]:
+    return [row for row in rows if row["bench"] in benches]
+
+
+def _text(rows: Sequence[Row]) -> str:
+    return "\n".join(_page(_of(rows, "hotpath"), _of(rows, "view"), _of(rows, "counters", "blob_gc")))
 
 
 def _duties(settings: Settings, largest: int, say: Callable[[str], None]) -> Iterator[Row]:
@@ -67,11 +85,6 @@ def _duties(settings: Settings, largest: int, say: Callable[[str], None]) -> Ite
     for part in PARTS:
         yield {"bench": "blob_gc", **measure_blobs(settings, blobs=largest // part // 5, references=largest // part, keep=False, say=say)}
     yield {"bench": "blob_gc", **measure_blobs(settings, blobs=largest // 100 // 5, references=largest // 100, keep=True, say=say)}
-
-
-def _line(out: Output, row: Row) -> None:
-    if out.as_json:
-        out.one(row)
 
 
 def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> list[str]:
