@@ -24,10 +24,10 @@ clean: stop ## remove what they left: all state of this clone (.venv and the Jav
 	@test ! -x $(VENV)/python || $(LOCAL) clean
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .import_linter_cache
 
-test: setup ## all tests, with services of their own (ARGS="tests/unit -k slices" for some)
+test: setup ## all tests but the long ones, with services of their own (ARGS="tests/unit -k slices" for some)
 	@$(LOCAL) test $(ARGS)
 
-soak: setup ## the tests that take minutes each: clusters of three nodes, long kills (ARGS as for test)
+soak: setup ## the long tests: clusters of three nodes, all faults at all crash points, ten minutes of a random walk (ARGS as for test)
 	@$(LOCAL) soak $(ARGS)
 
 bench: setup ## measure hot path, size and cleanup; a table and JSON

@@ -1,6 +1,6 @@
 """Producers, consumers, an administrator and a cleanup on one queue, while the roads to the stores break and processes are killed; then the books are balanced.
 
-MAILSLICE_WALK_SEED repeats a walk's choices (what the machine makes of them it decides itself); MAILSLICE_WALK_SECONDS changes its length.
+MAILSLICE_TEST_WALK_SEED repeats a walk's choices (what the machine makes of them it decides itself); MAILSLICE_TEST_WALK_SECONDS changes its length.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SEED = 20261121
 
 
 def seed(default: int) -> int:
-    return int(os.environ.get("MAILSLICE_WALK_SEED") or default)
+    return int(os.environ.get("MAILSLICE_TEST_WALK_SEED") or default)
 
 
 def seconds(default: float) -> float:
-    return float(os.environ.get("MAILSLICE_WALK_SECONDS") or default)
+    return float(os.environ.get("MAILSLICE_TEST_WALK_SECONDS") or default)
 
 
 async def walked(walk: Walk, least: int) -> Books:

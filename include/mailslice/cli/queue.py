@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mailslice.cli import shapes
-from mailslice.cli.arguments import DryRun, Limit, Name, OlderThan, Queue, Reason, Recipient, Sender, Yes
+from mailslice.cli.arguments import DryRun, Limit, Name, OlderThan, Queue, Reason, Recipient, Sender, Yes, count
 from mailslice.cli.command import command, group
 from mailslice.cli.contents import with_content
 from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, open_stores, record
@@ -79,7 +79,14 @@ def browse(
 
 
 @command(app, "shape")
-def shape(out: Output, queue: Queue, limit: Limit = None) -> None:
+def shape(
+    out: Output,
+    queue: Queue,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", parser=count("--limit"), metavar="N", help="Name this many domains, the fullest; the rest is one line, (others)."),
+    ] = None,
+) -> None:
     """Mails by recipient domain and age in minutes, delayed ones included; how many of them wait for their destination, and its limits."""
     from mailslice.cli.queue_shape import as_table, shape_rows
     from mailslice.model.clock import system_clock

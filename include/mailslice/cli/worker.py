@@ -31,7 +31,8 @@ def drain(
     ] = None,
     outcome: Annotated[Outcome, typer.Option("--outcome", help="What happens to each mail.")] = Outcome.SUCCESS,
     idle: Annotated[
-        timedelta, typer.Option("--idle", parser=duration("--idle"), metavar="DURATION", help="End when the queue has given nothing for so long.")
+        timedelta,
+        typer.Option("--idle", parser=duration("--idle"), metavar="DURATION", show_default="2s", help="End when the queue has given nothing for so long."),
     ] = timedelta(seconds=2),
     prefetch: Prefetch = 64,
     reason: Reason = None,
@@ -72,7 +73,8 @@ def run_(
         int, typer.Option("--concurrency", parser=count("--concurrency", most=65535), metavar="K", help="Handlers beside each other in a process.")
     ] = 8,
     drain_for: Annotated[
-        timedelta, typer.Option("--drain", parser=duration("--drain"), metavar="DURATION", help="After SIGTERM running handlers may take so long.")
+        timedelta,
+        typer.Option("--drain", parser=duration("--drain"), metavar="DURATION", show_default="30s", help="After SIGTERM running handlers may take so long."),
     ] = timedelta(seconds=30),
     health_port: Annotated[
         int | None, typer.Option("--health-port", parser=count("--health-port", least=0, most=65535), metavar="PORT", help="/livez and /metrics; 0 = none.")

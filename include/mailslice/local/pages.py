@@ -77,7 +77,7 @@ def _row(*cells: str) -> str:
 
 def _default(field: FieldInfo) -> str:
     value: Any = field.default
-    if value is None or value == "":
+    if value is None or value in ("", ()):
         return "unset"
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
@@ -101,5 +101,5 @@ def _allowed(field: FieldInfo) -> Iterator[str]:
             yield "true, false"
     for rule in field.metadata:
         for name, word in (("ge", "at least"), ("le", "at most"), ("min_length", "shortest"), ("max_length", "longest")):
-            if getattr(rule, name, None) is not None:
-                yield f"{word} {getattr(rule, name)}"
+            if (bound := getattr(rule, name, None)) is not None:
+                yield f"{word} {format_duration(bound) if isinstance(bound, timedelta) else bound}"

@@ -324,7 +324,7 @@ class WorkerSettings(Group):
         None, description="queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset"
     )
     back_off_base: Duration = Field(
-        timedelta(seconds=30), ge=timedelta(seconds=1), le=timedelta(days=30), description="pause after the first failed attempt at a mail"
+        timedelta(seconds=30), ge=timedelta(seconds=1), le=timedelta(days=27), description="pause after the first failed attempt at a mail"
     )
     back_off_factor: float = Field(2.0, ge=1, le=100, description="by which each further pause is longer")
     back_off_cap: Duration = Field(timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=27), description="longest of these pauses, but for a tenth")

@@ -1,4 +1,4 @@
-"""Pure arithmetic of slices and buckets (ADR-31): no clock, no store.
+"""Pure arithmetic of slices and buckets (James' ADR-31): no clock, no store.
 
 Slice start = floor(epoch seconds / window seconds) x window seconds, UTC.
 Bucket = abs(javaHash(name) remainder bucketCount), with Java's remainder, which keeps the sign.

@@ -21,7 +21,7 @@ from typing import Any
 
 Event = dict[str, Any]
 _AROUND = 1.0
-_OF_ALL = frozenset({"fault", "kill", "start", "clearing", "cleared", "clear-failed", "cleaned"})
+_OF_ALL = frozenset({"fault", "kill", "start", "clearing", "cleared", "clear-failed", "cleaned", "nothing-to-clean"})
 
 
 class Journal:

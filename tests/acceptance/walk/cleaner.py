@@ -36,7 +36,7 @@ def main() -> None:
         except MailsliceError as error:
             journal.write("clean-failed", why=f"{type(error).__name__}: {error}")
         else:
-            journal.write("cleaned", applied=report["applied"], marks=report["marks"])
+            journal.write("cleaned" if report["applied"] else "nothing-to-clean", applied=report["applied"], marks=report["marks"])
 
 
 if __name__ == "__main__":

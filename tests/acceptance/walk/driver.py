@@ -339,7 +339,7 @@ class Walk:
 
     def said(self) -> str:
         """What the walk was, for whoever reads a failure."""
-        return f"seed {self.seed} (MAILSLICE_WALK_SEED={self.seed}), {json.dumps(variant(random.Random(self.seed)))}, journals and logs in {self.folder}"
+        return f"seed {self.seed} (MAILSLICE_TEST_WALK_SEED={self.seed}), {json.dumps(variant(random.Random(self.seed)))}, journals and logs in {self.folder}"
 
 
 def _terminate(process: Process) -> None:

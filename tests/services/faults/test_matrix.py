@@ -31,3 +31,4 @@ def test_a_kill_at_each_of_the_first_times_that_a_point_is_come_to(place: Place)
     outcomes = run_lanes(place, lanes, 4)
     wrong = [f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong]
     assert not wrong, "\n".join(wrong)
+    assert all(outcome.stopped for outcome in outcomes.values())

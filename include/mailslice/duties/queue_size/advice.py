@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from mailslice.model.durations import format_duration
 
 MAILS_A_SLICE = 10_000
-"""ADR-31 advises about this many mails a slice and bucket: a partition is read whole."""
+"""James' ADR-31 advises about this many mails a slice and bucket: a partition is read whole."""
 _OLD_START = timedelta(days=7)
 """James' own health check calls a queue degraded from here on."""
 

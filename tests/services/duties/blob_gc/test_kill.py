@@ -116,7 +116,7 @@ def test_no_kill_anywhere_loses_a_blob_that_is_referred_to(due, point):
     assert heap.keys() == {stays, missed}
 
 
-@pytest.mark.parametrize("point", ["plan:after-scan"])
+@pytest.mark.parametrize("point", ["plan:after-scan", pytest.param("plan:written", marks=pytest.mark.soak)])
 def test_a_plan_that_was_killed_changed_nothing(due, point):
     heap, _, orphans, stays = due
     kill(heap, "plan", heap.request(), point, 3)

@@ -13,7 +13,7 @@ from mailslice.worker import open_worker
 SOAK = pytest.mark.soak
 POINTS = [
     "apply:after-publish",
-    *(pytest.param(point, marks=SOAK) for point in ("apply:after-count", "apply:after-export", "apply:after-ack", "apply:after-all")),
+    *(pytest.param(point, marks=SOAK) for point in ("apply:locked", "apply:after-count", "apply:after-export", "apply:after-ack", "apply:after-all")),
 ]
 
 

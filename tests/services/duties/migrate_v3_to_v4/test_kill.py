@@ -15,7 +15,9 @@ def live_rows(old) -> set[EnqueueId]:
 SOAK = pytest.mark.soak
 
 
-@pytest.mark.parametrize("point", ["apply:inside-copies", *(pytest.param(point, marks=SOAK) for point in ("plan:after-read", "apply:after-batch"))])
+@pytest.mark.parametrize(
+    "point", ["apply:inside-copies", *(pytest.param(point, marks=SOAK) for point in ("plan:after-read", "apply:locked", "apply:after-batch"))]
+)
 def test_the_run_after_a_kill_ends_in_the_same_state(old, fresh_module, point):
     live = live_rows(old)
     before = old.v3
