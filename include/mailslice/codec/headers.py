@@ -12,6 +12,8 @@ from mailslice.model.names import HEADER_BUCKET, HEADER_FAILURES, HEADER_SLICE
 
 _HIGHEST_INT = 2**31 - 1
 """Cassandra's int."""
+_LAST_YEAR = 9999
+"""The ends of its slices are no datetimes any more."""
 
 
 def headers_of(place: Place | None) -> dict[str, object]:
@@ -25,9 +27,10 @@ def place_in(headers: Mapping[str, Any]) -> Place | None:
     if not isinstance(start, int) or not isinstance(bucket, int) or not 0 <= bucket <= _HIGHEST_INT:
         return None
     try:
-        return Place(instant(start), int(bucket))
+        at = instant(start)
     except OverflowError:
         return None
+    return Place(at, int(bucket)) if at.year < _LAST_YEAR else None
 
 
 def failures_in(headers: Mapping[str, Any]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mailslice.duty.artifacts import iso
 from mailslice.duty.report import FAILED, REFUSED
+from mailslice.duty.sliced import held_to_slices
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import AlertSettings
 
@@ -75,7 +76,7 @@ def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Read
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
-    verdicts = report.get("verdicts")
+    verdicts = None if held_to_slices(report) else report.get("verdicts")
     letters, consumers = report.get("deadLetters"), report.get("consumers")
     if isinstance(letters, int):
         yield _more("dead_letters", letters, limits.dead_letters, "messages are in the dead letter queue")

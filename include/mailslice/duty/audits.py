@@ -12,6 +12,7 @@ from mailslice.duty.context import FILES
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.duty.report import DONE, DRY_RUN
+from mailslice.duty.sliced import held_to_slices
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.mail import QueueName
 
@@ -74,8 +75,13 @@ def lock_name(queue: QueueName) -> str:
 
 
 def newest_audit(stores: Stores, queue: QueueName, *, census: bool = False) -> Audit | None:
-    """The newest audit of the queue that came to its end, with `census` the newest that took one; None when there is none. Raises PlanRefused as `audit_of`."""
+    """The newest audit of the whole queue that came to its end, with `census` the newest that took one; None when there is none.
+
+    An audit of some slices (a backfill) is for who names it. Raises PlanRefused as `audit_of`.
+    """
     for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
+        if held_to_slices(report):
+            continue
         if report["status"] in (DONE, DRY_RUN) and (not census or (report.get("census") or {}).get("taken")):
             return audit_of(stores, queue, report["run"])
     return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -35,6 +36,12 @@ class SlicedParams(DutyParams):
     def covers(self, slice_start: datetime) -> bool:
         """Whether a slice is in the run's range."""
         return (self.slices_from is None or slice_start >= self.slices_from) and (self.slices_before is None or slice_start < self.slices_before)
+
+
+def held_to_slices(report: Mapping[str, Any]) -> bool:
+    """Whether a report is one of a run that was held to a range of slices: what it counts is a part of the queue."""
+    params = report.get("params") or {}
+    return bool(params.get("slices_from") or params.get("slices_before"))
 
 
 def in_utc(value: datetime | None) -> datetime | None:

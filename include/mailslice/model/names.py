@@ -22,12 +22,14 @@ HEADER_DEAD_LETTER_ROUTING_KEY = "x-dead-letter-routing-key"
 HEADER_SLICE = "x-mailslice-slice"
 """Slice start of the row, in ms since the epoch (AMQP long)."""
 HEADER_BUCKET = "x-mailslice-bucket"
-HEADER_DELAY_TOKEN = "x-mailslice-token"  # noqa: S105 - a sequence number, not a secret
+HEADER_DELAY_TOKEN = "x-mailslice-token"  # noqa: S105 - a random id, not a secret
 HEADER_REDRIVE_COUNT = "x-redrive-count"
 HEADER_REASON = "x-mailslice-reason"
 HEADER_FAILURES = "x-mailslice-failures"
 """Attempts at the mail that failed so far: a retry that counts adds one."""
 HEADER_THROTTLED = "x-mailslice-throttled"
+HEADER_RENEWED = "x-mailslice-renewed"
+"""A copy that took the place of a message which came back too often: it counts as redelivered."""
 """1: the mail was put off because a destination takes no more, and has waited in that destination's line."""
 
 

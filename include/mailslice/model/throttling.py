@@ -94,15 +94,17 @@ def decide(
 
     `chance` from 0 to 1 spreads those for whom the line is too long: they get no place, and come back at about its end.
     """
-    holders = {connection: lapses for connection, lapses in book.holders.items() if lapses > now_us}
+    pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
+    # What lies further ahead than these was written by a clock that is: it must not keep the mail of others waiting until theirs have caught up.
+    holders = {connection: min(lapses, now_us + 2 * _LEASE_US) for connection, lapses in book.holders.items() if lapses > now_us}
+    next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
+    line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us
     for each in freed:
         holders.pop(each.connection, None)
         hold_us = each.held_us if hold_us == 0 else (4 * hold_us + each.held_us) // 5
     holders |= dict.fromkeys(kept, now_us + _LEASE_US)
-    pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
     step_us = max(pace_us, (hold_us or _FIRST_HOLD_US) // limit.connections if limit.connections else 0, 1)
-    next_us, line_us = book.next_us, book.line_us
     answers: list[int | None] = []
     for ask in asks:
         in_turn = ask.waited or line_us <= now_us

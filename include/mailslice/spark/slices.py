@@ -175,11 +175,13 @@ class Marks:
         """For each id whether it has a mark."""
         import numpy as np
 
-        marked = np.ones(len(ids), np.bool_)
+        marked = np.zeros(len(ids), np.bool_)  # what nobody answered for is live
         for at, packed, found in self._deleted.look_up(self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT):
-            if found is not None:  # not all of them
-                first, count = at * IDS_A_REQUEST, len(packed) // WIDTH
-                marked[first : first + count] = [one in found for one in each_in_order(packed)] if found else False
+            first, count = at * IDS_A_REQUEST, len(packed) // WIDTH
+            if found is None:  # all of them
+                marked[first : first + count] = True
+            elif found:
+                marked[first : first + count] = [one in found for one in each_in_order(packed)]
         return marked
 
 

@@ -43,8 +43,8 @@ def level_for(remaining: timedelta) -> int:
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """What a message keeps when it is published again: not the token, nor the x-death of its way through the levels."""
-    return {name: headers[name] for name in _KEPT if name in headers}
+    """What a message keeps when it is published again: not the token, nor the x-death of its way through the levels, nor what no number of ours can be."""
+    return {name: value for name in _KEPT if isinstance(value := headers.get(name), int) and abs(value) < 2**63}
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:

@@ -306,10 +306,19 @@ def _narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
     return item if recipients == item.mail.recipients else replace(item, mail=replace(item.mail, recipients=recipients))
 
 
-async def dead_letter(wiring: Wiring, message: Message, reason: str, what: str = "a message that is no mail", *, changed: bool = False) -> None:
+async def dead_letter(
+    wiring: Wiring,
+    message: Message,
+    reason: str,
+    what: str = "a message that is no mail",
+    *,
+    changed: bool = False,
+    sent: Callable[[], None] = lambda: None,
+) -> None:
     """To the dead letter queue: by the broker where the work queue has a dead letter exchange, else by a confirmed copy before the ack.
 
-    `changed`: the message's body is not what the broker has, so it must be the copy.
+    `changed`: the message's body is not what the broker has, so it must be the copy. `sent` is called as soon as the message is settled: to settle it
+    again, for example because the worker stops while the reason is noted, would cost the channel.
 
     A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
     """
@@ -318,6 +327,7 @@ async def dead_letter(wiring: Wiring, message: Message, reason: str, what: str =
         message.dead_letter()
     else:
         await copy_to_dead_letters(wiring, message, reason)
+    sent()
     await message.link.flushed()
     crash.point("dead-letter:sent")
     await note_dead_letter(wiring, message, reason)

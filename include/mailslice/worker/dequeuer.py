@@ -22,7 +22,7 @@ from mailslice.codec.headers import place_in
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, TryAgain, Undecodable
 from mailslice.model.mail import QueuedMail
-from mailslice.model.names import HEADER_REDRIVE_COUNT
+from mailslice.model.names import HEADER_REDRIVE_COUNT, HEADER_RENEWED
 from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
@@ -60,6 +60,8 @@ class _Slot:
     ready: Delivery | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     doubt: Doubt | None = None
+    copied: bool = False
+    """A copy was published in its place, or may have been: another one could double the mail."""
 
 
 class Deliveries:
@@ -165,8 +167,9 @@ class Deliveries:
         return None
 
     def _raise_trouble(self) -> None:
-        if (error := self._consumer.error) is not None:
-            raise error
+        for error in (self._consumer.error, self._hop.error):
+            if error is not None:
+                raise error
         if self._trouble is not None and self._give_up_after is not None:
             since, why = self._trouble
             if asyncio.get_running_loop().time() - since >= self._give_up_after.total_seconds():
@@ -214,6 +217,7 @@ class Deliveries:
                 await self._attempt(slot)
             except MailsliceError as error:
                 why = error
+                self._hold(slot)  # others may pass while it is replaced
                 if isinstance(error, TryAgain) and await self._renewed(slot):
                     return
             except Exception as error:
@@ -238,8 +242,7 @@ class Deliveries:
         try:
             item = codec.decode(message.body)
         except Undecodable as error:
-            await dead_letter(self._wiring, message, f"not a mail: {error}")
-            self._remove(slot)
+            await dead_letter(self._wiring, message, f"not a mail: {error}", sent=lambda: self._remove(slot))
             return
         slot.item = item
         while not await self._decide(slot, item):
@@ -248,7 +251,7 @@ class Deliveries:
     async def _decide(self, slot: _Slot, item: QueuedMail) -> bool:
         """Whether the message is ready or gone; False when it is to be looked at anew: another delivery of the same mail came before it, or may be at it."""
         message = slot.message
-        if item.enqueue_id in self._wiring.in_hand and await self._renewed(slot):
+        if item.enqueue_id in self._wiring.in_hand and await self._renewed(slot, least=2):
             return True
         await self._older_settled(slot, item)
         now, decision = await self._looked_up(slot, item)
@@ -257,8 +260,7 @@ class Deliveries:
             case Standing.DONE:
                 await self._drop(slot, item)
             case Standing.CLEANED:
-                await dead_letter(self._wiring, message, REASON, str(item.enqueue_id))
-                self._remove(slot)
+                await dead_letter(self._wiring, message, REASON, str(item.enqueue_id), sent=lambda: self._remove(slot))
             case Standing.LIVE if decision is not None:
                 return await self._staged(slot, item, decision)
             case Standing.LIVE:
@@ -312,14 +314,20 @@ class Deliveries:
             finally:
                 older.waiters -= 1
 
-    async def _renewed(self, slot: _Slot) -> bool:
-        """Whether a copy that the broker has not counted yet has taken the message's place: it has to wait, and that is no fault of the mail's."""
+    async def _renewed(self, slot: _Slot, least: int = 1) -> bool:
+        """Whether a copy that the broker has not counted yet has taken the message's place: it has to wait, and that is no fault of the mail's.
+
+        Only from a count of `least` on: a mail that is in a handler here is better left here the first time, where its copies wait for each other.
+        """
         message = slot.message
-        if slot.item is None or not message.headers.get(_DELIVERY_COUNT):
+        count = message.headers.get(_DELIVERY_COUNT)
+        if slot.copied or slot.item is None or not isinstance(count, int) or count < least:
             return False
+        slot.copied = True
+        headers = {**own_headers(message.headers), HEADER_RENEWED: 1}
         try:
-            await self._wiring.publisher.publish(self._wiring.names.exchange, message.body, own_headers(message.headers), message.timestamp)
-        except MailsliceError as error:
+            await self._wiring.publisher.publish(self._wiring.names.exchange, message.body, headers, message.timestamp)
+        except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being replaced
             log.info("a mail that waits keeps its delivery count: %s", error, extra={"action": "not_renewed", "enqueue_id": str(slot.item.enqueue_id)})
             return False
         message.ack()
@@ -337,8 +345,7 @@ class Deliveries:
         except ContentMissing as error:
             if await self._wiring.is_marked(item.enqueue_id):
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
-            await dead_letter(self._wiring, slot.message, f"content missing: {error}", str(item.enqueue_id))
-            self._remove(slot)
+            await dead_letter(self._wiring, slot.message, f"content missing: {error}", str(item.enqueue_id), sent=lambda: self._remove(slot))
             return True
         try:
             outrun = await self._outrun(slot, item)

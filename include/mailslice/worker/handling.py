@@ -172,7 +172,7 @@ class Handling:
         self._running.discard(task)
         self._places.release()
         if not task.cancelled() and (error := task.exception()):
-            log.error("handling ended by a fault of mailslice; the broker hands the mail out again", exc_info=error, extra={"action": "handling_fault"})
+            log.error("handling ended by a fault of mailslice; the mail is held until this process ends", exc_info=error, extra={"action": "handling_fault"})
 
     async def _handle(self, delivery: Settled) -> None:
         began = time.monotonic()
@@ -203,8 +203,11 @@ class Handling:
         return self._judged(delivery, result)
 
     def _judged(self, delivery: Settled, result: object) -> Outcome:
+        """The outcome, or that the handler failed when it is none. Must not raise: nobody would have the mail then."""
         if result is None:
             return Complete()
+        if wrong := _wrong_field(result):
+            return self._failed(delivery, TypeError(wrong))
         if isinstance(result, Retry) and not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
             return self._failed(delivery, ValueError("a retry names recipients that the mail does not have"))
         if isinstance(result, Retry) and result.after is not None and result.after > LONGEST_DELAY:
@@ -265,6 +268,22 @@ class Handling:
                 return
             self._metrics.store_failed()
             await asyncio.sleep(pause * random.uniform(0.7, 1.0))
+
+
+def _wrong_field(outcome: object) -> str | None:
+    """What is wrong with an outcome whose fields are of other types than it declares: no one else checks what handlers give."""
+    fields: dict[str, Any] = {name: getattr(outcome, name) for name in ("reason", "after", "failures") if hasattr(outcome, name)}
+    if not isinstance(fields.get("reason", ""), str):
+        return f"the reason of an outcome is text, not a {type(fields['reason']).__name__}"
+    if not isinstance(fields.get("after"), timedelta | None):
+        return f"the `after` of a retry is a timedelta, not a {type(fields['after']).__name__}"
+    failures = fields.get("failures", ())
+    if not isinstance(failures, list | tuple) or not all(isinstance(failure, Failure) for failure in failures):
+        return "the failures of a bounce are Failure, each"
+    recipients = getattr(outcome, "recipients", None)
+    if not (recipients is None or (isinstance(recipients, list | tuple | set | frozenset) and all(isinstance(one, str) for one in recipients))):
+        return "the recipients of a retry are a tuple of text"
+    return None
 
 
 def _where(error: BaseException) -> str:

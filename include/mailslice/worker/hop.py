@@ -31,6 +31,11 @@ class HopConsumer:
             wiring.settings.rabbitmq, wiring.names.hop_queue, _PREFETCH, on_message=self._arrived, on_lost=self._lost, prepare=self._declare
         )
 
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it for good (a setting that is wrong), if anything did."""
+        return self._consumer.error
+
     def start(self) -> None:
         """Consumes, in a task, what it declares first where it is missing."""
         self._consumer.start()

@@ -25,6 +25,7 @@ def test_a_place_goes_through_the_headers_and_back() -> None:
         {"x-mailslice-slice": "1", "x-mailslice-bucket": 0},
         {"x-dead-letter-routing-key": ""},
         {"x-mailslice-slice": 2**62, "x-mailslice-bucket": 0},
+        {"x-mailslice-slice": 253_402_300_000_000, "x-mailslice-bucket": 0},
         {"x-mailslice-slice": 1, "x-mailslice-bucket": -1},
         {"x-mailslice-slice": 1, "x-mailslice-bucket": 2**31},
         {"x-mailslice-slice": [1], "x-mailslice-bucket": None},

@@ -61,6 +61,7 @@ def test_each_figure_over_its_limit_is_an_alert_of_its_own(name, change, text):
         ({"consumers": 0}, {"consumers": 0}),
         ({"verdicts": {"lost": 1}}, {"lost": 1}),
         ({"verdicts": {}}, {}),
+        ({"verdicts": {"lost": 5}, "params": {"slices_from": "2026-11-20T00:00:00Z", "slices_before": None}}, {}),
     ],
 )
 def test_at_the_limit_or_with_a_limit_of_its_own_all_is_well(change, limits):

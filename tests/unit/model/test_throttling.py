@@ -58,6 +58,18 @@ def test_a_new_destination_takes_three_seconds_of_its_pace_and_then_one_message_
     assert (book.turn, book.line_us) == (1, NOW + 7 * SECOND)
 
 
+def test_what_a_clock_far_ahead_wrote_holds_nobody_up_for_long() -> None:
+    day = 86_400 * SECOND
+    book = Book(1, NOW + day, NOW + day, SECOND, {"theirs": NOW + day})
+    limit = Limit("*", 60, 1)
+    _, (answer,) = decide(book, limit, NOW, [Ask("mine")])
+    assert answer is not None
+    assert answer <= (LONGEST_LINE + LEASE).total_seconds() * SECOND
+    later = NOW + int((LONGEST_LINE + 2 * LEASE).total_seconds()) * SECOND
+    after, _ = decide(book, limit, NOW, [])
+    assert decide(after, limit, later, [Ask("mine", waited=True)])[1] == [None]
+
+
 def test_who_comes_anew_stands_behind_those_who_wait() -> None:
     book = Book(1, line_us=NOW + 5 * SECOND)
     assert decide(book, Limit("*", 60), NOW, [Ask("new")])[1] == [6 * SECOND]

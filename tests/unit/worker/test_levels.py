@@ -36,6 +36,13 @@ def test_a_message_that_is_published_again_keeps_its_place_and_rounds_and_no_dea
     assert own_headers(headers) == {"x-mailslice-slice": 1, "x-mailslice-bucket": 2, "x-redrive-count": 3}
 
 
+def test_what_no_number_of_ours_can_be_is_not_published_again() -> None:
+    """A client may have sent anything under our names; pika cannot write some of it, and reads a double as a whole number."""
+    assert own_headers({"x-redrive-count": 10**300, "x-mailslice-slice": "x" * 130_000, "x-mailslice-bucket": 1.5, "x-mailslice-failures": 2}) == {
+        "x-mailslice-failures": 2
+    }
+
+
 @pytest.mark.parametrize(
     ("seconds", "latency"),
     [([0.001], Latency(1.0, 1.0, 1.0)), ([n / 1000 for n in range(1, 101)], Latency(50.0, 95.0, 99.0)), ([0.002, 0.001], Latency(1.0, 2.0, 2.0))],

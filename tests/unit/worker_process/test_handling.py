@@ -164,6 +164,24 @@ async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
     assert await bench(lambda _m, _c: "done").give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Retry(after=30),  # type: ignore[arg-type]
+        Retry(recipients=5),  # type: ignore[arg-type]
+        Retry(recipients="b@c"),  # type: ignore[arg-type]
+        Retry(recipients=([],)),  # type: ignore[arg-type]
+        Reject(None),  # type: ignore[arg-type]
+        Bounce("why", ("b@c",)),  # type: ignore[arg-type]
+        Bounce("why", None),  # type: ignore[arg-type]
+    ],
+)
+async def test_an_outcome_with_a_field_of_another_type_is_a_retry_and_the_mail_stays_somebodys(outcome: object) -> None:
+    made = bench(lambda _m, _c: outcome)
+    assert await made.give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+    assert made.figure("mailslice_handler_errors_total") == 1
+
+
 async def test_a_dead_letter_error_is_a_reject_with_its_reason() -> None:
     assert await bench(_raising(ContentMissing("header blob gone"))).give(FakeDelivery()) == [("reject", "ContentMissing: header blob gone")]
 

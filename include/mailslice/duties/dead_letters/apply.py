@@ -25,7 +25,7 @@ from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
-from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REASON, HEADER_REDRIVE_COUNT, HEADER_THROTTLED, RabbitNames
+from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REASON, HEADER_REDRIVE_COUNT, HEADER_RENEWED, HEADER_THROTTLED, RabbitNames
 from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
 
@@ -35,7 +35,7 @@ LONGEST_HOLD = timedelta(minutes=10)
 _AT_ONCE = 100
 """Letters whose marks are read together."""
 _OF_THE_BROKER = frozenset(
-    {"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", HEADER_REASON, HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_THROTTLED}
+    {"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", HEADER_REASON, HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_THROTTLED, HEADER_RENEWED}
 )
 _DEATHS = ("x-first-death-", "x-last-death-")
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"

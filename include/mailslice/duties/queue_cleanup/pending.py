@@ -37,8 +37,8 @@ def registered_files(context: StepContext) -> set[str]:
     """The Parquet files of this run that a registered plan of an earlier try needs."""
     run = context.request.run
     found = [each for each in context.stores.own.pending_marks.list(context.queue) if each.run.partition("#")[0] == run]
-    summaries = [context.folder.read_json(each.plan.rpartition("/")[2]) for each in found if not each.plan.endswith(LEFT)]
-    return {place.part.file for summary in summaries if summary is not None for place in read_plan(summary, run, context.queue).places}
+    plans = [OpenedPending.open(context, None, each).plan for each in found]
+    return {place.part.file for plan in plans if plan is not None for place in plan.places}
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def run(context: StepContext) -> dict[str, Any]:
     starts = starts_of(stores, queue)
     now = context.clock()
     if params.restarted is not None and params.restarted > now:
-        raise BadInput(f"restarted={iso(params.restarted)} lies ahead; allowed: the time at which the last node of James was restarted")
+        raise BadInput(f"restarted={iso(params.restarted)} lies ahead; allowed: the time at which the last node of James or worker of mailslice was restarted")
     shape = shape.once_restarted(params.restarted, now=now, grace=grace)
     keys, buckets = _keys(context, params, shape, starts, now) if starts.browse is not None else ([], shape.buckets)
     swept, buckets = _swept(context, keys, buckets) if params.sweep and keys else ([], buckets)

@@ -92,7 +92,8 @@ class Plan:
     def closed_at(self) -> datetime:
         """When the last planned slice was closed: a proof that its messages are gone must be younger."""
         last = max((each.place.slice_start for each in self.places), default=self.made_at)
-        return last + self.shape.open_for + self.grace
+        # Where an operator closed it early, writers with the larger window may have been at it until shortly before the plan.
+        return min(last + self.shape.largest_window + self.grace, self.made_at)
 
     def decided(self) -> dict[str, object]:
         """All that apply acts by, as JSON values in a stable order."""

@@ -103,7 +103,7 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
     # Only what the broker said counts. pika calls every connection that breaks off in the handshake a "probable" authentication error.
     if "ACCESS_REFUSED" in said or _NO_MECHANISM.search(said):
         return BadSetting(f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost {address.vhost!r}): wrong password, or no permission")
-    if "NOT_ALLOWED" in said:
+    if "NOT_ALLOWED" in said and "limit" not in said:  # "connection limit (N) is reached": others may leave
         return BadSetting(f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost {address.vhost!r}, or it does not exist")
     if isinstance(error, pika.exceptions.ChannelClosedByBroker):
         gone = error.reply_code == _NOT_FOUND

@@ -14,6 +14,7 @@ from typing import Any
 from mailslice.codec.headers import moment
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, QueueMissing, TryAgain
+from mailslice.model.names import HEADER_RENEWED
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address
 from mailslice.stores.rabbitmq.link import Link
@@ -142,7 +143,9 @@ class Consumer:
         loop = asyncio.get_running_loop()
 
         def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
-            self._on_message(Message(link, method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp), method.redelivered, loop.time()))
+            headers = properties.headers or {}
+            again = method.redelivered or HEADER_RENEWED in headers
+            self._on_message(Message(link, method.delivery_tag, body, headers, moment(properties.timestamp), again, loop.time()))
 
         def cancelled(_frame: object) -> None:
             # The queue was deleted, or its leader moved: the channel stays open and silent for ever.

@@ -73,23 +73,23 @@ class Publisher:
         Raises StoreUnavailable: not confirmed in time, refused, or (QueueMissing) routed to no queue.
         """
         properties = james_properties(headers, timestamp)
-        confirms = self._confirms
+        confirms, before = self._confirms, self._link
         try:
             async with asyncio.timeout(self._seconds):
                 link = self._link if self._link is not None and self._link.is_open and self._link.blocked is None else await self._usable()
                 await self._send(link, exchange, routing_key, body, properties)
         except TimeoutError as error:
-            raise self._too_late(confirms) from error
+            raise self._too_late(confirms, before) from error
 
-    def _too_late(self, confirms: int) -> StoreUnavailable:
-        """Why a publish was not confirmed in time. `confirms`: how many there had been when it began."""
+    def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
+        """Why a publish was not confirmed in time. `confirms`: how many there had been when it began, on the link that there was `before`."""
         broker = f"RabbitMQ at {broker_address(self._settings)}"
         link = self._link
         if link is None or not link.is_open:
             return StoreUnavailable(str(self._trouble) if self._trouble else f"{broker} does not answer within {self._seconds:g} s")
         if link.blocked is not None:
             return StoreUnavailable(f"{broker} blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s")
-        if confirms == self._confirms:
+        if confirms == self._confirms and link is before:
             asyncio.get_running_loop().call_later(_SECOND_LOOK, self._give_up, link, confirms)
         return StoreUnavailable(f"{broker} did not confirm a message within {self._seconds:g} s")
 
