@@ -116,6 +116,7 @@ def test_params_of_the_cleanup_form(parsed):
         "reason": None,
         "max_share": 0.0,
         "intensity": 1.0,
+        "restarted": None,
         "sweep": False,
         "aside": False,
         "rate": 0,
