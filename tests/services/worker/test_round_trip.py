@@ -216,7 +216,7 @@ async def test_a_consumer_lets_go_of_contents_that_are_settled(spool: Any) -> No
 
     async def handle(_mail: Any, _content: bytes) -> None:
         nonlocal alive
-        alive = max(alive, sum(isinstance(each, Delivery) and each._wiring is worker.wiring for each in gc.get_objects()))
+        alive = max(alive, sum(type(each) is Delivery and each._wiring is worker.wiring for each in gc.get_objects()))
 
     async with open_worker(spool.settings, spool.queue) as worker:
         await asyncio.gather(*(worker.enqueue(mail(f"m-{number}"), b"A: b\r\n\r\nc") for number in range(30)))
