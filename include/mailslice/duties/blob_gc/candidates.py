@@ -27,6 +27,8 @@ class Candidates:
     groups: tuple[Group, ...]
     spared: tuple[str, ...]
     sources: Mapping[str, int]
+    changed: bool = False
+    """Somebody edited the note: since when its candidates wait is not to be believed."""
 
     @property
     def folder(self) -> str:
@@ -54,10 +56,9 @@ def recorded(context: StepContext) -> Candidates | None:
     data = context.folder.artifacts.read(_path())
     try:
         value = json.loads(data or b"")
-        if value.pop("digest", None) != _digest(value):
-            value["groups"] = []
+        changed = value.pop("digest", None) != _digest(value)
         groups = tuple(Group(*each) for each in value["groups"])
-        return Candidates(value["run"], datetime.fromisoformat(value["recorded"]), groups, tuple(value["spared"]), dict(value["sources"]))
+        return Candidates(value["run"], datetime.fromisoformat(value["recorded"]), groups, tuple(value["spared"]), dict(value["sources"]), changed)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -148,6 +148,8 @@ def _known(context: StepContext, earlier: candidates.Candidates | None, spark: S
     place = context.folder.artifacts
     if earlier is None:
         return read_planned(spark, place, "", []), "no earlier run recorded candidates"
+    if earlier.changed:
+        return read_planned(spark, place, "", []), f"the note on the candidates of run {earlier.run} was changed: they are forgotten and wait anew"
     try:
         recorded_ms = round(earlier.recorded.timestamp() * 1000)
         return read_planned(spark, place, earlier.folder, earlier.groups, recorded_ms), ""
