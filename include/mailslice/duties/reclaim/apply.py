@@ -25,6 +25,8 @@ from mailslice.stores.cassandra.nodes import Nodes
 PATIENCE = timedelta(minutes=2)
 """How long a run waits for a garbagecollect that somebody else started to end, before each node."""
 _LOOK = 2.0
+_READ_AGAIN, _SAME, _READINGS = 0.5, 3, 60
+"""After a collection sizes are read every so many seconds, until so many readings in a row say the same, at most so many times."""
 RECLAIMED, FAILED, LEFT = "reclaimed", "failed", "left"
 
 
@@ -155,13 +157,27 @@ class _Work:
                 crash.point("apply:before-collect")
                 outcome = self._run(node, collect(keyspace, tables))
             if outcome.problem is None:
-                done = replace(done, status=RECLAIMED, after=self.nodes.disk_mib(node, keyspace, tables), reclaimed_at=began_at)
+                done = replace(done, status=RECLAIMED, after=self._settled(node, done.before or {}), reclaimed_at=began_at)
             else:
                 done = replace(done, problem=outcome.problem, status=LEFT if outcome.timed_out else FAILED)
         except MailsliceError as error:
             # Cassandra did not answer between two commands, or the lock is lost: nothing is known of this node, and no other may be begun.
             done = replace(done, status=LEFT, problem=str(error))
         return replace(done, seconds=round(time.perf_counter() - began, 3))
+
+    def _settled(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
+        """Sizes once the replaced files are gone: Cassandra deletes them behind the command's answer, and counts old and new together until then.
+
+        Mails that come in may make a table larger than it was: after `_READINGS` what was read last is told.
+        """
+        found, same = self.nodes.disk_mib(node, self.plan.keyspace, self.plan.tables), 1
+        for _ in range(_READINGS - 1):
+            if same >= _SAME and sum(found.values()) <= sum(before.values()):
+                break
+            self.sleep(_READ_AGAIN)
+            earlier, found = found, self.nodes.disk_mib(node, self.plan.keyspace, self.plan.tables)
+            same = same + 1 if found == earlier else 1
+        return found
 
     def _run(self, node: str, arguments: list[str]) -> Outcome:
         return self.tool.run(node, arguments, self.params.node_timeout)

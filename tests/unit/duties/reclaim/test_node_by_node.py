@@ -32,7 +32,7 @@ class Cluster:
         self.pending = {}
         self.collecting = []
         self.mute = set()
-        self.asked = 0
+        self.sizes = {}
 
     def all(self):
         return tuple(Node(name, "dc", up=name not in self.down, asked=name not in self.down) for name in self.names)
@@ -40,8 +40,8 @@ class Cluster:
     def disk_mib(self, address, _keyspace, tables):
         if address in self.mute:
             raise StoreUnavailable(f"Cassandra at {address} does not answer")
-        self.asked += 1
-        return dict.fromkeys(tables, 10 - self.asked)
+        left = self.sizes.setdefault(address, [9, 8])
+        return dict.fromkeys(tables, left.pop(0) if len(left) > 1 else left[0])
 
     def compacting(self, address):
         collecting = bool(self.collecting) and self.collecting.pop(0) == address
@@ -94,7 +94,7 @@ def work(cluster, tmp_path):
             params=lambda _kind: given,
             out_of_time=lambda: limit is not None and len(run.lines()) >= limit,
         )
-        return apply.run(context, sleep=lambda _seconds: run.slept.append(1))
+        return apply.run(context, sleep=run.slept.append)
 
     run.folder, run.slept = Folder(), []
     run.lines = lambda: log.read_text().splitlines()
@@ -116,6 +116,21 @@ def test_each_node_is_flushed_and_then_collected_before_the_next_is_begun(work):
 def test_sizes_are_taken_between_flush_and_collection_and_after(work):
     first = work()["nodes"][0]
     assert (first["before"], first["after"]) == ({"a": 9, "b": 9}, {"a": 8, "b": 8})
+
+
+@pytest.mark.parametrize("readings", [[9, 15, 15, 15, 15, 2], [9, 9, 9, 7, 7, 2], [9, 2]], ids=["old and new together", "one file after the other", "at once"])
+def test_what_lies_there_after_a_collection_is_told_when_the_replaced_files_are_gone(work, cluster, readings):
+    cluster.sizes["n1"] = readings
+    first = work()["nodes"][0]
+    assert (first["before"]["a"], first["after"]["a"]) == (9, 2)
+
+
+def test_a_table_that_grows_meanwhile_is_not_waited_for_for_ever(work, cluster):
+    cluster.sizes["n1"] = [9, 10]
+    summary = work()
+    assert summary["nodes"][0]["after"] == {"a": 10, "b": 10}
+    assert summary["applied"] == 3
+    assert len(work.slept) < 100
 
 
 def test_a_node_that_fails_is_told_and_the_next_has_its_turn(work):
@@ -152,7 +167,7 @@ def test_a_node_that_goes_down_stops_the_run(work, cluster):
 def test_a_collection_that_somebody_else_started_is_waited_for(work, cluster):
     cluster.collecting = ["n1", "n1"]
     assert work()["applied"] == 3
-    assert len(work.slept) == 2
+    assert work.slept.count(apply._LOOK) == 2
 
 
 def test_one_that_does_not_end_stops_the_run(work, cluster, monkeypatch):
