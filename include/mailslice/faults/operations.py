@@ -28,6 +28,8 @@ RECIPIENTS = ("first@example.net", "second@example.net")
 _PATIENCE = 40.0
 _PAUSE = 0.2
 _QUIET = timedelta(seconds=0.3)
+_ROOM = 250
+"""What a child fetches ahead: more than those before it can have left, whose mails it passes over and keeps in hand, with their doubles behind them."""
 _SOON = timedelta(seconds=1)
 
 
@@ -148,7 +150,11 @@ async def _smtp(session: Session) -> None:
 
 
 async def _next(session: Session, deliveries: Deliveries) -> Delivery:
-    delivery = await asyncio.wait_for(anext(deliveries), _PATIENCE)
+    try:
+        delivery = await asyncio.wait_for(anext(deliveries), _PATIENCE)
+    except TimeoutError as error:
+        in_hand, behind = len(session.worker.wiring.in_hand), sum(1 for _ in deliveries.received())
+        raise TimeoutError(f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held") from error
     session.say("handed", (delivery.item, delivery.arrived, delivery.content))
     return delivery
 
@@ -156,7 +162,7 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
 async def _settle(session: Session, kind: str, how: Callable[[Delivery], Awaitable[None]], *, prepare: Callable[[QueueWorker], None] = lambda _: None) -> None:
     """One mail is taken, one that has all of its recipients still, and settled."""
     prepare(session.worker)
-    async with aclosing(session.worker.deliveries(8)) as deliveries:
+    async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
         delivery = await _next(session, deliveries)
         while delivery.item.mail.recipients != RECIPIENTS:
             delivery = await _next(session, deliveries)
