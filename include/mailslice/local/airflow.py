@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
 from mailslice.local.java import java_home
 from mailslice.local.program import Program
 from mailslice.local.settings import StackSettings
@@ -23,6 +25,8 @@ SCHEDULES = "MAILSLICE_STACK_SCHEDULES"
 SPARK_POOL = "spark"
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
 """For drivers that end after seconds: what the second compiler of the JVM would win comes after them, and takes a quarter of their CPU."""
+_PATIENCE = 120
+"""Seconds for which what may be asked twice is asked again: on a busy machine Airflow's server is late, not gone."""
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -88,7 +92,10 @@ def airflow(stack: StackSettings, settings: Mapping[str, str]) -> Program:
 
 
 class AirflowApi:
-    """The few calls of Airflow's REST API that the demo needs. Raises ConnectionError when Airflow does not answer as documented."""
+    """The few calls of Airflow's REST API that the demo needs. Raises ConnectionError when Airflow does not answer as documented.
+
+    A POST is sent once; what may be asked twice is asked again while no answer comes.
+    """
 
     def __init__(self, stack: StackSettings) -> None:
         self.url = f"http://127.0.0.1:{stack.ports.airflow_port}"
@@ -107,9 +114,10 @@ class AirflowApi:
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """One call of /api/v2 as the demo's admin."""
         if self._token is None:
-            login = self._call("POST", "/auth/token", {"username": USER, "password": PASSWORD}, {})
+            login = self._patiently("POST", "/auth/token", {"username": USER, "password": PASSWORD}, {})
             self._token = str(login["access_token"])
-        return self._call(method, "/api/v2/" + path, body, {"Authorization": f"Bearer {self._token}"})
+        send = self._call if method == "POST" else self._patiently
+        return send(method, "/api/v2/" + path, body, {"Authorization": f"Bearer {self._token}"})
 
     def find(self, path: str) -> dict[str, Any] | None:
         """GET, None for 404."""
@@ -119,6 +127,10 @@ class AirflowApi:
             if isinstance(error.__cause__, HTTPError) and error.__cause__.code == 404:
                 return None
             raise
+
+    def _patiently(self, method: str, path: str, body: object, headers: dict[str, str]) -> dict[str, Any]:
+        again = Retrying(retry=retry_if_exception(_is_no_answer), wait=wait_exponential_jitter(0.5, 5), stop=stop_after_delay(_PATIENCE), reraise=True)
+        return again(self._call, method, path, body, headers)
 
     def _call(self, method: str, path: str, body: object, headers: dict[str, str]) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -132,6 +144,12 @@ class AirflowApi:
             raise ConnectionError(f"{method} {self.url}{path}: HTTP {error.code} {error.read()[:300].decode(errors='replace')}") from error
         except (OSError, ValueError) as error:
             raise ConnectionError(f"{method} {self.url}{path}: {error}") from error
+
+
+def _is_no_answer(error: BaseException) -> bool:
+    """Nothing came back, or the word of a server that is not ready; any other answer stands."""
+    cause = error.__cause__
+    return isinstance(error, ConnectionError) and (not isinstance(cause, HTTPError) or cause.code >= 500)
 
 
 def _write_once(path: Path, text: str) -> None:

@@ -20,11 +20,18 @@ _ERROR = re.compile(r"(mailslice: |[\w.]*(Error|Exception|Failed|Refused|Unavail
 
 def run_cleanup(api: AirflowApi, logs: Path, conf: dict[str, object], step: Step) -> str:
     """Triggers the DAG and waits; gives Airflow's run id. Raises CannotStart naming the task that failed and where its log is."""
-    _pool(api)
-    _wait_parsed(api, logs)
-    api.call("PATCH", f"dags/{DAG}", {"is_paused": False})
-    run = f"make_run__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
-    api.call("POST", f"dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
+    try:
+        _pool(api)
+        _wait_parsed(api, logs)
+        api.call("PATCH", f"dags/{DAG}", {"is_paused": False})
+        run = f"make_run__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+        _post(api, f"dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf}, f"dags/{DAG}/dagRuns/{run}")
+        return _watched(api, run, logs, step)
+    except ConnectionError as error:
+        raise CannotStart(f"Airflow: {error}. Remedy: see {logs}") from error
+
+
+def _watched(api: AirflowApi, run: str, logs: Path, step: Step) -> str:
     deadline = time.monotonic() + _RUN_SECONDS
     while time.monotonic() < deadline:
         state = api.call("GET", f"dags/{DAG}/dagRuns/{run}")["state"]
@@ -66,7 +73,16 @@ def _error_of(line: dict[str, Any]) -> str | None:
 def _pool(api: AirflowApi) -> None:
     """One Spark job at a time on a small machine."""
     if api.find(f"pools/{SPARK_POOL}") is None:
-        api.call("POST", "pools", {"name": SPARK_POOL, "slots": 1, "description": "Spark jobs, one at a time", "include_deferred": False})
+        _post(api, "pools", {"name": SPARK_POOL, "slots": 1, "description": "Spark jobs, one at a time", "include_deferred": False}, f"pools/{SPARK_POOL}")
+
+
+def _post(api: AirflowApi, path: str, body: object, made: str) -> None:
+    """Creates something of a name of its own. An answer that did not come is no failure when what was asked for is there."""
+    try:
+        api.call("POST", path, body)
+    except ConnectionError:
+        if api.find(made) is None:
+            raise
 
 
 def _wait_parsed(api: AirflowApi, logs: Path) -> None:

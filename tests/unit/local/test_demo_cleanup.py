@@ -84,3 +84,28 @@ def test_a_dag_that_does_not_load_is_said_with_its_import_error(monkeypatch: pyt
     monkeypatch.setattr(demo_cleanup.time, "monotonic", lambda: next(times))
     with pytest.raises(CannotStart, match=r"did not load the DAG queue_cleanup \(ImportError: no module named colour\)\. Remedy: see /state/log/airflow\.log"):
         _run(_Api([], parsed=False))
+
+
+def test_a_run_whose_answer_was_lost_is_there_and_awaited() -> None:
+    class _LostAnswer(_Api):
+        made = False
+
+        def find(self, path: str) -> dict[str, Any] | None:
+            return {} if "/dagRuns/" in path and self.made else super().find(path)
+
+        def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+            if (method, path) == ("POST", "dags/queue_cleanup/dagRuns"):
+                self.made = True
+                raise ConnectionError("timed out")
+            return super().call(method, path, body)
+
+    assert _run(_LostAnswer(["running", "success"])).startswith("make_run__")
+
+
+def test_an_airflow_that_does_not_answer_is_a_cause_in_one_line() -> None:
+    class _Gone(_Api):
+        def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+            raise ConnectionError(f"{method} http://airflow/{path}: timed out")
+
+    with pytest.raises(CannotStart, match=r"^Airflow: POST http://airflow/pools: timed out\. Remedy: see /state/log/airflow\.log$"):
+        _run(_Gone([]))
