@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import UUID, uuid4
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 LONGEST_DELAY = timedelta(days=30)
 _KEPT = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
 _FLUSHED_AT_ONCE = 200
+_LAST_WAIT = 2.0
+"""Seconds for rows that are being closed, when the worker ends."""
 
 
 def level_for(remaining: timedelta) -> int:
@@ -74,6 +78,10 @@ class Delays:
         self._wiring = wiring
         self._declared = False
         self._lock = asyncio.Lock()
+        self._published: deque[UUID] = deque(maxlen=1000)
+        """Tokens of rows whose mails were published here and which could not be closed: a copy that is looked at again is not published again."""
+        self._under_way: dict[UUID, asyncio.Task[None]] = {}
+        """By token: two copies of one mail, or a copy and a flush, publish it once."""
 
     async def declare(self) -> None:
         """The hop queue and the levels, once a process."""
@@ -143,8 +151,7 @@ class Delays:
                 break
             remaining = row.due - self._wiring.clock()
             if remaining <= timedelta(0):
-                await self._deliver(row.message, message.headers, message.timestamp)
-                await self._close(table, row)
+                await self._release(table, row, message.headers, message.timestamp)
                 break
             if remaining >= timedelta(seconds=DELAY_LEVELS[0]):
                 await self._publish_copy(row.message, message.headers, message.timestamp, row.token, row.due)
@@ -162,11 +169,39 @@ class Delays:
         return flushed
 
     async def _flush_one(self, table: DelayedMails, row: DelayedMail) -> bool:
-        marked = await self._wiring.is_marked(row.enqueue_id)
-        if not marked:
-            await self._deliver(row.message, _described(row), row.enqueued)
+        if await self._wiring.is_marked(row.enqueue_id):
+            await self._close(table, row)
+            return False
+        await self._release(table, row, _described(row), row.enqueued)
+        return True
+
+    async def settled(self) -> None:
+        """Waits a little for mails that were published and whose rows are being closed: left open, they would be published again by the next worker."""
+        if self._under_way:
+            _, late = await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
+            for each in late:
+                each.cancel()
+
+    async def _release(self, table: DelayedMails, row: DelayedMail, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+        """Publishes the mail and closes its row. Whoever waits for it may be cancelled in between: it goes on, and ends."""
+        release = self._under_way.get(row.token)
+        if release is None:
+            release = self._under_way[row.token] = asyncio.create_task(self._published_and_closed(table, row, headers, timestamp))
+            release.add_done_callback(partial(self._released, row.token))
+        await asyncio.shield(release)
+
+    def _released(self, token: UUID, release: asyncio.Task[None]) -> None:
+        del self._under_way[token]
+        if not release.cancelled():
+            release.exception()  # looked at: whoever waited for it may be gone
+
+    async def _published_and_closed(self, table: DelayedMails, row: DelayedMail, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+        if row.token not in self._published:
+            await self._deliver(row.message, headers, timestamp)
+            self._published.append(row.token)
         await self._close(table, row)
-        return not marked
+        if row.token in self._published:
+            self._published.remove(row.token)
 
     async def _publish_copy(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, token: UUID, due: datetime) -> None:
         level = self._wiring.names.delay_queue(level_for(due - self._wiring.clock()))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,12 +30,11 @@ from mailslice.worker.delays import Delays, own_headers
 from mailslice.worker.delivery import Delivery, dead_letter
 from mailslice.worker.failing import fail
 from mailslice.worker.hop import HopConsumer
+from mailslice.worker.patience import Patience
 from mailslice.worker.stages import WAIT_SECONDS, Doubt
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
 _TICK = 0.5
 _DELIVERY_COUNT = "x-delivery-count"
 """RabbitMQ's header on messages of quorum queues: how often it came back. Past the limit it is dead-lettered."""
@@ -211,7 +209,7 @@ class Deliveries:
 
     async def _prepare(self, slot: _Slot) -> None:
         """Until the message is ready or gone, whatever the stores do."""
-        pause = FIRST_PAUSE
+        patience = Patience()
         while True:
             try:
                 await self._attempt(slot)
@@ -229,9 +227,10 @@ class Deliveries:
                 return
             self._hold(slot)
             self._troubled(why)
-            log.warning("store unavailable, a mail is held for %.1f s: %s", pause, why, extra={"action": "held"})
-            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause, aloud = patience.pause()
+            if aloud:
+                log.warning("store unavailable, a mail is held for %.1f s: %s", pause, why, extra={"action": "held"})
+            await asyncio.sleep(pause)
 
     def _hold(self, slot: _Slot) -> None:
         slot.state = _State.HELD

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from contextlib import suppress
 
 from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable, TryAgain, Undecodable
@@ -12,12 +11,11 @@ from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.delays import Delays
 from mailslice.worker.delivery import copy_to_dead_letters
+from mailslice.worker.patience import Patience
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 _PREFETCH = 256
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
 
 
 class HopConsumer:
@@ -41,8 +39,9 @@ class HopConsumer:
         self._consumer.start()
 
     async def close(self) -> None:
-        """Ends; what is under way goes back to the hop queue."""
+        """Ends; what is not published yet goes back to the hop queue."""
         await self._consumer.stop()
+        await self._delays.settled()
         self._cancel_all()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -72,19 +71,21 @@ class HopConsumer:
             task.cancel()
 
     async def _surface(self, message: Message) -> None:
-        pause = _FIRST_PAUSE
+        patience = Patience()
         with suppress(asyncio.CancelledError):
             while True:
                 try:
                     await self._surface_once(message)
                 except MailsliceError as error:
-                    log.warning("a delayed mail is held for %.1f s: %s", pause, error, extra={"action": "hop_held"})
+                    pause, aloud = patience.pause()
+                    if aloud:
+                        log.warning("a delayed mail is held for %.1f s: %s", pause, error, extra={"action": "hop_held"})
                 except Exception:
+                    pause, _ = patience.pause()
                     log.exception("a delayed mail could not be looked at; it is held", extra={"action": "hop_fault"})
                 else:
                     return
-                await asyncio.sleep(pause * random.uniform(0.7, 1.0))
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await asyncio.sleep(pause)
 
     async def _surface_once(self, message: Message) -> None:
         try:

@@ -11,8 +11,9 @@ from uuid import uuid4
 import pytest
 
 from mailslice.codec import message
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.worker import Deliveries, Delivery, open_worker
+from mailslice.worker.delays import Delays
 from tests.services.worker.conftest import at, mail
 
 CONTENT = b"A: b\r\n\r\nlater"
@@ -139,6 +140,53 @@ async def test_a_doubled_copy_is_delivered_once(spool: Any) -> None:
             spool.publish("", message.encode(item), {"x-mailslice-token": token}, routing_key=spool.names.hop_queue)
             assert await nothing_within(deliveries, 1)
             await first.complete()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_a_mail_whose_row_cannot_be_closed_is_published_once(spool: Any, monkeypatch: pytest.MonkeyPatch, flushed: bool) -> None:
+    close, refused = Delays._close, []
+
+    async def failing(self: Delays, *given: Any) -> None:
+        if len(refused) < 3:
+            refused.append(given)
+            raise StoreUnavailable("no write is taken")
+        await close(self, *given)
+
+    monkeypatch.setattr(Delays, "_close", failing)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1) if flushed else timedelta(seconds=0.2))
+        for _ in range(3 * flushed):
+            with pytest.raises(StoreUnavailable):
+                await worker.flush()
+        if flushed:
+            assert await worker.flush() == 1
+            assert spool.ready(spool.names.work_queue) == 1
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            assert (await next_of(deliveries)).item == item
+            while not row(spool, item).published:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.1)
+    assert len(refused) == 3
+    assert spool.ready(spool.names.work_queue) == 1  # given back, and no double behind it
+
+
+async def test_a_worker_that_ends_closes_the_rows_of_what_it_published(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    close, begun = Delays._close, asyncio.Event()
+
+    async def slow(self: Delays, *given: Any) -> None:
+        begun.set()
+        await asyncio.sleep(0.5)
+        await close(self, *given)
+
+    monkeypatch.setattr(Delays, "_close", slow)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=0.2))
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = asyncio.create_task(anext(deliveries))
+            await asyncio.wait_for(begun.wait(), 20)
+            first.cancel()
+    assert row(spool, item).published
+    assert spool.ready(spool.names.work_queue) == 1
+    assert spool.ready(spool.names.hop_queue) <= 1  # its copy, which finds a closed row
 
 
 async def test_what_is_no_mail_in_the_hop_queue_goes_to_the_dead_letters(spool: Any) -> None:

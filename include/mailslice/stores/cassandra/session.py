@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION = 4
 PAGE_ROWS = 5000
+LONGEST_PAUSE = 5.0
+"""Seconds between two attempts to connect to a node that is away."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Params = Sequence[object]
@@ -215,7 +217,7 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         auth_provider=connecting.credentials(settings),
         ssl_context=connecting.tls(settings),
-        reconnection_policy=ExponentialReconnectionPolicy(0.5, 10.0),
+        reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),
         connect_timeout=patience,
         control_connection_timeout=patience,
         application_name="mailslice",

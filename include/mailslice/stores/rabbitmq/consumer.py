@@ -20,8 +20,8 @@ from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address
 from mailslice.stores.rabbitmq.link import Link
 
 log = logging.getLogger(__name__)
-LONGEST_PAUSE = 15.0
-"""Seconds between two attempts to connect."""
+LONGEST_PAUSE = 5.0
+"""Seconds between two attempts to connect: a broker that is back is not to be without its consumers for longer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
