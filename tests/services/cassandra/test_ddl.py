@@ -1,6 +1,7 @@
 """Our DDL is our own text; what Cassandra makes of it must be what James made (tests/golden/ddl)."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,45 @@ def test_on_several_nodes_nobody_guesses_a_replication(session, monkeypatch):
     monkeypatch.setattr(type(session.cluster.metadata), "all_hosts", lambda _: ["a", "b", "c"])
     with pytest.raises(BadSetting, match=r"never_made is missing on 3 nodes.*MAILSLICE_OWN_REPLICATION"):
         ddl.create_keyspace(session, "never_made", "")
+
+
+def test_who_meets_a_table_in_the_making_can_use_it_at_once(session, fresh_module):
+    """Cassandra shows a table, and says that it exists, before it can be read: of a dozen, one or two are met in that moment."""
+    keyspace = session.settings.keyspace
+    wanted = {f"met{number}": "(a text PRIMARY KEY, b text)" for number in range(12)}
+
+    def meet(value: str) -> list[str]:
+        with CassandraSession(fresh_module.settings.cassandra) as mine:
+            read = []
+            for name, text in wanted.items():
+                while name not in ddl.tables_of(mine, keyspace):
+                    pass
+                assert ddl.create_tables(mine, keyspace, {name: text}) == ()
+                mine.execute(mine.prepare(f"INSERT INTO {keyspace}.{name} (a, b) VALUES (?, ?)"), [value, "b"])
+                read += [row[0] for row in mine.execute(mine.prepare(f"SELECT a FROM {keyspace}.{name} WHERE a = ?"), [value])]
+            return read
+
+    with ThreadPoolExecutor(2) as threads:
+        meeting = [threads.submit(meet, value) for value in ("x", "y")]
+        for name, text in wanted.items():
+            session.execute(f"CREATE TABLE {keyspace}.{name} {text}")
+        assert [each.result(100) for each in meeting] == [["x"] * 12, ["y"] * 12]
+
+
+def test_who_reads_a_table_in_the_making_waits_for_it(session, fresh_module):
+    keyspace = session.settings.keyspace
+    names = [f"read{number}" for number in range(12)]
+
+    def read() -> int:
+        with CassandraSession(fresh_module.settings.cassandra) as mine:
+            for name in names:
+                while name not in ddl.tables_of(mine, keyspace):
+                    pass
+                assert mine.execute(mine.prepare(f"SELECT a FROM {keyspace}.{name}")) == []
+        return len(names)
+
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(read)
+        for name in names:
+            session.execute(f"CREATE TABLE {keyspace}.{name} (a text PRIMARY KEY)")
+        assert reading.result(100) == 12

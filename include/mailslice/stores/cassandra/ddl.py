@@ -6,17 +6,20 @@ Everything is created only when missing: schema changes are slow, and James may 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from cassandra import AlreadyExists
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import BROWSE_START, CONTENT_START, DELETED_MAILS, EVENT_STORE, QueueTable
+from mailslice.stores.cassandra.references import columns_of, partition_key
 from mailslice.stores.cassandra.session import CassandraSession
 
 _UNCACHED = "caching = {'keys': 'ALL', 'rows_per_partition': 'NONE'}"
 _CACHED = "caching = {'keys': 'ALL', 'rows_per_partition': '10'}"
 _WINDOWED = "compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'HOURS', 'compaction_window_size': '1'}"
+_YOUNG = timedelta(minutes=1)
 _REPLICATION = re.compile(r"\{\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*(?:,\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*)*\}", re.ASCII)
 
 
@@ -80,9 +83,8 @@ def replication_of(session: CassandraSession, keyspace: str) -> str | None:
 
 
 def tables_of(session: CassandraSession, keyspace: str) -> set[str]:
-    """The tables of a keyspace, as they are now."""
-    rows = session.execute(session.prepare("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"), [keyspace.lower()])
-    return {row[0] for row in rows}
+    """The tables of a keyspace, as they are now. One that is being made is among them a moment before it can be read (`again`)."""
+    return set(_changed(session, keyspace))
 
 
 def create_keyspace(session: CassandraSession, keyspace: str, replication: str) -> None:
@@ -103,11 +105,16 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
 
 
 def create_tables(session: CassandraSession, keyspace: str, wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """Create those of `wanted` (name -> columns and options) that are missing; their names."""
-    there = tables_of(session, keyspace)
+    """Create those of `wanted` (name -> columns and options) that are missing; their names. All of `wanted` can be read and written afterwards.
+
+    Of several that create at once one does it, and Cassandra shows the table to the others, and tells them that it exists, before it can be used: a write
+    in that moment would be confirmed and forgotten. So whoever finds a young table waits until it answers.
+    """
+    there = _changed(session, keyspace)
     missing = tuple(name for name in wanted if name not in there)
     for name in missing:
         _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {wanted[name]}")
+    _await_readable(session, keyspace, [name for name in wanted if there.get(name, timedelta(0)) < _YOUNG])
     return missing
 
 
@@ -116,6 +123,20 @@ def create_queue_tables(session: CassandraSession, table: QueueTable, replicatio
     keyspace = session.settings.keyspace
     create_keyspace(session, keyspace, replication)
     return create_tables(session, keyspace, {name: _TABLES[name] for name in queue_tables(table)})
+
+
+def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
+    """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's own clock."""
+    query = "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) FROM system_schema.tables WHERE keyspace_name = ?"
+    rows = session.execute(session.prepare(query), [keyspace.lower()])
+    return {name: timedelta(milliseconds=now - (written or 0) / 1000) for name, written, now in rows}
+
+
+def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[str]) -> None:
+    """Read one token of each, which costs nothing where a table is large: the session waits for a table that the schema shows."""
+    columns = columns_of(session, keyspace.lower()) if names else {}
+    for name in names:
+        session.execute(f"SELECT * FROM {keyspace}.{name} WHERE token({', '.join(partition_key(columns[name]))}) = 0")
 
 
 def _ignore_existing(session: CassandraSession, statement: str) -> None:

@@ -18,7 +18,7 @@ _CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
 
 def translated(error: BaseException, address: str) -> BaseException:
     """StoreUnavailable or BadSetting for a driver's error, naming the address; another error as it is."""
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, AuthenticationFailed) or "AuthenticationFailed" in type(cause).__name__:
             return BadSetting(f"Cassandra at {address} refuses the credentials of {_CREDENTIALS}: {_short(cause)}")
         if isinstance(cause, Unauthorized):
@@ -33,7 +33,8 @@ def translated(error: BaseException, address: str) -> BaseException:
     return error
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what each node said, where several were asked."""
     yield error
     if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
         yield from (cause for cause in error.errors.values() if isinstance(cause, BaseException))
@@ -41,8 +42,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _last(error: BaseException) -> Iterator[BaseException]:
     """The most telling error: of a host, else the error itself."""
-    causes = list(_causes(error))
-    yield causes[-1]
+    yield list(causes(error))[-1]
 
 
 def _short(error: BaseException) -> str:

@@ -145,6 +145,7 @@ class MailboxTables:
         """The stored counters as all replicas together know them. Raises StoreUnavailable when one is away: only then nothing can come up later."""
         bound = self._counters.bind([mailbox])
         bound.consistency_level = ConsistencyLevel.ALL
+        bound.is_idempotent = False  # no other node could answer for the one that is away
         return _counters(self._session.execute(bound))
 
     def prepare_to_add(self) -> None:

@@ -70,7 +70,8 @@ class PackedReader:
         With `ordered`, in the order of `params`. With `raw`, params are the bytes of their values already. Raises as `CassandraSession.execute`.
         """
         driver = self._connected()
-        jobs = (parallel.Job(each, partial(driver.execute_async, *(_bound(statement, each) if raw else (statement, each)))) for each in params)
+        again = partial(self._session.again.page, statement)
+        jobs = (parallel.Job(each, partial(driver.execute_async, *(_bound(statement, each) if raw else (statement, each))), again) for each in params)
         run = parallel.in_order if ordered else parallel.as_they_come
         try:
             for asked, rows in run(jobs, in_flight, self._session.settings.timeout.total_seconds() * 2 + 5):

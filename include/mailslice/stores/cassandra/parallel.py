@@ -5,33 +5,58 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from cassandra import OperationTimedOut
-from cassandra.cluster import ResponseFuture
+from cassandra.cluster import ResponseFuture, ResultSet
 
 Page = tuple[Sequence[object], list[tuple[Any, ...]]]
+Again: TypeAlias = Callable[[BaseException, ResponseFuture, Callable[..., ResponseFuture]], ResultSet]
+Done: TypeAlias = "Callable[[Job, Any, BaseException | None], None]"
 
 
 class Job:
-    """One request and its pages. The next page is asked for when the last one is taken, so that it comes while that one is worked on."""
+    """One request and its pages. The next page is asked for when the last one is taken, so that it comes while that one is worked on.
 
-    def __init__(self, params: Sequence[object], send: Callable[[], ResponseFuture]) -> None:
+    `send(paging_state=..., host=...)` asks for a page; each is a request of its own, with its own time-out. `again(error, future, send)` gives a page whose
+    request failed, or raises.
+    """
+
+    def __init__(self, params: Sequence[object], send: Callable[..., ResponseFuture], again: Again) -> None:
         self.params = params
         self._send = send
-        self._future: ResponseFuture | None = None
+        self._again = again
+        self._state: bytes | None = None
+        self._future: ResponseFuture = None
+        self._done: Done = _nobody
 
-    def start(self, done: Callable[[Job, Any, BaseException | None], None]) -> None:
+    def start(self, done: Done) -> None:
         """Send. `done` is called on the driver's thread for every page, with rows or with an error."""
-        self._future = self._send()
-        self._future.add_callbacks(lambda rows: done(self, rows, None), lambda error: done(self, None, error))
+        self._done = done
+        self._ask()
 
     def ask_on(self) -> bool:
         """Ask for the next page; False when that was the last."""
-        if self._future is None or not self._future.has_more_pages:
+        if not self._future.has_more_pages:
             return False
-        self._future.start_fetching_next_page()
+        self._state = ResultSet(self._future, []).paging_state
+        self._ask()
         return True
+
+    def ask_again(self, error: BaseException) -> Any:
+        """The rows of the page that ended with `error`, and of no other: those before it were given. Waits for them; raises when they do not come."""
+        found = self._again(error, self._future, partial(self._send, paging_state=self._state))
+        self._future = found.response_future
+        return found.current_rows
+
+    def _ask(self) -> None:
+        self._future = self._send(paging_state=self._state)
+        self._future.add_callbacks(lambda rows: self._done(self, rows, None), lambda error: self._done(self, None, error))
+
+
+def _nobody(*_: object) -> None:
+    """Hears of a job that was not started."""
 
 
 def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
@@ -52,7 +77,7 @@ def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterat
             return
         job, rows, error = _take(answers, patience)
         if error is not None:
-            raise error
+            rows = job.ask_again(error)
         if not job.ask_on():
             running -= 1
         yield job.params, rows or []
@@ -76,7 +101,7 @@ def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[P
         while more:
             _, rows, error = _take(answers, patience)
             if error is not None:
-                raise error
+                rows = job.ask_again(error)
             more = job.ask_on()
             if not more:
                 started.popleft()

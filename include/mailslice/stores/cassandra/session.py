@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from cassandra import ConsistencyLevel, UnresolvableContactPoints
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.io.libevreactor import LibevConnection
-from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, LoadBalancingPolicy, TokenAwarePolicy
+from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, FallthroughRetryPolicy, LoadBalancingPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement, Statement, tuple_factory
 
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
+from mailslice.stores.cassandra.again import Again, Timestamps
 from mailslice.stores.cassandra.failures import translated
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class CassandraSession:
         self._prepared: dict[tuple[str, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
         self._cluster, self._session = _connect(settings)
+        self.again = Again(self._session)
 
     def __enter__(self) -> CassandraSession:
         return self
@@ -76,21 +78,34 @@ class CassandraSession:
         return PackedReader(self)
 
     def prepare(self, cql: str, *, idempotent: bool = True) -> PreparedStatement:
-        """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT: the driver must not send it twice."""
+        """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT and counters: sent once, to one node."""
         key = (cql, idempotent)
         with self._lock:
             if key not in self._prepared:
-                with self._translating():
-                    statement = self._session.prepare(cql)
+                statement = self._prepared_by_driver(cql)
                 statement.is_idempotent = idempotent
+                if not idempotent:  # the driver's own policy sends to the next node what broke off at the first, done or not
+                    statement.retry_policy = FallthroughRetryPolicy()
                 statement.fetch_size = PAGE_ROWS
                 self._prepared[key] = statement
             return self._prepared[key]
 
-    def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
-        """All rows; for small answers. Raises StoreUnavailable and others of `error`."""
+    def _prepared_by_driver(self, cql: str) -> PreparedStatement:
         with self._translating():
-            return list(self._session.execute(statement, params or None))
+            try:
+                return self._session.prepare(cql)
+            except Exception as error:  # noqa: BLE001 - raised there, unless it mends
+                return self.again.answer(error, cql, lambda _: self._session.prepare(cql), repeatable=True)
+
+    def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
+        """All rows; for small answers. What may be sent twice is asked again elsewhere (`again`). Raises StoreUnavailable and others of `error`."""
+        with self._translating():
+            send = partial(self._session.execute_async, statement, params or None)
+            future = send()
+            try:
+                return list(future.result())
+            except Exception as error:  # noqa: BLE001 - raised there, unless it mends
+                return list(self.again.page(statement, error, future, send))
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
         """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual tables speak of the node that answers."""
@@ -115,9 +130,11 @@ class CassandraSession:
         """Run the statement once for each of `params`, at most `in_flight` beside each other, and give (params, rows) a page at a time, as they come.
 
         An answer of several pages gives several pairs; one without rows gives one, empty. With `ordered`, in the order of `params`. Params are drawn
-        as they are needed, and no more than a page for each request in flight is held. The first error is raised, as by `execute`.
+        as they are needed, and no more than a page for each request in flight is held. A page that did not come is asked for again, as by `execute`,
+        and no page is given twice. The first error is raised, as by `execute`.
         """
-        jobs = (parallel.Job(each, partial(self._session.execute_async, statement, each or None)) for each in params)
+        again = partial(self.again.page, statement)
+        jobs = (parallel.Job(each, partial(self._session.execute_async, statement, each or None), again) for each in params)
         run = parallel.in_order if ordered else parallel.as_they_come
         with self._translating():
             yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)
@@ -218,6 +235,7 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         auth_provider=connecting.credentials(settings),
         ssl_context=connecting.tls(settings),
         reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),
+        timestamp_generator=Timestamps(),
         connect_timeout=patience,
         control_connection_timeout=patience,
         application_name="mailslice",

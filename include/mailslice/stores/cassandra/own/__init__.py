@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from mailslice.model.errors import BadSetting
@@ -80,9 +78,6 @@ TABLES = {
     "destinations": DESTINATIONS_TABLE,
 }
 
-_SCHEMA_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""Seconds: of workers that start together one creates the table, and the schema tables show it to the others a moment before the node knows it."""
-
 
 @dataclass(frozen=True, slots=True)
 class OwnTables:
@@ -142,13 +137,8 @@ def existing_delayed_mails(session: CassandraSession, settings: Settings) -> Del
 
 
 def destinations(session: CassandraSession, settings: Settings) -> Destinations:
-    """That table alone, created when missing: only who throttles needs it. Prepared: see `_SCHEMA_PAUSES`."""
+    """That table alone, created when missing: only who throttles needs it. Its statements are prepared."""
     table = Destinations(session, _created(session, settings, {Destinations.TABLE: TABLES[Destinations.TABLE]}))
-    for pause in _SCHEMA_PAUSES:
-        with suppress(BadSetting):
-            table.prepare()
-            return table
-        time.sleep(pause)
     table.prepare()
     return table
 

@@ -44,11 +44,11 @@ class Locks:
 
     @cached_property
     def _acquire(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?", idempotent=False)
+        return self._session.prepare(f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?")  # twice is once: see the owner
 
     @cached_property
     def _renew(self) -> PreparedStatement:
-        return self._session.prepare(f"UPDATE {self._name} USING TTL ? SET owner = ? WHERE name = ? IF owner = ?", idempotent=False)
+        return self._session.prepare(f"UPDATE {self._name} USING TTL ? SET owner = ? WHERE name = ? IF owner = ?")
 
     @cached_property
     def _release(self) -> PreparedStatement:

@@ -1,0 +1,164 @@
+"""What one node could not answer is asked of another: one node away must stop no duty.
+
+A coordinator chooses the replicas that it reads from, and goes on to choose one that has just died until its failure detector convicts it: 10 to 40 s. A
+scan of a token range has no speculative read to help it, so it runs out of time, and does so again at the next coordinator that has not convicted yet. So
+what may be sent twice is, at nodes that do answer, until the conviction must have come; a write with the timestamp of its first try. A refusal (too few
+replicas are alive) is believed much sooner: two nodes away stop whoever reads.
+
+And a table is in the schema a moment before it can be read: whoever meets that moment waits, even where there is one node only.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar
+
+from cassandra import OperationTimedOut, Timeout
+from cassandra.cluster import NoHostAvailable, ResponseFuture, ResultSet, Session
+from cassandra.pool import Host
+from cassandra.query import BoundStatement, PreparedStatement, SimpleStatement, Statement
+from cassandra.timestamps import MonotonicTimestampGenerator
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.stores.cassandra.failures import causes, translated
+
+Answer = TypeVar("Answer")
+AnyStatement: TypeAlias = Statement | PreparedStatement | str
+
+PATIENCE_SECONDS = 60.0
+"""How long a node may be dead and unconvicted: phi grows to 8 in 18 s, to 12 (a usual setting in clouds) in 28 s, later where machines are slow."""
+REFUSALS = 4
+LATE_SECONDS = 10.0
+_PING_SECONDS = 2.0
+_PING = "SELECT key FROM system.local"
+_LATE = re.compile(r"Unknown CF|unconfigured table|does(?: not|n't) exist", re.IGNORECASE)
+_NAME = r'(?:"([^"]+)"|(\w+))'
+_NAMED = re.compile(rf"\b(?:FROM|INTO|UPDATE|EXISTS)\s+{_NAME}\.{_NAME}", re.IGNORECASE)
+
+
+class Timestamps(MonotonicTimestampGenerator):  # type: ignore[misc]  # the driver has no types
+    """The driver's write times, one of which can be given once more: a write that is repeated is the same write, and hides nothing that came after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mine = threading.local()
+
+    def __call__(self) -> int:
+        held: int | None = getattr(self._mine, "held", None)
+        return int(super().__call__()) if held is None else held
+
+    @contextmanager
+    def held(self, timestamp_us: int | None) -> Iterator[None]:
+        """What this thread sends meanwhile has this write time (microseconds); None: a new one each."""
+        self._mine.held = timestamp_us
+        try:
+            yield
+        finally:
+            self._mine.held = None
+
+
+def text_of(statement: AnyStatement) -> str:
+    """The statement's CQL."""
+    if isinstance(statement, BoundStatement):
+        statement = statement.prepared_statement
+    if isinstance(statement, PreparedStatement | SimpleStatement):
+        return str(statement.query_string)
+    return str(statement)
+
+
+def may_be_repeated(statement: AnyStatement) -> bool:
+    """Whether the statement says so of itself; a text, when it reads."""
+    if isinstance(statement, str):
+        return statement.lstrip()[:6].upper() == "SELECT"
+    return bool(statement.is_idempotent)
+
+
+class Again:
+    """Second tries, for one session of the driver."""
+
+    def __init__(self, driver: Session) -> None:
+        self._driver = driver
+
+    def page(self, statement: AnyStatement, error: BaseException, first: ResponseFuture, send: Callable[..., ResponseFuture]) -> ResultSet:
+        """What `send(host=node)` gives, once it gives something; `first` ended with `error`. Raises the driver's last error."""
+
+        def ask(node: Host | None) -> ResultSet:
+            with self._driver.cluster.timestamp_generator.held(first.message.timestamp):
+                future = send(host=node)
+            return future.result()
+
+        return self.answer(error, text_of(statement), ask, repeatable=may_be_repeated(statement))
+
+    def answer(self, error: BaseException, cql: str, ask: Callable[[Host | None], Answer], *, repeatable: bool) -> Answer:
+        """What `ask(node)` gives, once it gives something, after `error`. Without `repeatable` only a table that is not there yet is waited for."""
+        errors = [error]
+
+        def once() -> Answer:
+            if len(errors) == 1:
+                errors.append(error)
+                raise error  # the first try: what follows it is as after any other
+            return ask(self._node(errors[-1]) if self._several() else None)
+
+        def is_worth_it(problem: BaseException) -> bool:
+            errors.append(problem)
+            if _is_late(problem):
+                return (repeatable or cql.lstrip()[:6].upper() == "CREATE") and self._shows(cql)
+            return repeatable and self._several() and isinstance(translated(problem, ""), StoreUnavailable)
+
+        tries = Retrying(retry=retry_if_exception(is_worth_it), stop=_Patience(), wait=wait_exponential_jitter(0.1, 3, jitter=0.1), reraise=True)
+        return tries(once)
+
+    def _several(self) -> bool:
+        return len(self._driver.cluster.metadata.all_hosts()) > 1
+
+    def _node(self, error: BaseException) -> Host:
+        """A node that answers now, another one than that which let us wait, if there is one. Raises NoHostAvailable when none does."""
+        asked = [(node, self._driver.execute_async(_PING, timeout=_PING_SECONDS, host=node)) for node in self._driver.get_pool_state()]
+        answering = []
+        for node, future in asked:
+            with suppress(Exception):
+                future.result()
+                answering.append(node)
+        if not answering:
+            raise NoHostAvailable("no node answers", {}) from error
+        others = [node for node in answering if node != getattr(error, "last_host", None)]
+        return random.choice(others or answering)
+
+    def _shows(self, cql: str) -> bool:
+        """Whether the schema has what the statement names: the table, for CREATE TABLE its keyspace."""
+        named = _NAMED.search(cql)
+        if named is None:
+            return False
+        keyspace, table = (quoted or plain.lower() for quoted, plain in (named.group(1, 2), named.group(3, 4)))
+        with suppress(Exception):
+            if cql.lstrip()[:6].upper() == "CREATE":
+                return bool(list(self._driver.execute("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s", [keyspace])))
+            query = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+            return bool(list(self._driver.execute(query, [keyspace, table])))
+        return False
+
+
+class _Patience:
+    """When to give up: what ran out of time may be tried for a minute, what was refused a few times (3 s)."""
+
+    def __init__(self) -> None:
+        self._refusals = 0
+
+    def __call__(self, state: RetryCallState) -> bool:
+        error: Any = state.outcome and state.outcome.exception()
+        seconds = state.seconds_since_start or 0.0
+        if _is_late(error):
+            return seconds > LATE_SECONDS
+        if isinstance(error, OperationTimedOut | Timeout):
+            return seconds > PATIENCE_SECONDS
+        self._refusals += 1
+        return self._refusals > REFUSALS
+
+
+def _is_late(error: BaseException) -> bool:
+    return any(_LATE.search(str(cause)) for cause in causes(error))
