@@ -198,7 +198,9 @@ class Handling:
         except TryAgain as error:
             # A store that is away is no fault of the mail, and uses up none of its attempts.
             return replace(self._failed(delivery, error), counted=False)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a handler throws, the mail is tried again
+        except GeneratorExit:
+            raise  # the loop is being closed
+        except BaseException as error:  # noqa: BLE001 - whatever a handler throws, the mail is tried again: libraries have such of their own (gevent, trio)
             return self._failed(delivery, error)
         return self._judged(delivery, result)
 
@@ -232,10 +234,10 @@ class Handling:
         # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
         try:
             return self._handler(delivery.item.mail, delivery.content, delivery.item.enqueue_id, stage, throttle), None
-        except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
-            return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(error.__traceback__)
         except Exception as error:  # noqa: BLE001 - as above
             return None, error
+        except BaseException as error:  # noqa: BLE001 - as above
+            return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(error.__traceback__)
 
     def _failed(self, delivery: Settled, error: BaseException) -> Retry:
         self._metrics.handler_failed()

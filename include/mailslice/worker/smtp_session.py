@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from email.utils import format_datetime
 from typing import Any, Protocol
 from uuid import uuid4
@@ -25,6 +25,7 @@ from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.worker.smtp_data import BUSY, Hold, IntakeBudget, receive
+from mailslice.worker.smtp_path import NULL_PATH, read_path
 from mailslice.worker.smtp_policy import SmtpPolicy, client_address
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,11 @@ class Intake:
         self._clock = clock
         self._enqueuing: set[asyncio.Task[str]] = set()
 
+    @property
+    def offers_auth(self) -> bool:
+        """Whether clients may log in at all."""
+        return self._policy.offers_auth
+
     async def handle_EHLO(self, _server: SMTP, session: Session, _envelope: Envelope, hostname: str, responses: list[str]) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
@@ -66,7 +72,7 @@ class Intake:
         declared = next((int(o.removeprefix("SIZE=")) for o in options if o.startswith("SIZE=")), 0)
         if not self._budget.fits(declared):
             return BUSY  # said before the client sends it all in vain
-        if address != "<>" and (problem := _wrong_address(address, utf8=envelope.smtp_utf8)):
+        if address != NULL_PATH and (problem := _wrong_address(address, utf8=envelope.smtp_utf8)):
             return problem
         envelope.mail_from = address
         envelope.mail_options.extend(options)
@@ -145,7 +151,7 @@ class Intake:
             attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(session.auth_data.login.decode("utf-8", "replace"))
         return Mail(
             name=f"Mail{int(now.timestamp() * 1000)}-{uuid4()}",
-            sender=None if envelope.mail_from == "<>" else envelope.mail_from,
+            sender=None if envelope.mail_from == NULL_PATH else envelope.mail_from,
             recipients=tuple(dict.fromkeys(envelope.rcpt_tos)),
             last_updated_ns=int(now.timestamp() * 1000) * 1_000_000,
             attributes=attributes,
@@ -188,6 +194,16 @@ class Conversation(SMTP):  # type: ignore[misc]
         self._open_now = open_now
         self._max_connections = max_connections
         self.receiving = False
+
+    def _getaddr(self, arg: str) -> tuple[str | None, str | None]:
+        return read_path(arg) if arg else ("", "")
+
+    def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
+        """AUTH= is for servers that ask who the sender is within a trusted network; here it says nothing, but clients that logged in send it (RFC 4954 5)."""
+        known: dict[str, str | bool] | None = super()._getparams(params)
+        if known is not None and self._intake.offers_auth:
+            known.pop("AUTH", None)
+        return known
 
     async def _handle_client(self) -> None:
         if len(self._open_now) >= self._max_connections:

@@ -265,6 +265,26 @@ async def test_strangers_may_send_after_auth_and_the_mail_says_who() -> None:
         assert b"with ESMTPA id" in server.keeper.kept[0][1]
 
 
+async def test_a_client_that_logged_in_may_say_for_whom_as_postfix_does() -> None:
+    async with serving(allowed_networks=(), username="ursula", password="right") as server:
+
+        def client(smtp: smtplib.SMTP) -> None:
+            smtp.login("ursula", "right")
+            send(options=("AUTH=<>",))(smtp)
+
+        await server.do(client)
+        assert server.only[0].sender == "s@y.example"
+    async with serving() as server:
+        assert b"\r\n555 " in await server.say(b"EHLO c", b"MAIL FROM:<s@y.example> AUTH=<>")
+
+
+async def test_an_address_is_kept_as_it_was_given_and_no_encoded_word_in_it_is_decoded() -> None:
+    local = b"=?utf-8?q?eve=40evil.example?="
+    async with serving() as server:
+        await server.say(b"EHLO c", b"MAIL FROM:<s@y.example>", b"RCPT TO:<" + local + b"@x.example>", b"DATA", b"", b".")
+        assert server.only[0].recipients == (local.decode() + "@x.example",)
+
+
 async def test_passwords_can_be_guessed_five_times_a_connection() -> None:
     async with serving(username="u", password="p") as server:
         answers = await server.say(b"EHLO c", *[b"AUTH PLAIN AHUAeA=="] * 6)
@@ -291,7 +311,7 @@ async def test_unicode_addresses_need_smtputf8_and_are_kept() -> None:
         assert b"with UTF8SMTP id" in server.keeper.kept[0][1]
 
 
-@pytest.mark.parametrize("line", [b"RCPT TO:<\xff\xfe@x>", b"RCPT TO:<nodomain>", b"RCPT TO:<a@>"])
+@pytest.mark.parametrize("line", [b"RCPT TO:<\xff\xfe@x>", b"RCPT TO:<nodomain>", b"RCPT TO:<a@>", b"RCPT TO:<a b@x>"])
 async def test_an_address_that_cannot_be_kept_is_refused(line: bytes) -> None:
     async with serving() as server:
         answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y> SMTPUTF8", line)

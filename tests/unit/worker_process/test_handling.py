@@ -140,7 +140,18 @@ def _raising(error: BaseException) -> Callable[[Mail, bytes], None]:
     return handle
 
 
-@pytest.mark.parametrize("error", [ValueError("secret@sender.example"), StopIteration(), SystemExit(1), KeyboardInterrupt(), OSError(28, "no space")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("secret@sender.example"),
+        StopIteration(),
+        SystemExit(1),
+        KeyboardInterrupt(),
+        OSError(28, "no space"),
+        BaseException("secret@sender.example"),
+        BaseExceptionGroup("", [KeyboardInterrupt()]),
+    ],
+)
 async def test_whatever_a_handler_throws_is_a_retry_with_back_off(error: BaseException) -> None:
     made = bench(_raising(error))
     assert await made.give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
@@ -149,15 +160,12 @@ async def test_whatever_a_handler_throws_is_a_retry_with_back_off(error: BaseExc
     assert made.figure("mailslice_handler_errors_total") == 3
 
 
-async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry() -> None:
-    async def cancels(_mail: Mail, _content: bytes) -> None:
-        raise asyncio.CancelledError
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt(), BaseException()])
+async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry(error: BaseException) -> None:
+    async def ends(_mail: Mail, _content: bytes) -> None:
+        raise error
 
-    async def exits(_mail: Mail, _content: bytes) -> None:
-        raise SystemExit(3)
-
-    assert await bench(cancels).give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
-    assert await bench(exits).give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+    assert await bench(ends).give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
 
 
 async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
