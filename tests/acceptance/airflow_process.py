@@ -21,15 +21,10 @@ import psutil
 from mailslice.local.airflow import SHORT_LIVED_JVM
 from mailslice.local.java import java_home
 from mailslice.model.settings import clone_root
+from tests.ports import free_port, free_ports
 
 BIN = Path(sys.executable).parent
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(what: str, seconds: float, look: Callable[[], Any]) -> Any:
@@ -135,7 +130,7 @@ class Airflow:
 @contextmanager
 def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[str] = ("queue_cleanup", "queue_size")) -> Iterator[Airflow]:
     """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused (`dags` are parsed), a Spark pool of one slot and no Spark connection yet."""
-    root, port = clone_root(), free_port()
+    root, (port, worker_logs, trigger_logs) = clone_root(), free_ports(3)
     home.mkdir(parents=True)
     (home / "passwords.json").write_text('{"admin": "admin"}', encoding="utf-8")
     given = {
@@ -154,8 +149,8 @@ def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[s
         "API_AUTH__JWT_SECRET": "t" * 64,
         "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # they do not change: once is enough
-        "LOGGING__WORKER_LOG_SERVER_PORT": free_port(),
-        "LOGGING__TRIGGER_LOG_SERVER_PORT": free_port(),
+        "LOGGING__WORKER_LOG_SERVER_PORT": worker_logs,
+        "LOGGING__TRIGGER_LOG_SERVER_PORT": trigger_logs,
     }
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MAILSLICE_"))}
     environ = {

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 LATE = '''
 """A run that takes longer than it should."""
-import time
+import os, time
 from datetime import timedelta
 from airflow.sdk import dag, task
 from mailslice.duty.airflow.notifier import tell_alerts
@@ -25,7 +25,10 @@ def late():
     def slow():
         alert = {"name": "dead_letters", "value": 11, "limit": 10, "text": "11 messages", "since": "now", "told": "now"}
         tell_alerts({"duty": "queue_size", "queue": "spool", "run": "r1", "finished": "now", "alerts": [alert]})
-        time.sleep(90)
+        for _ in range(400):  # until the test has seen it run
+            if os.path.exists(SEEN):
+                return
+            time.sleep(1)
     slow()
 
 late()
@@ -56,12 +59,14 @@ def test_a_run_that_is_late_is_told_of_while_it_goes_on(tmp_path: Path, hook):
     got, url = hook
     dags = tmp_path / "dags"
     dags.mkdir()
-    (dags / "late.py").write_text(LATE, encoding="utf-8")
+    seen = tmp_path / "seen"
+    (dags / "late.py").write_text(LATE.replace("SEEN", repr(str(seen))), encoding="utf-8")
     settings = {"AIRFLOW__CORE__DAGS_FOLDER": str(dags), "MAILSLICE_DUTY_NOTIFY": "webhook", "MAILSLICE_DUTY_NOTIFY_WEBHOOK": url}
     with airflow_standalone(tmp_path / "airflow", settings, dags=("late",)) as airflow:
         run = airflow.trigger("late", {})
-        missed = until("the deadline", 120, lambda: next((each for each in got if each["reason"] == "deadline missed"), None))
+        missed = until("the deadline", 300, lambda: next((each for each in got if each["reason"] == "deadline missed"), None))
         assert (missed["dag"], missed["text"]) == ("late", f"late run {missed['run']}: deadline missed")
         assert airflow.state("late", run) == "running"
+        seen.touch()
         told = until("the alert", 60, lambda: next((each for each in got if each["reason"] == "alerts"), None))
         assert told["text"] == "queue_size, queue spool: 11 messages (run r1)"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import socket
 import subprocess
@@ -17,24 +16,15 @@ from mailslice.local.settings import Ports
 from mailslice.local.supervise import OWNER
 from mailslice.model.settings import clone_root
 from tests.acceptance.ending import afterwards
+from tests.ports import free_ports
 
 ROOT = clone_root()
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
 
 
 def _free_ports() -> dict[str, str]:
-    """A row of ports that nobody listens on, below those that Linux hands out."""
     names = list(Ports.model_fields)
-    for _ in range(50):
-        base = random.randrange(20000, 32000)
-        try:
-            for number in range(len(names)):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", base + number))
-        except OSError:
-            continue
-        return {f"MAILSLICE_STACK_{name.upper()}": str(base + number) for number, name in enumerate(names)}
-    raise AssertionError("no free ports")
+    return {f"MAILSLICE_STACK_{name.upper()}": str(port) for name, port in zip(names, free_ports(len(names)), strict=True)}
 
 
 @pytest.fixture

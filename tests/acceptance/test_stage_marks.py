@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.acceptance.test_worker_run import Place, fetch, free_port, until, workers_of
+from tests.acceptance.test_worker_run import Place, fetch, until, workers_of
 from tests.conftest import Fresh
+from tests.ports import free_port
 from tests.services.worker_process.sink import Sink, running
 
 

@@ -109,6 +109,7 @@ def balance(events: list[Event], state: State) -> Books:
         counts[event["do"]] += 1
     counts["dead letters"] = len(state.dead_letters)
     counts["live at the end"] = len(state.live)
+    counts["drained"] = int(state.drained)
     counts["twice"] = sum(len(mail.times("handed")) > 1 for mail in mails.values())
     return Books(findings, dict(counts))
 

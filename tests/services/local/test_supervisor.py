@@ -1,6 +1,5 @@
 """supervisor on this machine, with small programs: what it starts, what it ends, and what it leaves alone."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from mailslice.local.program import Program
 from mailslice.local.services import check_ports, wait_healthy
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.local.supervise import OWNER, Supervisor
+from tests.ports import free_port
 
 _SERVER = (
     "import os, subprocess, sys, http.server\n"
@@ -28,9 +28,7 @@ _SERVER = (
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackSettings]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     stack = stack_settings(Profile.RUN, {"MAILSLICE_STACK_STATE": str(tmp_path / "state"), "MAILSLICE_STACK_S3_PORT": str(port)}, tmp_path)
     stack.state.mkdir()
     yield stack

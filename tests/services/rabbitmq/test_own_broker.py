@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.publisher import Publisher
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 QUEUE = "kept"
@@ -71,14 +71,6 @@ class Broker:
         for name in list(self._running):
             self.kill(name)
         self._log.close()
-
-
-def free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in taken]
-    for each in taken:
-        each.close()
-    return ports
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from mailslice.model.settings import clone_root
 from mailslice.spark.session import _find_java
+from tests.ports import free_port
 from tests.services.duties.queue_cleanup.test_kill import environment
 
 JARS = str(Path(pyspark.__file__).parent / "jars" / "*")
@@ -27,12 +27,6 @@ def process(arguments, log, environ):
         finally:
             running.terminate()
             running.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
