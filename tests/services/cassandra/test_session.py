@@ -69,6 +69,12 @@ def test_pages_as_they_come_are_the_same_rows(session, numbers):
     assert sorted(found) == list(range(14000))
 
 
+def test_an_unpaged_statement_gives_all_rows_in_one_answer(session, numbers):
+    unpaged = session.prepare(numbers.query_string, paged=False)
+    assert [len(rows) for _, rows in session.map(unpaged, [[1]])] == [7000]
+    assert session.prepare(numbers.query_string) is numbers
+
+
 def test_params_are_drawn_only_as_far_as_needed(session, numbers):
     drawn = []
 

@@ -99,7 +99,7 @@ class DeletedMails:
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid IN ?")
+        return self._session.prepare(f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid IN ?", paged=False)
 
     @cached_property
     def _drop(self) -> PreparedStatement:

@@ -50,7 +50,7 @@ class CassandraSession:
         logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # what it warns of is raised here, or mends itself
         self.settings = settings
         self.address = connecting.address(settings)
-        self._prepared: dict[tuple[str, bool], PreparedStatement] = {}
+        self._prepared: dict[tuple[str, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
         self._cluster, self._session = _connect(settings)
         self.again = Again(self._session)
@@ -77,16 +77,20 @@ class CassandraSession:
 
         return PackedReader(self)
 
-    def prepare(self, cql: str, *, idempotent: bool = True) -> PreparedStatement:
-        """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT and counters: sent once, to one node."""
-        key = (cql, idempotent)
+    def prepare(self, cql: str, *, idempotent: bool = True, paged: bool = True) -> PreparedStatement:
+        """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT and counters: sent once, to one node.
+
+        `paged` False for an IN of partition keys, whose answer is small: Cassandra reads the partitions of a paged one after each other, each by a pager of
+        its own, and those of an unpaged one beside each other.
+        """
+        key = (cql, idempotent, paged)
         with self._lock:
             if key not in self._prepared:
                 statement = self._prepared_by_driver(cql)
                 statement.is_idempotent = idempotent
                 if not idempotent:  # the driver's own policy sends to the next node what broke off at the first, done or not
                     statement.retry_policy = FallthroughRetryPolicy()
-                statement.fetch_size = PAGE_ROWS
+                statement.fetch_size = PAGE_ROWS if paged else None
                 self._prepared[key] = statement
             return self._prepared[key]
 

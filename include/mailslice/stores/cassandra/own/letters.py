@@ -79,7 +79,7 @@ class DeadLetterNotes:
     @cached_property
     def _some(self) -> PreparedStatement:
         columns = "enqueueid, reason, noted_at, redrives, redriven_at"
-        return self._session.prepare(f"SELECT {columns} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?")
+        return self._session.prepare(f"SELECT {columns} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?", paged=False)
 
 
 def _time(value: datetime | int | None) -> datetime | None:

@@ -101,7 +101,7 @@ class MailStages:
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?")
+        return self._session.prepare(f"SELECT enqueueid, {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?", paged=False)
 
     @cached_property
     def _write(self) -> PreparedStatement:

@@ -113,7 +113,7 @@ class RepublishedMails:
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, decision, run, state, who, at FROM {self._name} WHERE queuename = ? AND enqueueid IN ?")
+        return self._session.prepare(f"SELECT enqueueid, decision, run, state, who, at FROM {self._name} WHERE queuename = ? AND enqueueid IN ?", paged=False)
 
 
 def _row(values: Row) -> Republished:
