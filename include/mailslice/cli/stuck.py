@@ -75,7 +75,6 @@ def _each(
     ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
 ) -> None:
     """One after the other; a failing one stops no other. SomeFailed at the end, when any did; a store that is away ends it at once."""
-    from mailslice.model import crash
     from mailslice.model.clock import system_clock
     from mailslice.queue.quarantine import Quarantine
 
@@ -87,7 +86,7 @@ def _each(
             return
         if ask is not None:
             ask(mails)
-        quarantine = Quarantine(opened.stores, opened.queue.name, system_clock, crash=crash.point)
+        quarantine = Quarantine(opened.stores, opened.queue.name, system_clock)
         done, failures = 0, []
         for mail in mails:
             try:

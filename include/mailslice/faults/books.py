@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mailslice.codec import message
-from mailslice.faults.operations import content_of
+from mailslice.faults.operations import RECIPIENTS, content_of
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
@@ -99,6 +99,10 @@ class Books:
     drained: dict[EnqueueId, QueuedMail] = field(default_factory=dict)
     """Completed at the end, when nothing was taken from anybody any more: of these nothing may be left."""
     deliveries: Counter[EnqueueId] = field(default_factory=Counter)
+    sent: Counter[tuple[EnqueueId, str]] = field(default_factory=Counter)
+    """How often each recipient of a mail with stage marks was sent to."""
+    set_aside: dict[EnqueueId, str] = field(default_factory=dict)
+    """Mails that were put into quarantine, and their names."""
     wrong: list[str] = field(default_factory=list)
 
     def hand(self, item: QueuedMail, arrived: float, content: bytes, recipients: tuple[str, ...] | None = None) -> None:
@@ -113,6 +117,12 @@ class Books:
             self.wrong.append(f"{item.enqueue_id} was handed out with the content {content!r}")
         if recipients is not None and self.narrowed.get(item.enqueue_id, arrived) < arrived and item.mail.recipients != recipients:
             self.wrong.append(f"{item.enqueue_id} was handed out to {len(item.mail.recipients)} recipients after a retry for {len(recipients)}")
+
+    def send(self, enqueue_id: EnqueueId, recipient: str) -> None:
+        """A handler sends the mail to this recipient, by the rules of stage marks."""
+        self.sent[enqueue_id, recipient] += 1
+        if self.sent[enqueue_id, recipient] > 1:
+            self.wrong.append(f"{enqueue_id} was sent to {recipient} twice")
 
     def end(self, ids: Iterable[EnqueueId], at: float) -> None:
         """They are completed or deleted since `at`, durably."""
@@ -146,6 +156,27 @@ class Books:
         for item in self.drained.values():
             if left := {item.header_blob_id, item.body_blob_id} & state.blobs:
                 self.wrong.append(f"{item.enqueue_id} was completed in peace and left {len(left)} blobs")
+
+    def check_sent(self, state: State, failed: Iterable[QueuedMail]) -> None:
+        """With stage marks, at the end: each recipient was sent to, or is in doubt, and then in quarantine: `failed`, with those recipients alone."""
+        doubtful = {(item.enqueue_id, recipient) for item in failed for recipient in item.mail.recipients}
+        for enqueue_id in self.accepted & state.rows.keys():
+            for recipient in RECIPIENTS:
+                if (enqueue_id, recipient) not in doubtful and not self.sent[enqueue_id, recipient]:
+                    self.wrong.append(f"{enqueue_id} was neither sent to {recipient} nor set aside as in doubt")
+
+    def check_told(self, names: Iterable[str], reported: Collection[str]) -> None:
+        """The senders of the mails of these names were told: there is a report of each."""
+        self.wrong += [f"{name} failed, and its sender was told nothing" for name in names if name not in reported]
+
+    def check_released(self, state: State) -> None:
+        """What was set aside was released once each, under another id, and delivered."""
+        names = Counter(item.mail.name for item in self.drained.values())
+        for enqueue_id, name in self.set_aside.items():
+            if names[name] != 1:
+                self.wrong.append(f"{enqueue_id} was set aside, and its release was delivered {names[name]} times")
+        live = {row.enqueue_id for row in state.live()}
+        self.wrong += [f"{enqueue_id} is live after all releases were delivered" for enqueue_id in live]
 
     def orphans(self, state: State) -> set[BlobId]:
         """Blobs that no row, message or delayed mail refers to: what blob_gc is to find."""

@@ -8,31 +8,39 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import re
 import smtplib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from mailslice.codec import message
 from mailslice.faults.books import Books, State, ready
 from mailslice.faults.child import Said, Stop, run
-from mailslice.faults.operations import OPERATIONS, RECIPIENTS, Operation, Seeds, new_mail
+from mailslice.faults.operations import OPERATIONS, RECIPIENTS, Operation, Seeds, new_mail, reports_of, send_to_each
 from mailslice.faults.proxy import Proxy
+from mailslice.faults.restarts import Restarts
 from mailslice.model.clock import system_clock
-from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
 from mailslice.model.names import RabbitNames
+from mailslice.model.settings import load_settings
+from mailslice.model.stages import MailStage, Stage
 from mailslice.queue.directory import create
+from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
 from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
 from mailslice.worker.consuming import following
-from mailslice.worker.queue_worker import QueueWorker, worker_of
+from mailslice.worker.queue_worker import QueueWorker, open_worker, worker_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
     from mailslice.worker.delivery import Delivery
     from mailslice.worker.dequeuer import Deliveries
 
-_LONGEST = 60.0
+_LONGEST = 90.0
 """Seconds that a child may take."""
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(["mailslice.faults.child"])
@@ -52,17 +60,21 @@ _DELAYS = {
 }
 _IDLE = timedelta(seconds=0.3)
 _ACCEPTED = 250
+_GONE = "worker-that-is-gone"
+_NAME = re.compile(r"m-[0-9a-f-]{36}")
 
 
 class Break(StrEnum):
     """What happens to the connections of a store."""
 
     REFUSE = "refuse"
-    """They are closed, and new ones refused: a restart."""
+    """They are closed, and new ones refused: what a restart is to clients, but the server forgets nothing."""
     STALL = "stall"
     """Nothing passes, and goes on afterwards: a machine that froze."""
     MID_FRAME = "mid-frame"
     """They are closed in the middle of what the worker sends next; new ones pass."""
+    RESTART = "restart"
+    """The server itself ends and begins again (`Place.restarts`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +112,22 @@ class Place:
 
     stores: Stores
     env: Mapping[str, str]
+    restarts: Restarts | None = None
+    """Of the server that `Break.RESTART` is about: one that nobody else uses."""
 
     def lane(self, operation: str, queue: str, cases: Callable[[Sequence[str]], Sequence[Case]], *, strict: bool = True) -> Outcome:
         """A child that nothing happens to, then one for each of the cases that are made of its points, all on a new queue of this name; then the balance."""
-        return _Lane(self, operation, create(self.stores, queue), Outcome(Books(strict=strict))).run(cases)
+        with nullcontext() if self.restarts is None else self.restarts.lane():
+            lane = _Lane(self, operation, create(self.stores, queue), Outcome(Books(strict=strict)))
+            if lane.spec.reported:
+                create(self.stores, reports_of(lane.queue))
+            return lane.run(cases)
 
     @contextmanager
     def behind(self, fault: Fault | None) -> Iterator[tuple[Mapping[str, str], Proxy | None]]:
         """The environment in which the fault's store is behind a proxy."""
-        if fault is None:
-            yield self.env, None
+        if fault is None or fault.how is Break.RESTART:
+            yield {**self.env, **(_timeouts(fault.store) if fault else {})}, None
             return
         variable, target = self._address(fault.store)
         proxy = Proxy(target)
@@ -157,10 +175,45 @@ class _Lane:
         for case in cases(self.outcome.points):
             self._child(case)
         self.books.check_live(State.read(self.place.stores, self.queue))
+        before = set(self.books.ended)
+        self._release_all()
         asyncio.run(self._drain())
         end = self.outcome.end = State.read(self.place.stores, self.queue)
         self.books.check_end(end, self._far)
+        self._check_more(end, before)
         return self.outcome
+
+    def _release_all(self) -> None:
+        """What was set aside: a release that was cut off is asked for again, and what is to be tidied is. Who released last may have the lease for a while."""
+        if self.spec.seeds is not Seeds.SET_ASIDE:
+            return
+        for mail in list(self._quarantine.mails()):
+            if not self._quarantine.tidy(mail):
+                self.books.accepted.add(self._quarantine.release(mail))
+
+    def _check_more(self, end: State, before: set[EnqueueId]) -> None:
+        """What only some operations promise. `before`: what children have ended."""
+        kept = list(self._quarantine.mails())
+        failed = [message.decode(mail.message) for mail in kept]
+        if self.spec.staged:
+            self.books.check_sent(end, failed)
+        if self.spec.reported:
+            ended = failed if self.spec.staged else [end.rows[one].item for one in before & self.books.accepted]
+            self.books.check_told((item.mail.name for item in ended), asyncio.run(self._reported()))
+        if self.spec.seeds is Seeds.SET_ASIDE:
+            if self.operation == "release":
+                self.books.check_released(end)
+            if left := len(kept) + sum(1 for _ in self.place.stores.own_blobs.list(f"quarantine/{self.queue}/")):
+                self.books.wrong.append(f"{left} rows and contents are left in quarantine")
+
+    async def _reported(self) -> set[str]:
+        """Names of the mails of which reports are in their queue."""
+        found: set[str] = set()
+        async with worker_of(self.place.stores, QueueName(reports_of(self.queue))) as worker, aclosing(worker.deliveries(16)) as deliveries:
+            while (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
+                found.update(_NAME.findall(delivery.content.decode()))
+                await delivery.complete()
+        return found
 
     @property
     def _far(self) -> frozenset[str]:
@@ -184,9 +237,30 @@ class _Lane:
         if seeds in (Seeds.DELETED, Seeds.DUE_DELETED):
             self.place.stores.tables.deleted.mark_many(self.queue, ids)
             self.books.end(ids, time.monotonic())
+        elif seeds is Seeds.BEGUN:
+            self.place.stores.own.mail_stages.prepare()
+            for item in items:
+                nobody = MailStage(item.enqueue_id, _GONE, 1, 0, item.mail.recipients)
+                self.place.stores.own.mail_stages.advance(self.queue, None, nobody.moved(RECIPIENTS[:1], Stage.SENDING, by=_GONE, now=system_clock()))
+        elif seeds is Seeds.SET_ASIDE:
+            for item in items:
+                self._set_aside(item)
         elif seeds is Seeds.BARE:
             self.place.stores.blobs.delete_many([blob for item in items for blob in (item.header_blob_id, item.body_blob_id)])
             self.books.bare.update(ids)
+
+    def _set_aside(self, item: QueuedMail) -> None:
+        quarantine = self._quarantine
+        holder = Holder(_GONE, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
+        kept = quarantine.keep(item, holder, Decided("closed", "it was held for too long", "test kit"))
+        self.place.stores.tables.deleted.mark_many(self.queue, [item.enqueue_id])
+        quarantine.settle(kept)
+        self.books.set_aside[item.enqueue_id] = item.mail.name
+        self.books.end([item.enqueue_id], time.monotonic())
+
+    @property
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(self.place.stores, self.queue, system_clock)
 
     def _note_marks(self) -> None:
         """Whatever is marked now was ended by a child that is gone: from now on nobody is handed it."""
@@ -197,7 +271,8 @@ class _Lane:
         with ExitStack() as stack:
             env, proxy = stack.enter_context(self.place.behind(case.fault))
             line, theirs = _FORK.Pipe()
-            process = _FORK.Process(target=run, args=(self.operation, dict(env), self.queue, theirs, case.stop), daemon=True)
+            env = {**env, **self.spec.settings(self.queue)}
+            process = _FORK.Process(target=run, args=(self.operation, env, self.queue, theirs, case.stop), daemon=True)
             process.start()
             theirs.close()
             try:
@@ -212,7 +287,15 @@ class _Lane:
             self._clients.pop().join(_LONGEST)
         if case.stop is not None:
             (self.outcome.stopped if stopped else self.outcome.missed).append(case)
+        if self.place.restarts is not None:
+            self.place.restarts.up()
         self._note_marks()
+
+    def _break(self, fault: Fault, proxy: Proxy | None) -> None:
+        if proxy is not None:
+            _break(proxy, fault)
+        elif self.place.restarts is not None:
+            self.place.restarts.down()
 
     def _follow(self, line: Connection, case: Case, proxy: Proxy | None) -> bool:
         """Hears the child to its end; whether it was stopped where it should."""
@@ -227,16 +310,17 @@ class _Lane:
                 ended = ended or said.kind in ("ended", "broken")
                 if said.kind == "stopped":
                     stopped = True
-                    if case.fault is not None and proxy is not None:
-                        _break(proxy, case.fault)
+                    if case.fault is not None:
+                        self._break(case.fault, proxy)
                         line.send("go on")
+                        until = time.monotonic() + _LONGEST
                 else:
                     self._hear(said, case)
         if not ended and not (stopped and case.fault is None):
             self.books.wrong.append(f"{self.operation} at {case}: it ended without a word")
         return stopped
 
-    def _hear(self, said: Said, case: Case) -> None:
+    def _hear(self, said: Said, case: Case) -> None:  # noqa: C901 - one line a word
         books = self.books
         match said.kind:
             case "reached":
@@ -248,6 +332,10 @@ class _Lane:
             case "handed":
                 item, arrived, content = said.what
                 books.hand(item, arrived, content)
+            case "sent-to":
+                books.send(*said.what)
+            case "released":
+                books.accepted.add(said.what)
             case "completed":
                 books.end([said.what], said.at)
             case "narrowed" if case.fault is None:
@@ -285,7 +373,7 @@ class _Lane:
 
     async def _drain(self) -> None:
         """Consumes and completes all there is and all that is still to come, as the next process would."""
-        async with worker_of(self.place.stores, self.queue) as worker:
+        async with self._last_worker() as worker:
             if self.spec.seeds is Seeds.FAR:
                 await worker.flush()
             try:
@@ -294,13 +382,25 @@ class _Lane:
             except TimeoutError:
                 self.books.wrong.append(f"{self.operation}: the queue does not become empty: {ready(self.place.stores, self.queue)}")
 
+    def _last_worker(self) -> AbstractAsyncContextManager[QueueWorker]:
+        """On the stores that are open, where the queue has no settings of its own."""
+        more = self.spec.settings(self.queue)
+        return (
+            open_worker(load_settings({**self.place.env, **more}, state_file=Path("/nonexistent")), self.queue)
+            if more
+            else worker_of(self.place.stores, self.queue)
+        )
+
     async def _consume(self, worker: QueueWorker) -> None:
         expected = RECIPIENTS[1:] if self.books.narrowed else None
         async with aclosing(worker.deliveries(16)) as deliveries:
             while (delivery := await self._next(deliveries)) is not None:
                 item = delivery.item
                 self.books.hand(item, delivery.arrived, delivery.content, expected)
-                await delivery.complete()
+                if not self.spec.staged:
+                    await delivery.complete()
+                elif not await send_to_each(delivery, partial(self.books.send, item.enqueue_id)):
+                    continue
                 self.books.end([item.enqueue_id], time.monotonic())
                 self.books.drained[item.enqueue_id] = item
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,11 +12,15 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from mailslice.codec.reports import Failure
+from mailslice.model import crash
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import StoreUnavailable
-from mailslice.model.mail import Mail, QueuedMail
+from mailslice.model.errors import StoreUnavailable, TakenOver
+from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.queue.filters import MailFilter
 from mailslice.queue.mail_queue import MailQueue
+from mailslice.queue.quarantine import Quarantine
+from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker.consuming import following
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
@@ -25,7 +29,8 @@ from mailslice.worker.smtp_in import serve
 from mailslice.worker.smtp_policy import policy_of
 
 RECIPIENTS = ("first@example.net", "second@example.net")
-_PATIENCE = 40.0
+REFUSED = tuple(Failure(recipient, "5.1.1", "there is no such user") for recipient in RECIPIENTS)
+_PATIENCE = 60.0
 _PAUSE = 0.2
 _QUIET = timedelta(seconds=0.3)
 _ROOM = 250
@@ -51,6 +56,10 @@ class Seeds(Enum):
     """Delayed by two seconds and a half: they go round once more first."""
     FAR = auto()
     """Delayed by an hour."""
+    BEGUN = auto()
+    """Waiting, and the first recipient was being sent to by a worker that is gone."""
+    SET_ASIDE = auto()
+    """In quarantine, and marked as deleted."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +71,42 @@ class Session:
     arm: Callable[..., None]
 
 
+def _no_settings(_: QueueName) -> Mapping[str, str]:
+    return {}
+
+
+def reports_of(queue: QueueName) -> str:
+    """The queue that gets the reports to the senders of this one."""
+    return f"{queue}-reports"
+
+
+def _reporting(queue: QueueName) -> Mapping[str, str]:
+    return {"MAILSLICE_WORKER_BOUNCE_QUEUE": reports_of(queue)}
+
+
+def _marking(queue: QueueName) -> Mapping[str, str]:
+    """Stage marks, reports, and records so often that a worker that was killed is soon taken for dead."""
+    return {**_reporting(queue), "MAILSLICE_QUEUE_STAGE_MARKS": queue, "MAILSLICE_WORKER_RECORD_EVERY": "100ms"}
+
+
 @dataclass(frozen=True)
 class Operation:
-    """One operation, what it needs, and how many seeds of it a child takes."""
+    """One operation, what it needs, how many seeds of it a child takes, and settings that its queue has on top."""
 
     run: Callable[[Session], Awaitable[None]]
     seeds: Seeds = Seeds.NONE
     each: int = 1
+    settings: Callable[[QueueName], Mapping[str, str]] = _no_settings
+
+    @property
+    def staged(self) -> bool:
+        """Whether its queue has stage marks: nobody is sent to twice."""
+        return self.settings is _marking
+
+    @property
+    def reported(self) -> bool:
+        """Whether senders are told."""
+        return self.settings is not _no_settings
 
 
 def new_mail() -> tuple[Mail, bytes]:
@@ -208,6 +246,64 @@ def _delayed(worker: QueueWorker) -> bool:
     return any(not row.published for row in worker.wiring.stores.own.delayed_mails.rows(worker.queue))
 
 
+async def send_to_each(delivery: Delivery, sent: Callable[[str], None], *, then_retry: bool = False) -> bool:
+    """A handler with stage marks: each recipient in turn. The last one's `sent` is left to the completion; `then_retry`: a second one is left to the next
+    attempt. Whether the mail was completed: not so when it is another one's, or is tried again.
+    """
+    stage = delivery.stage_for_coroutine()
+    recipients = delivery.item.mail.recipients
+    again = then_retry and len(recipients) > 1
+    try:
+        for recipient in recipients[:1] if again else recipients:
+            await _insisting(partial(stage.sending, [recipient]))
+            sent(recipient)
+            crash.point("handler:sent-to")
+            if again or recipient != recipients[-1]:
+                await stage.sent([recipient])
+    except TakenOver:
+        await delivery.give_back()
+        return False
+    await _insisting(partial(delivery.retry, recipients[1:]) if again else delivery.complete)
+    return not again
+
+
+async def _served(session: Session, *, then_retry: bool = False) -> None:
+    """All mails there are, those of the children before included, and those that wait until a sender is known to be dead."""
+    session.arm("hop:")
+    async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
+        while (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
+            enqueue_id = delivery.item.enqueue_id
+            session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+            if await send_to_each(delivery, lambda recipient, of=enqueue_id: session.say("sent-to", (of, recipient)), then_retry=then_retry):  # type: ignore[misc]
+                session.say("completed", enqueue_id)
+    await session.worker.settle()
+
+
+async def _release(session: Session) -> None:
+    """Whatever nobody has begun to release."""
+    quarantine = _quarantine(session)
+    kept = await asyncio.to_thread(lambda: [mail for mail in quarantine.mails() if mail.state is State.KEPT])
+    session.arm()
+    for mail in kept:
+        session.say("released", await _insisting(partial(asyncio.to_thread, quarantine.release, mail)))
+
+
+async def _discard(session: Session) -> None:
+    quarantine = _quarantine(session)
+
+    def all_of_them() -> None:
+        for mail in quarantine.mails():
+            if mail.state in {State.KEPT, State.DISCARDING}:
+                quarantine.discard(mail)
+
+    session.arm()
+    await _insisting(partial(asyncio.to_thread, all_of_them))
+
+
+def _quarantine(session: Session) -> Quarantine:
+    return Quarantine(session.worker.wiring.stores, session.worker.queue, system_clock)
+
+
 async def _flush(session: Session) -> None:
     session.arm()
     await _insisting(session.worker.flush)
@@ -233,6 +329,7 @@ def _of_james_35(worker: QueueWorker) -> None:
     worker.wiring.broker_dead_letters = False
 
 
+_bounced = partial(Delivery.bounce, reason="refused", failures=REFUSED)
 OPERATIONS = {
     "enqueue": Operation(_enqueue),
     "enqueue-later": Operation(partial(_enqueue, delay=_SOON)),
@@ -248,6 +345,14 @@ OPERATIONS = {
     "retry-later": Operation(partial(_settle, kind="narrowed", how=partial(Delivery.retry, recipients=RECIPIENTS[1:], after=_SOON)), Seeds.WAITING),
     "reject": Operation(partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused")), Seeds.WAITING),
     "reject-copy": Operation(partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused"), prepare=_of_james_35), Seeds.WAITING),
+    "bounce": Operation(
+        partial(_settle, kind="completed", how=partial(Delivery.bounce, reason="refused", failures=REFUSED)), Seeds.WAITING, settings=_reporting
+    ),
+    "stages": Operation(_served, Seeds.WAITING, settings=_marking),
+    "stages-retry": Operation(partial(_served, then_retry=True), Seeds.WAITING, settings=_marking),
+    "stages-doubt": Operation(_served, Seeds.BEGUN, settings=_marking),
+    "release": Operation(_release, Seeds.SET_ASIDE),
+    "discard": Operation(_discard, Seeds.SET_ASIDE),
     "surface": Operation(_surfaced, Seeds.DUE),
     "surface-deleted": Operation(_surfaced, Seeds.DUE_DELETED),
     "round": Operation(_surfaced, Seeds.LATER),

@@ -9,8 +9,8 @@ from pathlib import Path
 import mailslice
 
 _PACKAGE = Path(mailslice.__file__).parent
-HOT_PATH = ("worker", "queue", "stores")
-"""The rooms whose points the matrix of operations reaches. Those of the duties are reached by the tests of each duty."""
+HOT_PATH = ("worker", "queue", "stores", "faults")
+"""The rooms whose points the matrix of operations reaches, the kit's own handlers among them. Those of the duties are reached by the tests of each duty."""
 
 
 def named(rooms: Iterable[str] = HOT_PATH) -> set[str]:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from mailslice.codec import message as codec
+from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
@@ -37,11 +38,6 @@ _LEASE = timedelta(seconds=30)
 _PART = 0.7
 """Of the lease, after which nothing new is begun under it."""
 _TICK = 1.0
-Crash = Callable[[str], None]
-
-
-def _no_crash(_point: str) -> None:
-    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +62,12 @@ class Decided:
 
 
 class Quarantine:
-    """The quarantine of one queue. `crash` names the points at which tests kill."""
+    """The quarantine of one queue."""
 
-    def __init__(self, stores: Stores, queue: QueueName, clock: Clock, *, crash: Crash = _no_crash, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, stores: Stores, queue: QueueName, clock: Clock, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._stores = stores
         self._queue = queue
         self._clock = clock
-        self._crash = crash
         self._sleep = sleep
         self._table = stores.own.quarantine
         self._me = str(uuid4())
@@ -86,12 +81,14 @@ class Quarantine:
         if there is not None and there.state is not State.NOTED:
             return there
         content, size = (Content.NOT_COPIED, 0) if state is State.NOTED else self._copy(item, holder.attempt)
-        self._crash("quarantine:copied")
+        crash.point("quarantine:copied")
         if there is not None:
             if state is State.NOTED:
                 return there
             self._table.remove(self._queue, there)
-        return self._table.add(self._queue, self._row(item, holder, decided, state, content, size))
+        kept = self._table.add(self._queue, self._row(item, holder, decided, state, content, size))
+        crash.point("quarantine:kept")
+        return kept
 
     def note(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Write down what would be done; nothing is copied."""
@@ -143,7 +140,7 @@ class Quarantine:
         if mail.state not in {State.KEPT, State.DISCARDING}:
             raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}")
         going = mail if mail.state is State.DISCARDING else self._table.move(self._queue, mail, state=State.DISCARDING)
-        self._crash("discard:claimed")
+        crash.point("discard:claimed")
         if going is not None:
             self._forget(going)
         return going is not None
@@ -185,17 +182,17 @@ class Quarantine:
         else:
             mail = self._claimed(mail)
             new_id = mail.released_as or EnqueueId(uuid4())
-            self._crash("release:claimed")
+            crash.point("release:claimed")
             self._stores.tables.deleted.mark_many(self._queue, mail.voided)
             if time.monotonic() > until:
                 raise StoreUnavailable(f"the release of {mail.enqueue_id} took too long: nothing was published; ask again")
             anew = replace(codec.decode(mail.message), enqueue_id=new_id)
-            enter(self._stores, self._queue, anew, content, self._clock, on_row=lambda: self._crash("release:row"))
-            self._crash("release:published")
+            enter(self._stores, self._queue, anew, content, self._clock, on_row=lambda: crash.point("release:row"))
+            crash.point("release:published")
         done = self._table.move(self._queue, mail, state=State.RELEASED)
         if done is None:
             raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else released it at the same time")
-        self._crash("release:recorded")
+        crash.point("release:recorded")
         self._forget(done)
         return new_id
 
@@ -266,7 +263,7 @@ class Quarantine:
         failed = self._stores.own_blobs.delete_many(self._keys(mail.enqueue_id, mail.attempt)) if mail.content is Content.KEPT else ()
         if failed:
             raise StoreUnavailable(f"S3 could not delete {len(failed)} objects of the quarantine of {self._queue}")
-        self._crash("quarantine:emptied")
+        crash.point("quarantine:emptied")
         self._table.remove(self._queue, mail)
 
     @property

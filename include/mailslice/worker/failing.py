@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mailslice.codec.reports import in_doubt
+from mailslice.model import crash
 from mailslice.model.mail import QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
@@ -36,6 +37,7 @@ async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequ
         return
     doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
     await asyncio.to_thread(_set_aside, wiring, doubtful, record)
+    crash.point("fail:set-aside")
     if wiring.reporter is not None:
         await wiring.reporter.report(doubtful, [in_doubt(recipient) for recipient in failed], content)
     log.error(
@@ -59,7 +61,9 @@ async def fail(wiring: Wiring, item: QueuedMail, decision: Decision) -> bool:
     if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
         return False  # it was read a while ago, and nobody is to be told of what has ended well since
     await tell(wiring, item, decision.record, decision.failed)
+    crash.point("fail:told")
     if await wiring.stages.advance(decision.record, decision.after):
+        crash.point("fail:recorded")
         return True
     there = await wiring.stages.read(item.enqueue_id)
     if there is not None and any(there.recipients.get(recipient) is Stage.SENT for recipient in decision.failed):

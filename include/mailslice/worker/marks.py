@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from mailslice.model import crash
 from mailslice.model.errors import BadInput, TakenOver, TryAgain
 from mailslice.model.mail import EnqueueId
 from mailslice.model.stages import MailStage, Stage, next_attempt
@@ -57,6 +58,7 @@ class Marks:
             raise BadInput(f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's")
         begun = self._moved(wanted, Stage.SENDING)
         await self._write(begun)
+        crash.point("stage:sending-written")
         self._known = begun
         self._on_stage(Stage.SENDING)
 
@@ -69,6 +71,7 @@ class Marks:
             if self._next is not None:  # the delivery was ended under a handler that went on: these were told as failed
                 raise _taken(self._known.enqueue_id)
             await self._write(self._known)
+            crash.point("stage:sent-written")
         except TryAgain as error:
             log.warning("'sent' is not stored yet: %s", error, extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)})
         except TakenOver:
@@ -89,6 +92,7 @@ class Marks:
             raise _taken(self._known.enqueue_id)
         if self._written.step and not self._written.closed:
             await self._write(self._moved((*self._known.remaining, *self.doubtful), stage))
+            crash.point("stage:finished")
 
     @property
     def begun_again(self) -> MailStage | None:
@@ -103,6 +107,7 @@ class Marks:
             again = [recipient for recipient in left if recipient not in self._known.recipients]
             following = next_attempt(self._known, again, self.doubtful, by=self._stages.worker, now=self._stages.clock())
             await self._write(following)
+            crash.point("stage:again-written")
             self._next = self._written
         return self._next
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mailslice.codec.reports import Failure, report_of
+from mailslice.model import crash
 from mailslice.model.errors import ContentMissing
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.worker.delays import Delays
@@ -40,6 +41,7 @@ class Reporter:
         if made is None:
             return False
         enqueued = await self._enqueuer.enqueue(*made)
+        crash.point("report:enqueued")
         log.info(
             "the sender of %s is told of %d recipients by %s",
             item.enqueue_id,

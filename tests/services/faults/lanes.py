@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mailslice.faults.matrix import Break, Case, Fault, Outcome, Place
 from mailslice.faults.operations import OPERATIONS, Seeds
 
-SLOW = (Seeds.LATER, Seeds.DUE_DELETED, Seeds.DUE)
+SLOW = (Seeds.SET_ASIDE, Seeds.BEGUN, Seeds.LATER, Seeds.DUE_DELETED, Seeds.DUE)
 Cases = Callable[[Sequence[str]], Sequence[Case]]
 
 
@@ -32,6 +32,8 @@ def run_lanes(place: Place, lanes: Mapping[str, Lane], at_once: int) -> dict[str
 
 
 STORES = ("rabbitmq", "cassandra", "s3")
+WAYS = (Break.REFUSE, Break.STALL, Break.MID_FRAME)
+"""What a proxy can do to any of them."""
 SECONDS = {Break.REFUSE: 1.2, Break.STALL: 2.6, Break.MID_FRAME: 0.5}
 """A stall outlasts the children's time-outs of two seconds."""
 

@@ -9,13 +9,13 @@ import pytest
 
 from mailslice.faults.matrix import Break, Place, faults, kills
 from mailslice.faults.operations import OPERATIONS
-from tests.services.faults.lanes import STORES, Lane, fault, run_lanes, strict
+from tests.services.faults.lanes import STORES, WAYS, Lane, fault, run_lanes, strict
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 AT_ONCE = 8
 
 
-@pytest.mark.parametrize("how", Break)
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("store", STORES)
 def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(place: Place, store: str, how: Break) -> None:
     rng = random.Random(f"{store} {how}")

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from mailslice.codec import message
+from mailslice.model import crash
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import ContentMissing, Refused
 from mailslice.model.mail import BlobId, EnqueueId
@@ -49,11 +50,12 @@ class Place:
         stores.blobs.put(self.item.body_blob_id, BODY)
 
     def quarantine(self, kill_at=None, clock=system_clock):
-        def crash(point):
+        def reached(point):
             if point == kill_at:
                 raise Killed(point)
 
-        return Quarantine(self.stores, self.queue, clock, crash=crash, sleep=lambda _: None)
+        crash.arm(reached)
+        return Quarantine(self.stores, self.queue, clock, sleep=lambda _: None)
 
     def kept(self):
         quarantine = self.quarantine()
@@ -89,7 +91,8 @@ class Place:
 
 @pytest.fixture
 def place(stores):
-    return Place(stores)
+    yield Place(stores)
+    crash.arm(None)
 
 
 def test_a_kept_mail_has_its_content_and_all_that_is_known(place):
@@ -187,14 +190,16 @@ def test_two_releases_at_once_are_one(place):
     kept = place.kept()
     inner = []
 
-    def crash(point):
+    def reached(point):
         if point == "release:published":
             monkey = Quarantine(place.stores, place.queue, system_clock, sleep=lambda _: None)
             with pytest.raises(Refused):
                 monkey.discard(replace(kept, state=State.RELEASING))
             inner.append(point)
 
-    Quarantine(place.stores, place.queue, system_clock, crash=crash).release(kept)
+    quarantine = place.quarantine()
+    crash.arm(reached)
+    quarantine.release(kept)
     with pytest.raises(Refused, match="gone"):
         place.quarantine().release(kept)
     assert inner

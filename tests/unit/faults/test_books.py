@@ -110,3 +110,41 @@ def test_orphans_are_blobs_that_neither_row_nor_dead_letter_names(item: QueuedMa
     state = holding(item, letters=(message.encode(letter), b"junk"))
     keys = {"orphan", *state.blobs, letter.header_blob_id, letter.body_blob_id}
     assert Books().orphans(replace(state, blobs=frozenset(keys))) == {"orphan"}
+
+
+def test_who_is_sent_to_twice_and_who_not_at_all_is_told(books: Books, item: QueuedMail) -> None:
+    books.send(item.enqueue_id, RECIPIENTS[0])
+    assert books.wrong == []
+    books.send(item.enqueue_id, RECIPIENTS[0])
+    assert len(books.wrong) == 1
+    books.check_sent(holding(item), [])
+    assert [RECIPIENTS[1] in text for text in books.wrong] == [False, True]
+
+
+def test_a_recipient_that_is_set_aside_as_in_doubt_need_not_be_sent_to(books: Books, item: QueuedMail) -> None:
+    books.send(item.enqueue_id, RECIPIENTS[0])
+    books.check_sent(holding(item), [replace(item, mail=replace(item.mail, recipients=RECIPIENTS[1:]))])
+    assert books.wrong == []
+
+
+def test_a_sender_who_was_told_nothing_is_told_of() -> None:
+    books = Books()
+    books.check_told(["m-1", "m-2"], {"m-1"})
+    assert [text.split(" ")[0] for text in books.wrong] == ["m-2"]
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_what_was_set_aside_is_released_once(item: QueuedMail, times: int) -> None:
+    books = Books()
+    books.set_aside[item.enqueue_id] = item.mail.name
+    for _ in range(times):
+        again = made()
+        books.drained[again.enqueue_id] = again
+    books.check_released(holding(item, marks=frozenset({item.enqueue_id})))
+    assert bool(books.wrong) == (times != 1)
+
+
+def test_a_release_that_is_live_after_all_were_delivered_is_told(item: QueuedMail) -> None:
+    books = Books()
+    books.check_released(holding(item))
+    assert len(books.wrong) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.faults.points import named
+import mailslice
+from mailslice.faults.points import HOT_PATH, named
 from mailslice.model import crash
 
+PACKAGE = Path(mailslice.__file__).parent
 DUTIES = Path(__file__).parents[2] / "services" / "duties"
 
 
@@ -46,3 +49,33 @@ def test_every_point_of_a_duty_is_in_a_test_of_it(duty: str) -> None:
     tests = "".join(file.read_text() for file in (DUTIES / duty).rglob("*.py"))
     missing = {point for point in named([f"duties/{duty}"]) if point not in tests}
     assert not missing
+
+
+def uses(tree: ast.AST) -> tuple[int, int]:
+    """How often the module of crash points is used, and how often by a call of `crash.point` with a name."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "crash"]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "crash.point"]
+    return len(names), sum(len(call.args) == 1 and isinstance(call.args[0], ast.Constant) for call in calls)
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"))
+def test_every_point_of_the_code_is_in_the_registry(room: str) -> None:
+    """A point that is named in another way (a function handed on, a name that is made) would be one at which nothing is ever killed."""
+    rooms = (*HOT_PATH, "duties")
+    for file in (PACKAGE / room).rglob("*.py"):
+        text = file.read_text()
+        if file.relative_to(PACKAGE).as_posix() in {"model/crash.py", "faults/child.py"}:  # they make and arm them
+            continue
+        used, named_there = uses(ast.parse(text))
+        assert used == named_there, file
+        assert "_crash" not in text, file
+        assert "from mailslice.model.crash import" not in text, file
+        assert not used or room in rooms, f"{file}: nothing is killed at the points of this room"
+
+
+def test_the_registry_has_no_point_that_the_code_does_not_name() -> None:
+    text = "".join(file.read_text() for room in (*HOT_PATH, "duties") for file in (PACKAGE / room).rglob("*.py"))
+    points = named((*HOT_PATH, "duties"))
+    assert {point for point in points if f'crash.point("{point}")' not in text} == set()
+    assert all(len(point.split(":")) == 2 for point in points)
+    assert {"release:row", "quarantine:kept", "stage:sent-written", "report:enqueued", "handler:sent-to"} <= named()

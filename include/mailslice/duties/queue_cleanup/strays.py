@@ -16,7 +16,6 @@ from mailslice.duties.queue_cleanup.view import starts_of
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
-from mailslice.model import crash
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
@@ -65,7 +64,7 @@ def set_aside(context: StepContext, strays: Sequence[Stray], lock: Lock) -> int:
     What a kill leaves half done is finished by the next sweep, or by stuck_mails.
     """
     stores, queue = context.stores, context.queue
-    quarantine = Quarantine(stores, queue, context.clock, crash=crash.point)
+    quarantine = Quarantine(stores, queue, context.clock)
     throttle = context.throttle("s3")
     done = 0
     for stray in strays:

@@ -59,7 +59,7 @@ class _Work:
 
     def run(self) -> dict[str, Any]:
         context, stores = self.context, self.context.stores
-        quarantine = Quarantine(stores, context.queue, context.clock, crash=crash.point)
+        quarantine = Quarantine(stores, context.queue, context.clock)
         shadow = self.plan.mode is StuckMode.SHADOW
         planned = {mail.enqueue_id for mail in self.plan.mails}
         finished = {} if shadow else finish(context, quarantine, planned)
