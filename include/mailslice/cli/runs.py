@@ -17,7 +17,7 @@ _LOOKED_AT = 200
 def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     """The newest run of this duty and queue whose earlier steps ended and which waits for `step`. BadInput when there is none.
 
-    A run that did not pass its check does not wait for apply.
+    A run that did not pass its check does not wait for apply, and none before it does: who planned anew means that plan, not an older one.
     """
     from mailslice.duty.artifacts import RunFolder, artifacts, queue_folder
     from mailslice.duty.context import FILES
@@ -27,8 +27,14 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
     for run in sorted(place.folders(queue_folder(duty, queue)), key=_age, reverse=True)[:_LOOKED_AT]:
         folder = RunFolder(place, duty, queue, run)
-        if folder.read_json(FILES[step]) is None and all(folder.read_json(FILES[earlier]) is not None for earlier in before):
+        if folder.read_json(FILES[step]) is not None:
+            continue
+        if all(folder.read_json(FILES[earlier]) is not None for earlier in before):
             return run
+        if step == "apply" and folder.read_json(FILES["plan"]) is not None:
+            raise BadInput(
+                f"run {run}, the newest plan of {duty} on {queue}, has not passed its check: duty check, name a run by --run, or plan anew: duty plan"
+            )
     raise BadInput(f"no run of {duty} on {queue} waits for {step} in {place.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan")
 
 

@@ -1,0 +1,49 @@
+"""Which run a single step goes on with, when none is named."""
+
+import pytest
+
+from mailslice.cli.runs import newest_pending
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.context import FILES
+from mailslice.model.errors import BadInput
+from mailslice.model.settings import load_settings
+
+OLDER, NEWER = "20261120T010000Z-aaaaaa", "20261120T020000Z-bbbbbb"
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return load_settings({"MAILSLICE_ARTIFACTS": str(tmp_path)}, state_file=tmp_path / "none")
+
+
+def ran(settings, run, *steps):
+    for step in steps:
+        RunFolder(artifacts(settings), "blob_gc", "-", run).write_json(FILES[step], {})
+
+
+def test_it_is_the_newest_whose_earlier_steps_ended(settings):
+    ran(settings, OLDER, "plan", "check")
+    ran(settings, NEWER, "plan", "check", "apply")
+    assert newest_pending(settings, "blob_gc", "-", "apply") == OLDER
+    assert newest_pending(settings, "blob_gc", "-", "verify") == NEWER
+
+
+def test_who_planned_anew_does_not_apply_an_older_plan(settings):
+    ran(settings, OLDER, "plan", "check", "report")
+    ran(settings, NEWER, "plan")
+    with pytest.raises(BadInput, match=f"{NEWER}, the newest plan of blob_gc on -, has not passed its check"):
+        newest_pending(settings, "blob_gc", "-", "apply")
+    assert newest_pending(settings, "blob_gc", "-", "check") == NEWER
+    ran(settings, NEWER, "check")
+    assert newest_pending(settings, "blob_gc", "-", "apply") == NEWER
+
+
+def test_a_run_that_planned_nothing_stands_in_no_way(settings):
+    ran(settings, OLDER, "plan", "check")
+    RunFolder(artifacts(settings), "blob_gc", "-", NEWER).write_json("failure.json", {})
+    assert newest_pending(settings, "blob_gc", "-", "apply") == OLDER
+
+
+def test_none_waits(settings):
+    with pytest.raises(BadInput, match="no run of blob_gc on - waits for apply"):
+        newest_pending(settings, "blob_gc", "-", "apply")
