@@ -16,6 +16,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.stores.rabbitmq.topology import Topology
+from tests.services.worker.conftest import until
 from tests.services.worker.cuttable import Cuttable
 
 SPOOL = QueueName("spool")
@@ -90,29 +91,30 @@ async def test_what_waits_for_a_confirm_fails_when_the_connection_is_cut(fresh: 
         waiting = [asyncio.create_task(publisher.publish(NAMES.exchange, b"2", {}, None)) for _ in range(5)]
         await asyncio.sleep(0.2)
         await proxy.cut()
-        results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+        results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
         assert all(isinstance(result, StoreUnavailable) and "lost before a confirm" in str(result) for result in results)
         proxy.hangs = False
         await proxy.mend()
-        await asyncio.wait_for(publisher.publish(NAMES.exchange, b"3", {}, None), 5)
+        await asyncio.wait_for(publisher.publish(NAMES.exchange, b"3", {}, None), 20)
         await publisher.close()
     assert b"3" in {body for _, body in taken(settings)}
 
 
 async def test_a_consumer_survives_the_deletion_of_its_queue(settings: Any, fresh: Any) -> None:
     found: asyncio.Queue[Message] = asyncio.Queue()
-    consumer = Consumer(settings, NAMES.work_queue, 5, on_message=found.put_nowait)
+    lost = asyncio.Event()
+    consumer = Consumer(settings, NAMES.work_queue, 5, on_message=found.put_nowait, on_lost=lambda *_: lost.set())
     consumer.start()
     publisher = Publisher(settings)
     await publisher.publish(NAMES.exchange, b"1", {}, None)
-    first = await asyncio.wait_for(found.get(), 5)
+    first = await asyncio.wait_for(found.get(), 30)
     with blocking_connection(settings) as connection:
         connection.channel().queue_delete(NAMES.work_queue)
-    await asyncio.sleep(0.3)
+    await asyncio.wait_for(lost.wait(), 30)
     assert not first.ack()
     await asyncio.to_thread(Topology(fresh.settings).declare, SPOOL)
     await publisher.publish(NAMES.exchange, b"2", {}, None)
-    second = await asyncio.wait_for(found.get(), 10)
+    second = await asyncio.wait_for(found.get(), 40)
     assert second.body == b"2"
     assert second.ack()
     await second.link.flushed()
@@ -128,11 +130,13 @@ async def test_no_more_is_fetched_than_the_prefetch_and_what_is_not_settled_goes
     found: list[Message] = []
     consumer = Consumer(settings, NAMES.work_queue, 3, on_message=found.append)
     consumer.start()
-    await asyncio.sleep(1)
+    await until(lambda: len(found) >= 3)
+    await asyncio.sleep(0.3)
     assert [message.body for message in found] == [b"0", b"1", b"2"]
     assert found[0].ack()
     await found[0].link.flushed()
-    await asyncio.sleep(0.5)
+    await until(lambda: len(found) >= 4)
+    await asyncio.sleep(0.3)
     assert [message.body for message in found[3:]] == [b"3"]
     await consumer.close()
     await publisher.close()
