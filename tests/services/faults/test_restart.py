@@ -1,0 +1,72 @@
+"""RabbitMQ itself killed (-9) and started again, at every point: not a proxy that plays it. Its disk has to bring back all that it confirmed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from mailslice.faults.matrix import Break, Case, Fault, Place, faults
+from mailslice.faults.operations import OPERATIONS
+from mailslice.faults.points import named
+from mailslice.faults.restarts import Restarts
+from mailslice.stores import open_stores
+from tests.services.faults.lanes import Lane, run_lanes
+from tests.services.rabbitmq.test_own_broker import _PORTS, Broker, free_ports
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
+AT_ONCE = 6
+TWICE = 2
+"""In how many operations, where so many come there, a point is restarted at."""
+
+
+class Shares:
+    """Deals the points out to the operations, as they come to them."""
+
+    def __init__(self) -> None:
+        self._dealt: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def cases(self, points: Sequence[str]) -> list[Case]:
+        with self._lock:
+            mine = [point for point in dict.fromkeys(points) if self._dealt[point] < TWICE]
+            self._dealt.update(mine)
+        return faults(mine, Fault("rabbitmq", Break.RESTART))
+
+
+@pytest.fixture(scope="module")
+def restarted(fresh_module: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if shutil.which("epmd") is None:
+        pytest.skip("RabbitMQ is not installed")
+    folder = tmp_path_factory.mktemp("broker")
+    ports = {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
+    stack = {f"MAILSLICE_STACK_TEST_{name}": port for name, port in ports.items()}
+    broker = Broker(folder, {**os.environ, **stack, "MAILSLICE_STACK_TEST_STATE": str(folder)})
+    try:
+        broker.start()
+        fresh = fresh_module.but(
+            MAILSLICE_RABBITMQ_URL=f"amqp://guest:guest@127.0.0.1:{ports['RABBITMQ_PORT']}/%2F",
+            MAILSLICE_RABBITMQ_MANAGEMENT_URL=f"http://guest:guest@127.0.0.1:{ports['RABBITMQ_MANAGEMENT_PORT']}",
+        )
+        with open_stores(fresh.settings) as stores:
+            yield Place(stores, fresh.env, Restarts(broker.kill, broker.start))
+    finally:
+        broker.close()
+
+
+def test_a_restart_of_rabbitmq_at_any_point_loses_and_doubles_nothing(restarted: Place) -> None:
+    shares = Shares()
+    operations = random.Random("restart").sample(list(OPERATIONS), len(OPERATIONS))
+    outcomes = run_lanes(restarted, {f"restart-{name}": Lane(name, shares.cases) for name in operations}, AT_ONCE)
+    wrong = [f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong]
+    assert not wrong, "\n".join(wrong)
+    assert {name: outcome.missed for name, outcome in outcomes.items() if outcome.missed} == {}
+    assert {case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop} == named()
+    assert restarted.restarts is not None
+    assert restarted.restarts.count > 1
