@@ -1,6 +1,7 @@
 """`mailslice queue`: queues as a whole, and the mails that wait in them."""
 
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 app = group("Queues: create, look, count, delete.")
+_IDS_AT_ONCE = 1000
 
 
 @command(app, "create")
@@ -242,14 +244,19 @@ def _details(opened: OpenQueue) -> dict[str, object]:
         "configuration": shapes.configuration(opened.configuration),
         "browseStart": browse.value if browse else None,
         "contentStart": content.value if content else None,
-        "delayed": _delayed(stores, name),
+        "delayed": _delayed(opened),
     }
 
 
-def _delayed(stores: "Stores", name: QueueName) -> int | None:
-    """Messages in the delay levels and on their hop between them; null when RabbitMQ has no figures yet."""
-    from mailslice.model.names import RabbitNames
+def _delayed(opened: OpenQueue) -> int:
+    """How many of the queue's mails are to be delivered later. RabbitMQ cannot say: copies of mails that were flushed or deleted stay in its delay levels."""
+    from mailslice.stores.cassandra.own import existing_delayed_mails
 
-    names = (RabbitNames(name).hop_queue, *stores.management.delay_queues(name))
-    depths = [stores.management.depth(queue) for queue in names if stores.management.queue_exists(queue)]
-    return None if None in depths else sum(depth.total for depth in depths if depth)
+    table = existing_delayed_mails(opened.stores.cassandra, opened.settings)
+    if table is None:
+        return 0
+    ids = (row.enqueue_id for row in opened.queue.browse(_filter(None, None, None, None), None))
+    delayed = 0
+    while some := list(islice(ids, _IDS_AT_ONCE)):
+        delayed += len(table.waiting(opened.queue.name, some))
+    return delayed

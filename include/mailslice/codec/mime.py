@@ -28,6 +28,12 @@ _PARSER = email.parser.BytesHeaderParser(policy=email.policy.compat32)
 _REGISTRY = email.headerregistry.HeaderRegistry(use_default_map=False, base_class=email.headerregistry.BaseHeader)
 _REGISTRY.map_to_type("to", email.headerregistry.AddressHeader)  # type: ignore[arg-type]
 _FOLD = re.compile(r"[\r\n]+[ \t]*")
+_BOM = b"\xef\xbb\xbf"
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_FIELD_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:|From ")
+_ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From |[!-9;-~]*:|[ \t\r\n]|\Z)")
+_MOST_MENDED = 8 << 20
+"""Bytes of a header with odd lines that are looked at: what has no empty line for so long is no mail."""
 _SIMPLE = re.compile(r"(?:[^<>@\"(),:;\\\[\]]*<\s*([^<>\s\"(),:;\\]+)\s*>|([^<>\s\"(),:;\\]+))\s*")
 """`a@b` or `words <a@b>`: nearly every address; quotes, comments, groups and routes go to the standard library's parser, which is 50 times slower."""
 _LONGEST_PARSED = 20_000
@@ -54,12 +60,34 @@ def envelope(content: bytes) -> Envelope:
 def _fields(header: bytes) -> dict[str, list[str]]:
     """Lower-case name -> unfolded values, as UTF-8 where they are (SMTPUTF8), of the fields that matter here."""
     fields: dict[str, list[str]] = {}
-    for name, value in _PARSER.parsebytes(header).raw_items():
+    for name, value in _PARSER.parsebytes(_mended(header)).raw_items():
         key = str(name).lower()
         if key in _WANTED:
             text = str(value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             fields.setdefault(key, []).append(_FOLD.sub(" ", text))
     return fields
+
+
+def _mended(header: bytes) -> bytes:
+    """The header without what is no field in it, and without blanks before colons: at the first such line the parser takes the header to be over.
+
+    Real mail has all of it: `>From ` lines of old spools, byte order marks, `To :` (RFC 5322 4.5), lines that a filter broke.
+    """
+    header = header.removeprefix(_BOM)
+    if _ODD_LINE.search(header) is None:
+        return header
+    kept = []
+    inside = False
+    for line in _LINE.findall(header[:_MOST_MENDED]):
+        if line[:1] in (b" ", b"\t"):
+            if inside:
+                kept.append(line)
+            continue
+        field = _FIELD_LINE.match(line)
+        inside = field is not None
+        if field is not None:
+            kept.append(line if field[1] is None else field[1] + b":" + line[field.end() :])
+    return b"".join(kept)
 
 
 def _sender(fields: dict[str, list[str]]) -> str | None:

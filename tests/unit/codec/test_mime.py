@@ -78,6 +78,25 @@ def test_a_mail_that_begins_with_a_from_line_is_read():
     assert envelope(b"From x@y.z Sat Nov 21 10:00:00 2026\nFrom: a@x.y\n\n").sender == "a@x.y"
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b">From x@y Mon Jan  1 00:00:00 2024", b"From: a@x.org", b"To: b@y.org"),
+        (b"From x@y Mon Jan  1 00:00:00 2024", b">From z", b"From: a@x.org", b"To: b@y.org"),
+        (b"\xef\xbb\xbfFrom: a@x.org", b"To: b@y.org"),
+        (b"From : a@x.org", b"To \t: b@y.org"),
+        (b"Subject: x", b"what a filter broke", b" e@z.org", b"From: a@x.org", b"To: b@y.org"),
+        (b"To: b@y.org", b"no colon", b"\tc@y.org", b"From: a@x.org"),
+        (b"X-Bad Name: x", b"T\xc3\xb6: x", b"From: a@x.org", b"To:", b" b@y.org"),
+        (b"\x0bFrom: e@z.org", b"\x00", b"From: a@x.org", b"To: b@y.org"),
+    ],
+)
+def test_a_line_that_is_no_field_hides_no_field(lines, end):
+    found = envelope(end.join(lines) + end + end + b"body")
+    assert (found.sender, found.recipients) == ("a@x.org", ("b@y.org",))
+
+
 def test_ten_thousand_recipients_are_quick():
     many = b"To: " + b",\r\n ".join(b'"N, %d" <n%d@example.org>' % (number, number) for number in range(300)) + b"\r\nCc: "
     many += b",\r\n ".join(b"n%d@example.net" % number for number in range(10_000)) + b"\r\n\r\n"
