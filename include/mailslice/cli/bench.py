@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import Counts, count, counts, share, size
+from mailslice.cli.arguments import Counts, count, counts, duration, share, size
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.model.mail import QueueName
@@ -24,6 +25,11 @@ BenchQueue = Annotated[
     QueueName, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Made when missing, and removed then; refused when it holds mails.")
 ]
 Slices = Annotated[int, typer.Option("--slices", parser=count("--slices", most=100_000), metavar="N", help="Slices that hold the dead rows.")]
+
+
+def _warm_up(text: object) -> timedelta:
+    """A duration of up to an hour, or 0."""
+    return timedelta(0) if str(text).strip() == "0" else duration("--warm-up", most=timedelta(hours=1))(text)
 
 
 @command(app, "hotpath")
@@ -51,11 +57,21 @@ def hotpath(
             "--waiting", parser=count("--waiting", least=0, most=10_000_000), metavar="N", help="With N mails waiting, too, and a drain of them all; 0 = not."
         ),
     ] = 0,
+    warm_up: Annotated[
+        timedelta,
+        typer.Option(
+            "--warm-up",
+            parser=_warm_up,
+            metavar="DURATION",
+            show_default="30s",
+            help="Before it, the same unmeasured, until that costs no less, for so long at most; 0 = not.",
+        ),
+    ] = timedelta(seconds=30),
 ) -> None:
     """Enqueue, then dequeue and complete; beside it each store's own limit, measured alone in the same run."""
     from mailslice.cli.bench_hotpath import Wanted, measure
 
-    wanted = Wanted(mails, each, in_flight, repeats, load, processes or (), waiting)
+    wanted = Wanted(mails, each, in_flight, repeats, load, processes or (), waiting, warm_up)
     out.one(measure(_settings(), queue, wanted, _say(out)))
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from mailslice.cli.bench_rows import bench_queue
 from mailslice.cli.loop import run
+from mailslice.model.durations import format_duration
 
 if TYPE_CHECKING:
     from mailslice.model.mail import QueueName
     from mailslice.model.settings import Settings
 
+WARM_UP = timedelta(seconds=30)
 _BYTES_ALONE = 96 * 1024 * 1024
 _GIVEN = ("queue", "count", "size", "in_flight")
 _SPREAD = (
@@ -39,7 +42,7 @@ class Wanted:
     """What to measure.
 
     `load`: the share of the peak rate at which latencies are measured once more, 0 = not. `processes`: how many at once, in turn. `waiting`: once more with
-    so many mails waiting, 0 = not.
+    so many mails waiting, 0 = not. `warm_up`: at most so long before all that, 0 = nothing is warm.
     """
 
     mails: int
@@ -49,16 +52,18 @@ class Wanted:
     load: float = 0.0
     processes: tuple[int, ...] = ()
     waiting: int = 0
+    warm_up: timedelta = WARM_UP
 
 
 def measure(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
     """Rates a second, latencies in ms, CPU seconds, peak MiB: the median of the repeats; `limits` are the stores alone; `runs` has min, median and max.
 
-    Each repeat has a process of its own: memory that was used before is not counted, and nothing is warm.
+    Each repeat has a process of its own, so that memory that was used before is not counted. `warm_up` says what came before the first one.
     """
     with bench_queue(settings, queue, synthetic=False):
+        warmed = _warmed(settings, queue, wanted, say)
         runs = [_one(settings, queue, wanted, _counting(say, f"run {number + 1} of {wanted.repeats}")) for number in range(wanted.repeats)]
-        found = {key: runs[0][key] for key in _GIVEN} | combined([_measured(run) for run in runs], _middle)
+        found = {key: runs[0][key] for key in _GIVEN} | combined([_measured(run) for run in runs], _middle) | {"warm_up": warmed}
         if wanted.load:
             say(f"the hot path at {wanted.load:.0%} of its rate")
             found["paced"] = _paced(settings, queue, wanted, found)
@@ -68,6 +73,31 @@ def measure(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[
             say(f"the hot path with {wanted.waiting} mails waiting")
             found["waiting"] = _waiting(settings, queue, wanted)
     return {**found, "repeats": wanted.repeats, "runs": combined([{key: run[key] for key in _SPREAD} for run in runs], spread)}
+
+
+def _warmed(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Stores that have just started are slow for most of a minute: until they are not, or the time is up. None: not asked for."""
+    from mailslice.worker.apart import apart
+
+    if not wanted.warm_up:
+        return None
+    say(f"warm-up, for {format_duration(wanted.warm_up)} at most")
+    given = {"mails": wanted.mails, "size": wanted.each, "in_flight": wanted.in_flight, "at_most": wanted.warm_up}
+    found: dict[str, Any] = apart(_warmed_once, settings, queue, given)
+    return found
+
+
+def _warmed_once(settings: Settings, queue: QueueName, given: Mapping[str, Any]) -> dict[str, Any]:
+    from mailslice.worker.bench_warming import warm_stores
+
+    return run(warm_stores(settings, queue, **given))
+
+
+def _own_warm(wanted: Wanted) -> int:
+    """Mails by which each process that measures begins, unmeasured."""
+    from mailslice.worker.bench_warming import own_mails
+
+    return own_mails(wanted.each, wanted.in_flight) if wanted.warm_up else 1
 
 
 def spread(figures: Sequence[float]) -> dict[str, float]:
@@ -114,36 +144,31 @@ def _one(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[st
 def _hotpath(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, object]:
     from mailslice.worker.bench import measure_hotpath
 
-    return run(measure_hotpath(settings, queue, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight))
+    return run(measure_hotpath(settings, queue, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight, warm=_own_warm(wanted)))
 
 
 def _paced(settings: Settings, queue: QueueName, wanted: Wanted, peak: Mapping[str, Any]) -> dict[str, Any]:
     """Five seconds of it, or all mails."""
-    from mailslice.worker.apart import apart
+    from mailslice.worker.bench_paced import Pace, measure_paced
 
     enqueue_rate, dequeue_rate = wanted.load * peak["enqueue_rate"], wanted.load * peak["dequeue_rate"]
     count = max(1, min(wanted.mails, int(_PACED_SECONDS * min(enqueue_rate, dequeue_rate))))
-    given = {"count": count, "size": wanted.each, "in_flight": wanted.in_flight, "enqueue_rate": enqueue_rate, "dequeue_rate": dequeue_rate}
-    return {"load": wanted.load, **apart(_paced_once, settings, queue, given)}
-
-
-def _paced_once(settings: Settings, queue: QueueName, given: Mapping[str, Any]) -> dict[str, Any]:
-    from mailslice.worker.bench_paced import measure_paced
-
-    return run(measure_paced(settings, queue, **given))
+    pace = Pace(settings, queue, count, wanted.each, wanted.in_flight, enqueue_rate, dequeue_rate, warm=_own_warm(wanted))
+    return {"load": wanted.load, **measure_paced(pace)}
 
 
 def _processes(settings: Settings, queue: QueueName, wanted: Wanted, number: int, say: Callable[[str], None]) -> dict[str, Any]:
     from mailslice.worker.bench_processes import measure_processes
 
     say(f"{number} processes")
-    return measure_processes(settings, queue, processes=number, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight)
+    warm = _own_warm(wanted)
+    return measure_processes(settings, queue, processes=number, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight, warm=warm)
 
 
 def _waiting(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, Any]:
     from mailslice.worker.apart import apart
 
-    given = {"waiting": wanted.waiting, "count": wanted.mails, "size": wanted.each, "in_flight": wanted.in_flight}
+    given = {"waiting": wanted.waiting, "count": wanted.mails, "size": wanted.each, "in_flight": wanted.in_flight, "warm": _own_warm(wanted)}
     found: dict[str, Any] = apart(_waiting_once, settings, queue, given)
     return found
 

@@ -12,15 +12,13 @@ from uuid import UUID, uuid4
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import Refused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import BENCH_NAMES, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 
 if TYPE_CHECKING:
     from mailslice.model.settings import Settings
     from mailslice.stores import Stores
 
-NAME_PREFIX = "mailslice-bench-"
-"""Names of synthetic mails begin so: what else is in the queue is somebody's mail."""
 OWN_QUEUES = "mailslice-bench"
 """Queues whose names begin so belong to benchmarks."""
 _AT_ONCE = 20_000
@@ -63,7 +61,7 @@ class BenchQueue:
                 starts.write(self.name, oldest, max(now_us, stored.written_us + 1 if stored else 0))
 
     def _row(self, number: int, start: datetime) -> ViewRow:
-        name = f"{NAME_PREFIX}{number}"
+        name = f"{BENCH_NAMES}{number}"
         mail = Mail(name, "alice@bench.example", (f"bob{number % 97}@bench.example",), attributes=_ATTRIBUTES, last_updated_ns=int(start.timestamp()) * 10**9)
         item = QueuedMail(EnqueueId(uuid4()), mail, BlobId(str(UUID(int=number))), BlobId(str(UUID(int=number + 1))))
         return ViewRow(self.name, Place(start, bucket_of(name, self.stores.settings.queue.bucket_count)), start, item)
@@ -111,7 +109,7 @@ def _refuse_mails(stores: Stores, name: QueueName) -> None:
     from mailslice.queue.mail_queue import MailQueue
 
     rows = MailQueue(stores, name, system_clock).browse(MailFilter(), None)
-    foreign = next((row.item.mail.name for row in rows if not row.item.mail.name.startswith(NAME_PREFIX)), None)
+    foreign = next((row.item.mail.name for row in rows if not row.item.mail.name.startswith(BENCH_NAMES)), None)
     if foreign is not None:
         raise Refused(f"queue {name} holds mails that are not a benchmark's ({foreign!r}): give bench a --queue of its own")
     depth = stores.management.depth(RabbitNames(name).work_queue)

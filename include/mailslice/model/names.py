@@ -13,6 +13,8 @@ from mailslice.model.mail import QueueName
 _PREFIX = "JamesMailQueue"
 EXCHANGE_PREFIX = f"{_PREFIX}-exchange-"
 WORK_QUEUE_PREFIX = f"{_PREFIX}-workqueue-"
+BENCH_NAMES = "mailslice-bench-"
+"""Names of a benchmark's mails begin so: what else is in its queue is somebody's mail."""
 ROUTING_KEY = ""
 _LONGEST_FILE_NAME = 160
 """Room for what stands before and after a queue's name."""

@@ -39,9 +39,9 @@ class Process:
         self._process.join()
         self._pipe.close()
 
-    def begin(self) -> None:
-        """Lets it go on."""
-        self._pipe.send(None)
+    def begin(self, given: object = None) -> None:
+        """Lets it go on, and tells it something."""
+        self._pipe.send(given)
 
     def answer(self) -> Any:
         """What it says next."""

@@ -22,6 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from mailslice.model.mail import Mail, QueueName
+from mailslice.model.names import BENCH_NAMES
 from mailslice.model.settings import Settings
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
@@ -70,6 +71,12 @@ class Measured:
         """CPU seconds as CPU seconds per 1,000 operations."""
         return None if seconds is None else round(1000 * seconds / len(self.latencies), 3)
 
+    @property
+    def all_cpu_seconds(self) -> float | None:
+        """Of this process and the stores; None where a store's are not known."""
+        seconds = [each for each in self.stores.values() if each is not None]
+        return self.cpu_seconds + sum(seconds) if len(seconds) == len(STORES) else None
+
     def rate_of_parts(self) -> list[float]:
         """The rate in each tenth of the operations: a queue that slows down as it fills, or empties, shows it here."""
         edges = [0.0, *(self.ended[len(self.ended) * part // _PARTS - 1] for part in range(1, _PARTS + 1))] if len(self.ended) >= _PARTS else []
@@ -95,16 +102,16 @@ def percentiles(seconds: Sequence[float]) -> Latency:
     return Latency(*(round(1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)], 2) for share in (0.50, 0.95, 0.99)))
 
 
-async def measure_hotpath(settings: Settings, queue: QueueName, *, count: int, size: int, in_flight: int) -> dict[str, object]:
-    """Enqueues `count` mails of `size` bytes, `in_flight` at a time, then dequeues and completes them. The queue must be empty and not used by others."""
+async def measure_hotpath(settings: Settings, queue: QueueName, *, count: int, size: int, in_flight: int, warm: int = 1) -> dict[str, object]:
+    """Enqueues `count` mails of `size` bytes, `in_flight` at a time, then dequeues and completes them; before that `warm` of them, unmeasured.
+
+    The queue must be empty and not used by others.
+    """
     cpu = StoreCpu(settings)
     with source_of(size) as source:
         async with open_worker(settings, queue) as worker:
-            await warm_up(worker)
-            enqueued = await many(cpu, count, in_flight, lambda number: worker.enqueue(bench_mail(f"bench-{number}"), source))
-        # A worker each, so that the first one's open connections and caches are not the second one's.
-        async with open_worker(settings, queue) as worker:
-            taken = await take(worker, cpu, count, in_flight)
+            await there_and_back(worker, cpu, source, warm, in_flight)
+            enqueued, taken = await there_and_back(worker, cpu, source, count, in_flight)
     return {
         "queue": queue,
         "count": count,
@@ -131,10 +138,8 @@ async def measure_hotpath(settings: Settings, queue: QueueName, *, count: int, s
 
 def cpu_bound_rate(measured: Measured) -> float | None:
     """The rate at which worker and stores, at their CPU per operation, would keep all cores of this machine busy. None when a store is elsewhere."""
-    seconds = [measured.cpu_seconds, *(each for each in measured.stores.values() if each is not None)]
-    if len(seconds) != 1 + len(STORES) or not sum(seconds):
-        return None
-    return round((os.cpu_count() or 1) * len(measured.latencies) / sum(seconds), 1)
+    seconds = measured.all_cpu_seconds
+    return round((os.cpu_count() or 1) * len(measured.latencies) / seconds, 1) if seconds else None
 
 
 def share_of_cores(measured: Measured) -> dict[str, float | None]:
@@ -161,9 +166,9 @@ def peak_mib() -> float:
     return round(kib / 1024, 1)
 
 
-def bench_mail(name: str) -> Mail:
+def bench_mail(name: object) -> Mail:
     """An envelope of a benchmark."""
-    return Mail(name=name, sender="alice@bench.example", recipients=("bob@bench.example",), last_updated_ns=time.time_ns())
+    return Mail(name=f"{BENCH_NAMES}{name}", sender="alice@bench.example", recipients=("bob@bench.example",), last_updated_ns=time.time_ns())
 
 
 @contextmanager
@@ -173,11 +178,10 @@ def source_of(size: int) -> Iterator[bytes | Path]:
         yield _content(size) if size <= _FROM_FILE_BYTES else _written(Path(folder) / "mail.eml", size)
 
 
-async def warm_up(worker: QueueWorker) -> None:
-    """One mail there and back: connections are open then, statements prepared."""
-    await worker.enqueue(bench_mail("warm"), b"A: b\r\n\r\nwarm-up")
-    async with aclosing(worker.deliveries(1, give_up_after=PATIENCE)) as deliveries:
-        await (await anext(deliveries)).complete()
+async def there_and_back(worker: QueueWorker, cpu: StoreCpu, source: bytes | Path, count: int, in_flight: int) -> tuple[Measured, Measured]:
+    """`count` mails enqueued, then dequeued and completed: nothing stays."""
+    enqueued = await many(cpu, count, in_flight, lambda number: worker.enqueue(bench_mail(number), source))
+    return enqueued, await take(worker, cpu, count, in_flight)
 
 
 async def many(cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[int], Awaitable[object]]) -> Measured:

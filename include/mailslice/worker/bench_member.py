@@ -1,11 +1,10 @@
-"""What each process of `bench_processes` does: its share of the enqueues, then of the dequeues, in step with the others."""
+"""What each process of `bench_processes` does: its share of the enqueues, then of the dequeues, in step with the others; once to warm up, then measured."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import Awaitable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.worker.bench import PATIENCE, bench_mail, many, peak_mib, source_of
 from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.store_cpu import StoreCpu
 
 if TYPE_CHECKING:
     from mailslice.worker.bench_processes import Work
 
-_LOOK = 0.05
+_LOOK = 0.01
 
 
 def run_member(pipe: Connection, work: Work, number: int, progress: Any) -> float:
-    """Answers by the pipe before and after each of the two phases; the process' peak memory, MiB. `progress`: the mails that each process has completed."""
+    """Answers by the pipe before and after each of the phases; the process' peak memory, MiB. `progress`: the mails that each process has completed."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -37,37 +37,41 @@ async def _both_ways(pipe: Connection, work: Work, number: int, progress: Any) -
         async with open_worker(work.settings, work.queue) as worker:
             await worker.wiring.publisher.connect()
             enqueue = partial(_enqueue, worker, source, number)
-            await _phase(pipe, lambda: many(cpu, work.share(number), work.in_flight, enqueue))
-    async with open_worker(work.settings, work.queue) as worker:
-        await _phase(pipe, lambda: _take(worker, work, number, progress))
+            done = 0
+            for mails in work.rounds:
+                done += mails
+                await _phase(pipe, many(cpu, work.share(mails, number), work.in_flight, enqueue))
+                await _phase(pipe, _take(worker, work.in_flight, number, progress, done))
 
 
 async def _enqueue(worker: QueueWorker, source: bytes | Path, number: int, each: int) -> None:
-    await worker.enqueue(bench_mail(f"bench-{number}-{each}"), source)
+    await worker.enqueue(bench_mail(f"{number}-{each}"), source)
 
 
-async def _phase(pipe: Connection, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _phase(pipe: Connection, work: Awaitable[object]) -> None:
     pipe.send("ready")
     await asyncio.to_thread(pipe.recv)
     began, cpu = time.monotonic(), time.process_time()
-    await work()
+    await work
     pipe.send((began, time.monotonic(), time.process_time() - cpu))
 
 
-async def _take(worker: QueueWorker, work: Work, number: int, progress: Any) -> None:
-    """Until all processes together have completed all mails; each writes a number of its own, so that nobody waits for a lock."""
+async def _take(worker: QueueWorker, in_flight: int, number: int, progress: Any, until: int) -> None:
+    """Until all processes together have completed `until` mails; each writes a number of its own, so that nobody waits for a lock."""
 
     async def complete(delivery: Delivery) -> None:
         await delivery.complete()
         progress[number] += 1
 
-    async with aclosing(worker.deliveries(work.in_flight, give_up_after=PATIENCE)) as deliveries, asyncio.TaskGroup() as group:
-        coming = asyncio.ensure_future(anext(deliveries))
-        while sum(progress) < work.count:
-            await asyncio.wait({coming}, timeout=_LOOK)
-            if coming.done():
-                group.create_task(complete(coming.result()))
-                coming = asyncio.ensure_future(anext(deliveries))
-        coming.cancel()
-        await asyncio.wait({coming})
+    deliveries = worker.deliveries(in_flight, give_up_after=PATIENCE)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_close_at(deliveries, progress, until))
+        async for delivery in deliveries:
+            group.create_task(complete(delivery))
     await worker.settle()
+
+
+async def _close_at(deliveries: Deliveries, progress: Any, until: int) -> None:
+    while sum(progress) < until:  # noqa: ASYNC110 - other processes count, too
+        await asyncio.sleep(_LOOK)
+    await deliveries.aclose()

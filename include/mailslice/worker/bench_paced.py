@@ -1,53 +1,89 @@
 """Latency of the hot path at a given rate rather than at its peak: operations begin when they are due, however long earlier ones take.
 
-An enqueue's latency is from when it was due; a dequeue's from when its message was due to be published to the end of `complete`.
+An enqueue's latency is from when it was due; a dequeue's from when its message was due to be published to the end of `complete`, so it holds the broker's
+time, too. Who publishes is a process of its own, as producers are; the one that is measured has worked before, and finds an empty queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import aclosing
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
 from mailslice.codec import message
+from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.worker.bench import PATIENCE, Measured, bench_mail, measuring, percentiles, source_of, warm_up
+from mailslice.stores.rabbitmq.publisher import james_properties
+from mailslice.worker.apart import Process
+from mailslice.worker.bench import PATIENCE, Measured, bench_mail, measuring, percentiles, source_of, there_and_back
 from mailslice.worker.delays import own_headers
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.store_cpu import StoreCpu
 
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
+
 _MOST_BEHIND = 2048
 """Operations that may be under way: one that is due while so many are waits, and its waiting counts."""
-_Held = list[tuple[bytes, dict[str, Any]]]
+_HEAD_START = 0.05
+"""Seconds in which both processes hear when the first message is due."""
 
 
-async def measure_paced(
-    settings: Settings, queue: QueueName, *, count: int, size: int, in_flight: int, enqueue_rate: float, dequeue_rate: float
-) -> dict[str, Any]:
-    """`count` mails of `size` bytes enqueued at `enqueue_rate`, then delivered at `dequeue_rate` and completed. The queue must be empty."""
-    cpu = StoreCpu(settings)
-    with source_of(size) as source:
-        async with open_worker(settings, queue) as worker:
-            await warm_up(worker)
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`count` mails of `size` bytes, so many a second; before them, as fast as they go, `warm` there and back."""
+
+    settings: Settings
+    queue: QueueName
+    count: int
+    size: int
+    in_flight: int
+    enqueue_rate: float
+    dequeue_rate: float
+    warm: int = 1
+
+
+def measure_paced(pace: Pace) -> dict[str, Any]:
+    """Mails enqueued at the one rate, then delivered at the other and completed: rates that were reached, latencies in ms. The queue must be empty."""
+    with Process(_working, pace) as worker:
+        enqueued = worker.answer()
+        with Process(_publishing, pace) as publisher:
+            worker.begin(publisher.answer())
+            worker.answer()
+            began = time.monotonic() + _HEAD_START
+            publisher.begin(began)
+            worker.begin(began)
+            publisher.answer()
+            taken = worker.answer()
+    return {"count": pace.count, **enqueued, **taken}
+
+
+def _working(pipe: Connection, pace: Pace) -> dict[str, Any]:
+    """The process that is measured."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_both_ways(pipe, pace))
+
+
+async def _both_ways(pipe: Connection, pace: Pace) -> dict[str, Any]:
+    cpu = StoreCpu(pace.settings)
+    with source_of(pace.size) as source:
+        async with open_worker(pace.settings, pace.queue) as worker:
+            await there_and_back(worker, cpu, source, pace.warm, pace.in_flight)
             with measuring(cpu) as enqueued:
-                await _paced(count, enqueue_rate, enqueued, lambda number: worker.enqueue(bench_mail(f"bench-{number}"), source))
-    held = await asyncio.to_thread(_held_back, settings, queue, count)
-    async with open_worker(settings, queue) as worker:
-        taken = await _taken(worker, cpu, held, in_flight, dequeue_rate)
-    return {
-        "count": count,
-        "enqueue_rate": enqueued.rate,
-        "enqueue_ms": asdict(percentiles(enqueued.latencies)),
-        "dequeue_rate": taken.rate,
-        "dequeue_ms": asdict(percentiles(taken.latencies)),
-    }
+                await _paced(pace.count, pace.enqueue_rate, enqueued, lambda number: worker.enqueue(bench_mail(number), source))
+            pipe.send({"enqueue_rate": enqueued.rate, "enqueue_ms": asdict(percentiles(enqueued.latencies))})
+            taken = await _taken(pipe, worker, cpu, pace, await asyncio.to_thread(pipe.recv))
+    return {"dequeue_rate": taken.rate, "dequeue_ms": asdict(percentiles(taken.latencies))}
 
 
 async def _paced(count: int, rate: float, measured: Measured, operation: Callable[[int], Coroutine[Any, Any, object]]) -> None:
@@ -69,45 +105,50 @@ async def _paced(count: int, rate: float, measured: Measured, operation: Callabl
             group.create_task(one(number, due))
 
 
-async def _taken(worker: QueueWorker, cpu: StoreCpu, held: _Held, in_flight: int, rate: float) -> Measured:
-    exchange, publisher = RabbitNames(worker.queue).exchange, worker.wiring.publisher
+async def _taken(pipe: Connection, worker: QueueWorker, cpu: StoreCpu, pace: Pace, coming: list[EnqueueId]) -> Measured:
+    """Completes the mails of the messages that are `coming`, in their order, from the moment on that the pipe says."""
     due: dict[EnqueueId, float] = {}
-    enqueue_ids = [message.decode(body).enqueue_id for body, _ in held]
-
-    async def publish(number: int) -> None:
-        body, headers = held[number]
-        due[enqueue_ids[number]] = began + number / rate
-        await publisher.publish(exchange, body, headers, None)
 
     async def complete(delivery: Delivery) -> None:
         await delivery.complete()
-        measured.done(time.perf_counter() - due[delivery.item.enqueue_id])
+        measured.done(time.monotonic() - due[delivery.item.enqueue_id])
 
-    await publisher.connect()
-    async with aclosing(worker.deliveries(in_flight, give_up_after=PATIENCE)) as deliveries:
-        coming = asyncio.ensure_future(anext(deliveries))
-        while not deliveries.connected and not coming.done():  # noqa: ASYNC110 - nothing else waits for that moment
+    async with aclosing(worker.deliveries(pace.in_flight, give_up_after=PATIENCE)) as deliveries:
+        first = asyncio.ensure_future(anext(deliveries))
+        while not deliveries.connected and not first.done():  # noqa: ASYNC110 - nothing else waits for that moment
             await asyncio.sleep(0.01)
-        with measuring(cpu) as measured:
-            began = time.perf_counter()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_paced(len(held), rate, Measured(), publish))
-                for number in range(len(held)):
-                    group.create_task(complete(await coming))
-                    if number + 1 < len(held):
-                        coming = asyncio.ensure_future(anext(deliveries))
+        pipe.send("consuming")
+        began = await asyncio.to_thread(pipe.recv)
+        due.update((enqueue_id, began + number / pace.dequeue_rate) for number, enqueue_id in enumerate(coming))
+        try:
+            with measuring(cpu) as measured:
+                async with asyncio.timeout(len(coming) / pace.dequeue_rate + PATIENCE.total_seconds()), asyncio.TaskGroup() as group:
+                    group.create_task(complete(await first))
+                    for _ in coming[1:]:
+                        group.create_task(complete(await anext(deliveries)))
+        except TimeoutError:
+            missing = len(coming) - len(measured.latencies)
+            raise Refused(f"{missing} of {len(coming)} mails did not come back from queue {pace.queue}: does somebody else consume it?") from None
         await worker.settle()
     return measured
 
 
-def _held_back(settings: Settings, queue: QueueName, count: int) -> _Held:
-    """Takes the messages of the mails off the queue, to publish each when it is due; rows and blobs stay."""
-    held: _Held = []
-    with blocking_connection(settings.rabbitmq) as connection:
+def _publishing(pipe: Connection, pace: Pace) -> None:
+    """The process that publishes each message when it is due. It has all of them in hand when it answers first."""
+    with blocking_connection(pace.settings.rabbitmq) as connection:
         channel = connection.channel()
-        while len(held) < count:
-            _, properties, body = channel.basic_get(RabbitNames(queue).work_queue, auto_ack=True)
-            if body is None:
-                break
-            held.append((body, own_headers(properties.headers or {})))
-    return held
+        held = list(_held_back(channel, pace.queue, pace.count))
+        pipe.send([message.decode(body).enqueue_id for body, _ in held])
+        began = pipe.recv()
+        for number, (body, headers) in enumerate(held):
+            time.sleep(max(0.0, began + number / pace.dequeue_rate - time.monotonic()))
+            channel.basic_publish(RabbitNames(pace.queue).exchange, ROUTING_KEY, body, james_properties(headers, None))
+
+
+def _held_back(channel: BlockingChannel, queue: QueueName, count: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Takes the messages of the mails off the queue; rows and blobs stay."""
+    for _ in range(count):
+        _, properties, body = channel.basic_get(RabbitNames(queue).work_queue, auto_ack=True)
+        if properties is None or body is None:
+            return
+        yield body, own_headers(properties.headers or {})

@@ -97,7 +97,7 @@ async def _view(settings: Settings, queue: QueueName, cpu: StoreCpu, in_flight: 
     async with open_worker(settings, queue) as worker:
         tables, bridge = worker.wiring.tables, Bridge(worker.wiring.stores.cassandra)
         place = Place(slice_start(now, worker.wiring.shape.window), 0)
-        items = [QueuedMail(EnqueueId(uuid4()), bench_mail(f"bench-{number}"), BlobId("none"), BlobId("none")) for number in range(operations)]
+        items = [QueuedMail(EnqueueId(uuid4()), bench_mail(number), BlobId("none"), BlobId("none")) for number in range(operations)]
         rows = [ViewRow(alone, place, now, item) for item in items]
         ids = [item.enqueue_id for item in items]
         try:
@@ -111,7 +111,7 @@ async def _view(settings: Settings, queue: QueueName, cpu: StoreCpu, in_flight: 
 
 
 async def _messages(settings: Settings, cpu: StoreCpu, in_flight: int, operations: int) -> tuple[Measured, Measured]:
-    body = message.encode(QueuedMail(EnqueueId(uuid4()), bench_mail("bench"), BlobId(str(uuid4())), BlobId(str(uuid4()))))
+    body = message.encode(QueuedMail(EnqueueId(uuid4()), bench_mail("message"), BlobId(str(uuid4())), BlobId(str(uuid4()))))
     with _own_queue(settings) as name:
         async with _publisher(settings) as publisher:
             publishes = await many(cpu, operations, in_flight, lambda _: publisher.publish("", body, {}, None, routing_key=name))

@@ -24,7 +24,7 @@ def cli(fresh_module):
 
 
 def test_hotpath_answers_with_its_figures_and_removes_the_queue_that_it_made(cli, s3):
-    found = cli("bench", "hotpath", "--count", 10, "--size", "2k", "--in-flight", 4, "--repeats", 2, "--json").one
+    found = cli("bench", "hotpath", "--count", 10, "--size", "2k", "--in-flight", 4, "--repeats", 2, "--warm-up", "1ms", "--json").one
     keys = {"enqueue_rate", "dequeue_rate", "cpu_seconds_per_1000", "enqueue_cpu_seconds_per_1000", "dequeue_cpu_seconds_per_1000", "peak_mib"}
     assert all(found[key] > 0 for key in keys)
     assert found["peak_mib"] < 95, "100 MB: did the worker import boto3 or numpy?"
@@ -38,24 +38,29 @@ def test_hotpath_answers_with_its_figures_and_removes_the_queue_that_it_made(cli
         assert 0 < spread["min"] <= spread["median"] == middle <= spread["max"]
     assert (found["paced"]["load"], found["paced"]["count"]) == (0.8, 10)
     assert found["paced"]["enqueue_ms"]["p99"] > 0
+    assert found["paced"]["dequeue_ms"]["p99"] > 0
     assert "scaling" not in found
+    assert (found["warm_up"]["mails"], found["warm_up"]["level"]) == (10, False), "one round is no proof, and the time was up"
+    assert len(found["warm_up"]["rates_of_rounds"]) == 1
     assert [line["queue"] for line in cli.json("queue", "list")] == ["spool"]
     assert s3.list_objects_v2(Bucket=cli.env["MAILSLICE_S3_BUCKET"])["KeyCount"] == 0
     assert cli.json("report", "list") == []
 
 
 def test_several_processes_share_the_mails(cli):
-    words = ("--count", 11, "--size", "2k", "--in-flight", 2, "--load", 0, "--processes", "2")
+    words = ("--count", 11, "--size", "2k", "--in-flight", 2, "--load", 0, "--processes", "2", "--warm-up", 0)
     found = cli("bench", "hotpath", *words, "--json").one
     assert "paced" not in found
+    assert found["warm_up"] is None
     assert [each["processes"] for each in found["scaling"]] == [2]
     for each in found["scaling"]:
         assert each["count"] == 11
         assert all(each[key] > 0 for key in ("enqueue_rate", "dequeue_rate", "enqueue_cpu_seconds_per_1000", "dequeue_cpu_seconds_per_1000", "peak_mib"))
+        assert each["enqueue_share_of_cores"].keys() == each["dequeue_share_of_cores"].keys() == {"worker", "cassandra", "rabbitmq", "s3", "rest"}
 
 
 def test_many_waiting_mails_are_put_before_the_enqueues_and_all_are_drained(cli, s3):
-    found = cli("bench", "hotpath", "--count", 5, "--size", "2k", "--in-flight", 4, "--load", 0, "--waiting", 40, "--json").one["waiting"]
+    found = cli("bench", "hotpath", "--count", 5, "--size", "2k", "--in-flight", 4, "--load", 0, "--waiting", 40, "--warm-up", 0, "--json").one["waiting"]
     assert (found["waiting"], found["count"]) == (40, 5)
     assert all(found[key] > 0 for key in ("fill_rate", "enqueue_rate_alone", "enqueue_rate", "drain_rate", "drain_cpu_seconds_per_1000"))
     assert len(found["drain_rate_of_tenths"]) == 10

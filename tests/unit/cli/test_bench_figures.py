@@ -12,6 +12,7 @@ from mailslice.cli.bench_hotpath import combined, spread
 from mailslice.model.errors import BadInput
 from mailslice.model.settings import Settings
 from mailslice.worker.bench import Measured, cpu_bound_rate, peak_mib, percentiles, share_of_cores
+from mailslice.worker.bench_warming import is_level, own_mails
 from mailslice.worker.store_cpu import StoreCpu, spent
 
 NONE = {"cassandra": None, "rabbitmq": None, "s3": None}
@@ -80,3 +81,17 @@ def test_numbers_with_commas() -> None:
     for text in ("", "1,", "0", "1;2"):
         with pytest.raises(BadInput, match="--processes"):
             counts("--processes")(text)
+
+
+def test_a_warm_up_ends_when_four_rounds_brought_nothing() -> None:
+    assert not is_level([])
+    assert not is_level([1.0] * 4)
+    assert is_level([1.0] * 5)
+    assert not is_level([9.0, 7.0, 5.0, 3.0, 1.0])
+    assert not is_level([1.0, 1.2, 1.2, 1.2, 0.96])
+    assert is_level([9.0, 1.0, 5.0, 0.98, 1.5, 3.0]), "a dear round is somebody else's doing"
+
+
+def test_a_process_is_warmed_up_by_few_mails_when_they_are_large() -> None:
+    assert own_mails(4096, 64) == 256
+    assert own_mails(25 * 1024 * 1024, 64) == 1
