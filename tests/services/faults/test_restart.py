@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,8 +15,8 @@ from mailslice.faults.operations import OPERATIONS
 from mailslice.faults.points import named
 from mailslice.faults.restarts import Restarts
 from mailslice.stores import open_stores
+from tests.own_broker import own_broker
 from tests.services.faults.lanes import Lane, run_lanes
-from tests.services.rabbitmq.test_own_broker import _PORTS, Broker, free_ports
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 AT_ONCE = 6
@@ -42,22 +40,10 @@ class Shares:
 
 @pytest.fixture(scope="module")
 def restarted(fresh_module: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if shutil.which("epmd") is None:
-        pytest.skip("RabbitMQ is not installed")
-    folder = tmp_path_factory.mktemp("broker")
-    ports = {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
-    stack = {f"MAILSLICE_STACK_TEST_{name}": port for name, port in ports.items()}
-    broker = Broker(folder, {**os.environ, **stack, "MAILSLICE_STACK_TEST_STATE": str(folder)})
-    try:
-        broker.start()
-        fresh = fresh_module.but(
-            MAILSLICE_RABBITMQ_URL=f"amqp://guest:guest@127.0.0.1:{ports['RABBITMQ_PORT']}/%2F",
-            MAILSLICE_RABBITMQ_MANAGEMENT_URL=f"http://guest:guest@127.0.0.1:{ports['RABBITMQ_MANAGEMENT_PORT']}",
-        )
+    with own_broker(tmp_path_factory.mktemp("broker")) as broker:
+        fresh = fresh_module.but(MAILSLICE_RABBITMQ_URL=broker.settings.url.get_secret_value(), MAILSLICE_RABBITMQ_MANAGEMENT_URL=broker.management_url)
         with open_stores(fresh.settings) as stores:
             yield Place(stores, fresh.env, Restarts(broker.kill, broker.start))
-    finally:
-        broker.close()
 
 
 def test_a_restart_of_rabbitmq_at_any_point_loses_and_doubles_nothing(restarted: Place) -> None:

@@ -3,90 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mailslice.local.program import Program
-from mailslice.local.rabbitmq import rabbitmq
-from mailslice.local.settings import Profile, stack_settings
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.publisher import Publisher
-from tests.ports import free_ports
+from tests.own_broker import Broker, own_broker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 QUEUE = "kept"
-_PORTS = ("RABBITMQ_PORT", "RABBITMQ_MANAGEMENT_PORT", "RABBITMQ_DIST_PORT", "EPMD_PORT")
-
-
-class Broker:
-    """One node and its port mapper, in a folder of their own."""
-
-    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
-        self._programs = rabbitmq(stack_settings(Profile.TEST, environ))
-        self._log = (folder / "out.log").open("ab")
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        port = environ["MAILSLICE_STACK_TEST_RABBITMQ_PORT"]
-        self.settings = RabbitSettings.model_validate({"url": f"amqp://guest:guest@127.0.0.1:{port}/%2F", "timeout": "4s"})
-        self._dist = environ["MAILSLICE_STACK_TEST_RABBITMQ_DIST_PORT"]
-
-    def start(self) -> None:
-        for program in self._programs:
-            if program.name not in self._running:
-                self._running[program.name] = self._begin(program)
-        broker = self._programs[-1]
-        deadline = time.monotonic() + 90
-        while broker.healthy() is not None:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
-
-    def _begin(self, program: Program) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, **program.environment}
-        return subprocess.Popen(program.command, env=environ, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
-
-    def kill(self, name: str = "rabbitmq") -> None:
-        process = self._running.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def control(self, *words: str) -> None:
-        program = self._programs[-1]
-        node = program.environment["RABBITMQ_NODENAME"]
-        server = Path(program.command[0]).with_name("rabbitmqctl")
-        environ = {**os.environ, **program.environment}
-        del environ["RABBITMQ_DIST_PORT"], environ["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
-        subprocess.run([str(server), "-n", node, *words], env=environ, check=True, capture_output=True, timeout=60)
-
-    def close(self) -> None:
-        for name in list(self._running):
-            self.kill(name)
-        self._log.close()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    if shutil.which("epmd") is None:
-        pytest.skip("RabbitMQ is not installed")
-    folder = tmp_path_factory.mktemp("broker")
-    ports = {f"MAILSLICE_STACK_TEST_{name}": str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
-    made = Broker(folder, {**os.environ, **ports, "MAILSLICE_STACK_TEST_STATE": str(folder)})
-    try:
-        made.start()
+    with own_broker(tmp_path_factory.mktemp("broker")) as made:
         with blocking_connection(made.settings) as connection:
             connection.channel().queue_declare(QUEUE, durable=True)
         yield made
-    finally:
-        made.close()
 
 
 async def published(publisher: Publisher, bodies: list[bytes]) -> list[Any]:
