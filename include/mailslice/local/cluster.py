@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -65,6 +66,14 @@ class Cluster:
         process = self._processes.pop(address)
         process.kill()
         process.wait(timeout=30)
+
+    def freeze(self, address: str) -> None:
+        """Stop one node where it is, as a machine that hangs: its connections stay open, and nobody answers."""
+        self._processes[address].send_signal(signal.SIGSTOP)
+
+    def thaw(self, address: str) -> None:
+        """Let a frozen node go on."""
+        self._processes[address].send_signal(signal.SIGCONT)
 
     def nodetool(self) -> Path:
         """A script that runs nodetool on the node whose address is its first argument."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
@@ -21,7 +22,6 @@ from cassandra import OperationTimedOut, Timeout
 from cassandra.cluster import NoHostAvailable, ResponseFuture, ResultSet, Session
 from cassandra.pool import Host
 from cassandra.query import BoundStatement, PreparedStatement, SimpleStatement, Statement
-from cassandra.timestamps import MonotonicTimestampGenerator
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
 from mailslice.model.errors import StoreUnavailable
@@ -41,25 +41,39 @@ _NAME = r'(?:"([^"]+)"|(\w+))'
 _NAMED = re.compile(rf"\b(?:FROM|INTO|UPDATE|EXISTS)\s+{_NAME}\.{_NAME}", re.IGNORECASE)
 
 
-class Timestamps(MonotonicTimestampGenerator):  # type: ignore[misc]  # the driver has no types
-    """The driver's write times, one of which can be given once more: a write that is repeated is the same write, and hides nothing that came after it."""
+class _Held(threading.local):
+    value: int | None = None
+
+
+class Timestamps:
+    """Write times for the driver: the clock's microseconds, each later than the one before. One can be given once more: a write that is repeated is
+    the same write, and hides nothing that came after it.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._mine = threading.local()
+        self._lock = threading.Lock()
+        self._last = 0
+        self._held = _Held()
 
     def __call__(self) -> int:
-        held: int | None = getattr(self._mine, "held", None)
-        return int(super().__call__()) if held is None else held
+        held = self._held.value
+        if held is not None:
+            return held
+        now = time.time_ns() // 1000
+        with self._lock:
+            if now <= self._last:
+                now = self._last + 1
+            self._last = now
+        return now
 
     @contextmanager
     def held(self, timestamp_us: int | None) -> Iterator[None]:
         """What this thread sends meanwhile has this write time (microseconds); None: a new one each."""
-        self._mine.held = timestamp_us
+        self._held.value = timestamp_us
         try:
             yield
         finally:
-            self._mine.held = None
+            self._held.value = None
 
 
 def text_of(statement: AnyStatement) -> str:

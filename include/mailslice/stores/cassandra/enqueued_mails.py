@@ -16,7 +16,7 @@ from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import TimedIds
 from mailslice.stores.cassandra.packed import PackedPage
-from mailslice.stores.cassandra.session import CassandraSession, Params, Row
+from mailslice.stores.cassandra.session import CassandraSession, Params, Pending, Row
 
 _PLACE = "queuename = ? AND timerangestart = ? AND bucketid = ?"
 _KEY_COLUMNS = 4
@@ -154,9 +154,9 @@ class EnqueuedMails:
         """Delete what was written into the partition up to `timestamp_us`, and nothing that was written later."""
         self._session.execute(self._delete_partition, [timestamp_us, *_key(queue, place)])
 
-    def delete_partition_future(self, queue: QueueName, place: Place, timestamp_us: int) -> ResponseFuture:
-        """As `delete_partition`, without waiting."""
-        return self._session.submit(self._delete_partition, [timestamp_us, *_key(queue, place)])
+    def delete_partition_future(self, queue: QueueName, place: Place, timestamp_us: int) -> Pending:
+        """As `delete_partition`, without waiting; its `result()` raises as that."""
+        return self._session.begin(self._delete_partition, [timestamp_us, *_key(queue, place)])
 
     def places(self, queue: QueueName) -> Iterator[Place]:
         """Every partition of the queue: a scan of the partition keys of the whole table, by token ranges, in no order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -95,7 +95,7 @@ class CassandraSession:
             return self._prepared[key]
 
     def _prepared_by_driver(self, cql: str) -> PreparedStatement:
-        with self._translating():
+        with self.translating():
             try:
                 return self._session.prepare(cql)
             except Exception as error:  # noqa: BLE001 - raised there, unless it mends
@@ -103,17 +103,16 @@ class CassandraSession:
 
     def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
         """All rows; for small answers. What may be sent twice is asked again elsewhere (`again`). Raises StoreUnavailable and others of `error`."""
-        with self._translating():
-            send = partial(self._session.execute_async, statement, params or None)
-            future = send()
-            try:
-                return list(future.result())
-            except Exception as error:  # noqa: BLE001 - raised there, unless it mends
-                return list(self.again.page(statement, error, future, send))
+        return self.begin(statement, params).result()
+
+    def begin(self, statement: Statement | str, params: Params = ()) -> Pending:
+        """As `execute`, without waiting: for the answer, ask for its `result()`."""
+        with self.translating():
+            return Pending(self, statement, partial(self._session.execute_async, statement, params or None))
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
         """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual tables speak of the node that answers."""
-        with self._translating():
+        with self.translating():
             return list(self._session.execute(cql, params or None, host=host))
 
     def connected(self) -> frozenset[object]:
@@ -127,7 +126,7 @@ class CassandraSession:
 
     def submit(self, statement: Statement, params: Params = ()) -> ResponseFuture:
         """Send without waiting: for the hot path. What its future raises is the driver's; `error` turns it into mailslice's."""
-        with self._translating():
+        with self.translating():
             return self._session.execute_async(statement, params or None)
 
     def map(self, statement: Statement | str, params: Iterable[Params], in_flight: int = 64, *, ordered: bool = False) -> Iterator[tuple[Params, list[Row]]]:
@@ -140,7 +139,7 @@ class CassandraSession:
         again = partial(self.again.page, statement)
         jobs = (parallel.Job(each, partial(self._session.execute_async, statement, each or None), again) for each in params)
         run = parallel.in_order if ordered else parallel.as_they_come
-        with self._translating():
+        with self.translating():
             yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
@@ -165,7 +164,7 @@ class CassandraSession:
 
     def _skew(self, host: object, clock: Clock) -> timedelta:
         before = clock()
-        with self._translating():
+        with self.translating():
             rows = list(self._session.execute("SELECT toUnixTimestamp(now()) FROM system.local", host=host))
         after = clock()
         theirs = _EPOCH + timedelta(milliseconds=rows[0][0])
@@ -176,7 +175,8 @@ class CassandraSession:
         return translated(error, self.address)
 
     @contextmanager
-    def _translating(self) -> Iterator[None]:
+    def translating(self) -> Iterator[None]:
+        """What is raised within is mailslice's, as by `error`."""
         try:
             yield
         except Exception as error:
@@ -184,6 +184,24 @@ class CassandraSession:
             if known is error:
                 raise
             raise known from error
+
+
+class Pending:
+    """What was sent, and whom to ask again."""
+
+    def __init__(self, session: CassandraSession, statement: Statement | str, send: Callable[..., ResponseFuture]) -> None:
+        self._session = session
+        self._statement = statement
+        self._send = send
+        self._future = send()
+
+    def result(self) -> list[Row]:
+        """All rows. Raises as `CassandraSession.execute`."""
+        with self._session.translating():
+            try:
+                return list(self._future.result())
+            except Exception as error:  # noqa: BLE001 - raised there, unless it mends
+                return list(self._session.again.page(self._statement, error, self._future, self._send))
 
 
 def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
@@ -223,6 +241,8 @@ def _has_several_nodes(cluster: Cluster) -> bool:
 def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluster:
     points = connecting.contact_points(settings)
     patience = max(1.5, min(5.0, 12.0 / len(points)))
+    # A node that hangs, its connections open, is left after 20 s in place of 60, where there are others; one alone may take its time.
+    heartbeat = {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if len(points) > 1 else {}
     profile = ExecutionProfile(
         load_balancing_policy=policy,
         consistency_level=ConsistencyLevel.name_to_value[settings.consistency],
@@ -244,4 +264,5 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         control_connection_timeout=patience,
         application_name="mailslice",
         schema_metadata_enabled=False,
+        **heartbeat,
     )
