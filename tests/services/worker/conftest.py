@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,13 @@ def golden(case: str) -> dict[str, Any]:
 
 def golden_body(case: str) -> bytes:
     return base64.b64decode(golden(case)["amqp"]["body_base64"])
+
+
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Waits for what a worker of this event loop is to do. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -66,8 +75,18 @@ class Place4Queue:
         with blocking_connection(self.settings.rabbitmq) as connection:
             return int(connection.channel().queue_declare(name, passive=True).method.message_count)
 
-    def take(self, name: str) -> tuple[Any, bytes] | None:
-        """Takes one message off a RabbitMQ queue: (properties, body)."""
+    def coming(self, name: str, count: int, seconds: float = 20) -> int:
+        """`ready`, once it is `count`, or after so many seconds: a broker dead-letters and gives back behind its answer, in its own time."""
+        deadline = time.monotonic() + seconds
+        while (found := self.ready(name)) != count and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
+
+    def take(self, name: str, seconds: float = 20) -> tuple[Any, bytes] | None:
+        """Takes one message off a RabbitMQ queue: (properties, body); None when none comes within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while not self.ready(name) and time.monotonic() < deadline:
+            time.sleep(0.1)
         with blocking_connection(self.settings.rabbitmq) as connection:
             _, properties, body = connection.channel().basic_get(name, auto_ack=True)
             return None if body is None else (properties, body)

@@ -73,7 +73,7 @@ def test_enqueue_one(example: Any, spool: Place4Queue, capsys: pytest.CaptureFix
     names = example("Enqueue one")
     assert [row.item for row in spool.live()] == [names["item"]]
     assert capsys.readouterr().out == f"enqueued as {names['item'].enqueue_id}\n"
-    assert spool.ready(spool.names.work_queue) == 1
+    assert spool.coming(spool.names.work_queue, 1) == 1
 
 
 def test_enqueue_many(example: Any, spool: Place4Queue, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_consume_with_a_function(example: Any, spool: Place4Queue, capsys: pytes
     names = example("Consume with a function")
     assert (names["done"].completed, names["done"].retried, names["done"].rejected) == (1, 1, 1)
     assert capsys.readouterr().out.splitlines() == ["alice@example.org -> bob@example.net: 55 bytes", "1 completed, 1 retried, 1 rejected"]
-    assert spool.ready(spool.names.dead_letter_queue) == 1
+    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
 
 
 def test_try_again_and_give_up(example: Any, spool: Place4Queue, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +128,7 @@ def test_inspect(example: Any, spool: Place4Queue, capsys: pytest.CaptureFixture
     assert first == "1 mails"
     assert "('bob@example.net',)" in row
     assert content == repr(CONTENT[:60])
-    assert spool.ready(spool.names.work_queue) == 1
+    assert spool.coming(spool.names.work_queue, 1) == 1
 
 
 def test_in_a_container(example: Any, spool: Place4Queue, fresh_module: Any, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def test_a_mail_that_fails_three_times_under_two_workers_is_a_dead_letter(
     async with open_worker(settings, spool.queue) as worker:
         done = await consume(worker, handle, most=1)
         assert (done.rejected, attempts) == (1, [1, 2, 3])
-    assert spool.ready(spool.names.dead_letter_queue) == 1
+    assert spool.coming(spool.names.dead_letter_queue, 1) == 1
     assert spool.ready(spool.names.work_queue) == 0
 
 

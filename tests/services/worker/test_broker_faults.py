@@ -120,5 +120,5 @@ async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothi
                 rabbit.say(unblocked())
                 await worker.enqueue(mail("after"), CONTENT)
             assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
-            assert spool.ready(spool.names.work_queue) == 2
+            assert spool.coming(spool.names.work_queue, 2) == 2
             assert len(spool.blob_keys()) == 4

@@ -106,7 +106,7 @@ async def test_an_enqueue_without_a_broker_fails_with_the_address_and_is_taken_b
             await rabbit.mend()
             await worker.enqueue(mail("after"), CONTENT)
         assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
-        assert spool.ready(spool.names.work_queue) == 2
+        assert spool.coming(spool.names.work_queue, 2) == 2
 
 
 async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_message_is_dropped(fresh: Any, rabbit: Cuttable) -> None:
@@ -121,7 +121,7 @@ async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_messag
                 if spool.ready(spool.names.work_queue) == 2:
                     break
                 await asyncio.sleep(0.1)
-            assert spool.ready(spool.names.work_queue) == 2
+            assert spool.coming(spool.names.work_queue, 2) == 2
         async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
             delivery = await next_of(deliveries)
             assert delivery.item.mail.name == "before"

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from contextlib import aclosing
-from datetime import timedelta
 
 import pytest
 
@@ -26,8 +25,8 @@ def quick(make_fresh):
         yield settings, stores, directory.create(stores, "spool")
 
 
-def clean(settings, queue, run):
-    return run_all(RunRequest("queue_cleanup", queue, run, params={"grace": "1s"}), settings)
+def clean(settings, queue, run, grace="1s"):
+    return run_all(RunRequest("queue_cleanup", queue, run, params={"grace": grace}), settings)
 
 
 def wait_for_dead_letter(settings, queue):
@@ -86,8 +85,8 @@ async def test_a_mail_enqueued_while_the_queue_is_cleaned_is_delivered_and_stays
         first = await worker.enqueue(Mail("m-3", None, ("c@d.example",)), b"Subject: old\r\n\r\n")
         async with aclosing(worker.deliveries(4)) as deliveries:
             await (await asyncio.wait_for(anext(deliveries), 15)).complete()
-        await asyncio.sleep(timedelta(seconds=4).total_seconds())
-        cleaning = asyncio.create_task(asyncio.to_thread(clean, settings, queue, "r3"))
+        await asyncio.sleep(6)
+        cleaning = asyncio.create_task(asyncio.to_thread(clean, settings, queue, "r3", "3s"))  # longer than an insert may take
         later = []
         while not cleaning.done():
             later.append((await worker.enqueue(Mail(f"m-{len(later)}", None, ("c@d.example",)), b"Subject: new\r\n\r\n")).enqueue_id)
