@@ -91,10 +91,17 @@ class Artifacts:
         """The file's bytes; None when there is no such file."""
         with _named(self.uri(name)):
             try:
-                with self.filesystem.open_input_stream(self.path(name)) as stream:
+                with self.filesystem.open_input_stream(self.path(name), compression=None) as stream:
                     return bytes(stream.read())
             except FileNotFoundError:
                 return None
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        from pyarrow import fs
+
+        with _named(self.uri(name)):
+            return bool(self.filesystem.get_file_info(self.path(name)).type == fs.FileType.File)
 
     def folder(self, name: str) -> None:
         """Make a folder, so that writers need not; on S3 the bucket."""

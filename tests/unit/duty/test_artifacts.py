@@ -74,3 +74,12 @@ def test_runs_are_looked_through_once_in_a_ninetieth_of_the_retention(place):
     assert prune_sometimes(place, "d", "q", now, retention) == []
     assert prune_sometimes(place, "d", "q", now + timedelta(hours=1), retention) == ["old"]
     assert prune_sometimes(place, "d", "q", now + timedelta(hours=2), retention) == []
+
+
+def test_a_file_is_read_as_it_is(place):
+    """Whatever its name ends with: what unpacks it knows why."""
+    assert not place.exists("a/b.csv.gz")
+    place.write("a/b.csv.gz", b"\x1f\x8bnot zipped")
+    assert place.exists("a/b.csv.gz")
+    assert not place.exists("a")
+    assert place.read("a/b.csv.gz") == b"\x1f\x8bnot zipped"

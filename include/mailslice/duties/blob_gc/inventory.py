@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -57,7 +58,7 @@ def find(settings: Settings, where: str) -> Inventory:
     if name.endswith(".json"):
         return _of_manifest(settings, place, name, where)
     files = [file for file in ([name] if name.endswith(_ENDINGS) else place.files(name)) if file.endswith(_ENDINGS)]
-    if not files or any(place.read(file) is None for file in files[:1]):
+    if not files or not place.exists(files[0]):
         raise BadInput(f"--inventory {where!r}: no {', '.join(_ENDINGS)} file is there, and it is no manifest.json")
     return Inventory(place, tuple(files), _USUAL)
 
@@ -96,7 +97,7 @@ def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) ->
         place = Artifacts(f"s3a://{bucket}", settings.s3)
     elif place.bucket is None:
         # A copy in a folder: the files lie where their keys say, or beside the manifest.
-        files = [file if place.read(file) is not None else file.rpartition("/")[2] for file in files]
+        files = [file if place.exists(file) else file.rpartition("/")[2] for file in files]
     columns = tuple(word.strip() for word in schema.split(",")) if kind.lower() == "csv" else _USUAL
     return Inventory(place, tuple(files), columns)
 
@@ -106,7 +107,7 @@ def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str
     filesystem, path = inventory.place.filesystem, inventory.place.path(file)
     try:
         yield from (_parquet if file.endswith(".parquet") else _csv)(filesystem, path, bucket, inventory.columns)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, csv.Error) as error:
+    except (EOFError, OSError, ValueError, KeyError, IndexError, TypeError, csv.Error, zlib.error) as error:
         raise BadInput(f"--inventory: {inventory.place.uri(file)} cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
 
 

@@ -166,3 +166,27 @@ def test_what_is_no_inventory_says_so(tmp_path, where):
     (tmp_path / "part.csv").write_text('"james","k","many","yesterday"\n')
     with pytest.raises(BadInput, match="--inventory"):
         read(where if "://" in where else tmp_path / where)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-8], lambda data: data[: len(data) // 2], lambda data: data[:20] + b"\xff" * 30 + data[50:], lambda data: b"x" + data]
+)
+def test_a_damaged_file_of_an_inventory_is_named(tmp_path, damage):
+    (tmp_path / "part.csv.gz").write_bytes(
+        damage(gzip.compress("".join(f'"james","{number * 7919}","10","2026-11-20T10:00:00Z"\n' for number in range(500)).encode()))
+    )
+    with pytest.raises(BadInput, match=r"--inventory: .*part\.csv\.gz cannot be read"):
+        read(tmp_path)
+
+
+def test_to_find_an_inventory_reads_its_manifest_alone(tmp_path, monkeypatch):
+    """Its files are gigabytes, and workers read them."""
+    opened = []
+    reading = Artifacts.read
+    monkeypatch.setattr(Artifacts, "read", lambda self, name: opened.append(name) or reading(self, name))
+    (tmp_path / "part.csv.gz").write_bytes(gzip.compress(CSV.encode()))
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"fileFormat": "CSV", "fileSchema": "Bucket, Key, Size, LastModifiedDate", "files": [{"key": "a/part.csv.gz"}]})
+    )
+    assert [inventory.find(Settings(), str(tmp_path / name)).files for name in ("part.csv.gz", "manifest.json")] == [("part.csv.gz",)] * 2
+    assert opened == ["manifest.json"]
