@@ -4,6 +4,8 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cassandra import DriverException
+from cassandra.cluster import Cluster
 from cassandra.io.libevreactor import LibevConnection
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
@@ -50,6 +52,17 @@ def test_where_rows_are_is_computed_from_the_keyspaces_where_there_are_several_n
     monkeypatch.setattr("mailslice.stores.cassandra.session._has_several_nodes", lambda _: True)
     with CassandraSession(fresh_module.settings.cassandra) as several:
         assert several.settings.keyspace in several.cluster.metadata.keyspaces
+
+
+def test_nodes_that_do_not_agree_on_the_schema_yet_stop_no_session(fresh_module, monkeypatch):
+    def disagree(_, max_schema_agreement_wait=None):
+        assert max_schema_agreement_wait == 0
+        raise DriverException("Schema metadata was not refreshed. See log for details.")
+
+    monkeypatch.setattr("mailslice.stores.cassandra.session._has_several_nodes", lambda _: True)
+    monkeypatch.setattr(Cluster, "refresh_schema_metadata", disagree)
+    with CassandraSession(fresh_module.settings.cassandra) as several:
+        assert len(several.execute(several.prepare(COUNT), ["local"])) == 1
 
 
 def test_a_statement_is_prepared_once(session):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from cassandra import ConsistencyLevel, UnresolvableContactPoints
+from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.io.libevreactor import LibevConnection
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, FallthroughRetryPolicy, LoadBalancingPolicy, TokenAwarePolicy
@@ -226,11 +226,15 @@ def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
 
 
 def _session(cluster: Cluster) -> Session:
-    """Connected. Which node holds a row is computed from the keyspaces; one node holds all, and would only pay: for the schema of each at every start."""
+    """Connected. Which node holds a row is computed from the keyspaces; one node holds all, and would only pay: for the schema of each at every start.
+
+    While a node comes back the others and it do not agree on the schema, and what knows no keyspaces asks any node: slower, and no reason to stop.
+    """
     session = cluster.connect()
     if _has_several_nodes(cluster):
         cluster.schema_metadata_enabled = True
-        cluster.refresh_schema_metadata()
+        with suppress(DriverException):
+            cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
     return session
 
 
