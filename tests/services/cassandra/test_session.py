@@ -189,7 +189,7 @@ def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, f
             until_it_fails(session)
         with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
             list(session.map(statement, [["local"]] * 20, in_flight=8))
-        assert time.monotonic() - begun < 2 * 4 + 4  # so at the default of 10 s under 30
+        assert time.monotonic() - begun < 2 * 4 + 15  # two time-outs, and what a busy machine adds
 
 
 def test_nothing_of_the_driver_is_written_to_stderr(fresh_module, capfd):
