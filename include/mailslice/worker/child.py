@@ -182,16 +182,19 @@ async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta)
 
 
 async def hand_out(deliveries: AsyncIterator[Settled], handling: Handling, stop: asyncio.Event) -> None:
-    """Starts a handler for each delivery until `stop` is set; raises what the iterator raises."""
+    """Starts a handler for each delivery until `stop` is set; raises what the iterator raises.
+
+    A delivery is taken when there is a place for it: one that is handed out counts as begun, and stuck_mails closes it when it stays so.
+    """
     stopped = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
+            if handling.is_full and not await _before(asyncio.ensure_future(handling.room()), stopped):
+                return
             coming = asyncio.ensure_future(anext(deliveries))
             if not await _before(coming, stopped):
                 return
-            starting = asyncio.ensure_future(handling.start(coming.result()))
-            if not await _before(starting, stopped):
-                return
+            await handling.start(coming.result())
     finally:
         stopped.cancel()
 

@@ -141,6 +141,11 @@ class Handling:
         """Mails in a handler now."""
         return len(self._running)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no free place."""
+        return self._places.locked()
+
     async def room(self) -> None:
         """Returns when there is a free place: for who takes a mail only when it can be begun."""
         async with self._places:

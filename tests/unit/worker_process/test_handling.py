@@ -394,6 +394,33 @@ async def test_handing_out_ends_on_stop_while_all_places_are_taken() -> None:
     assert await made.handling.drain(0) == 1
 
 
+async def test_a_delivery_is_taken_only_when_a_handler_is_free() -> None:
+    """What is handed out counts as begun: stuck_mails would close a mail that waits behind a handler that hangs."""
+    taken = {number: asyncio.Event() for number in range(1, 5)}
+    hanging = asyncio.Event()
+
+    async def told() -> AsyncIterator[FakeDelivery]:
+        for number, event in taken.items():
+            event.set()
+            yield FakeDelivery(number)
+        await asyncio.Event().wait()
+
+    async def hang(_mail: Mail, _content: bytes) -> None:
+        await hanging.wait()
+
+    made, stop = bench(hang, concurrency=2), asyncio.Event()
+    task = asyncio.create_task(hand_out(told(), made.handling, stop))
+    await asyncio.wait_for(taken[2].wait(), 30)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert made.handling.in_flight == 2
+    assert not taken[3].is_set()
+    hanging.set()
+    await asyncio.wait_for(taken[4].wait(), 30)
+    stop.set()
+    await asyncio.wait_for(task, 30)
+
+
 def test_all_outcomes_are_exported_from_the_start() -> None:
     registry = CollectorRegistry()
     ConsumerMetrics(QueueName("spool"), registry)
