@@ -137,7 +137,7 @@ def test_the_next_step_of_a_slow_clock_is_not_lost(own, queue):
 def test_a_closed_mail_is_remembered_without_its_message(own, queue):
     mail = delayed()
     own.delayed_mails.write_future(queue, mail).result()
-    own.delayed_mails.close_future(queue, mail.enqueue_id, mail.token, own.delayed_mails.read(queue, mail.enqueue_id).written_us).result()
+    own.delayed_mails.close(queue, mail.enqueue_id, mail.token, own.delayed_mails.read(queue, mail.enqueue_id).written_us)
     found = own.delayed_mails.read(queue, mail.enqueue_id)
     assert (found.published, found.message, found.due, found.token) == (True, b"", None, mail.token)
 

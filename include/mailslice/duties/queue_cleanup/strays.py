@@ -79,7 +79,7 @@ def set_aside(context: StepContext, strays: Sequence[Stray], lock: Lock) -> int:
         since = row.enqueued_time or stray.place.slice_start
         holder = Holder("-", ACTION, since, context.clock() - since)
         kept = quarantine.keep(row.item, holder, Decided(ACTION, _WHY, context.request.who, context.request.run))
-        stores.tables.deleted.mark_future(queue, stray.enqueue_id).result()
+        stores.tables.deleted.mark_many(queue, [stray.enqueue_id])
         quarantine.settle(kept)
         done += 1
     return done

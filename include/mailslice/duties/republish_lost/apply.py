@@ -147,7 +147,7 @@ class _Republishing:
         table, queue = self.context.stores.own.delayed_mails, self.context.queue
         row = table.read(queue, mail.row.enqueue_id)
         if row is not None and not row.published:
-            table.close_future(queue, row.enqueue_id, uuid4(), row.written_us).result()
+            table.close(queue, row.enqueue_id, uuid4(), row.written_us)
 
     def _keep(self) -> dict[str, Any]:
         """The summary so far, kept in the run's folder for the report of a run that ends early."""

@@ -119,8 +119,11 @@ class DelayedMails:
 
         Written at `after_us` + 1 and not now: the mail may have been handled and delayed anew since it was published, and that row must win.
         """
-        values = [None, token, True, *[None] * (len(_VALUES) - 3)]
-        return self._session.submit(self._close, [queue, _shard(enqueue_id), enqueue_id, *values, after_us + 1])
+        return self._session.submit(self._close, _closing(queue, enqueue_id, token, after_us))
+
+    def close(self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0) -> None:
+        """As `close_future`, done when it returns."""
+        self._session.execute(self._close, _closing(queue, enqueue_id, token, after_us))
 
     def delete_future(self, queue: QueueName, enqueue_id: EnqueueId, after_us: int = 0) -> ResponseFuture:
         """Delete the row."""
@@ -178,6 +181,10 @@ class DelayedMails:
 
 def _shard(enqueue_id: EnqueueId) -> int:
     return enqueue_id.int % _SHARDS
+
+
+def _closing(queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int) -> list[object]:
+    return [queue, _shard(enqueue_id), enqueue_id, None, token, True, *[None] * (len(_VALUES) - 3), after_us + 1]
 
 
 def _timestamp(after_us: int) -> int:
