@@ -66,7 +66,7 @@ def standalone(tmp_path_factory):
 
 
 def _wait_for(log: Path, words: str) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while words not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()[-2000:]
         time.sleep(0.3)

@@ -43,7 +43,7 @@ def kill(view, step, request, point, shared="false"):
     environ = {**os.environ, **environment(view), crash.VARIABLE: point, "MAILSLICE_QUEUE_SHARED": shared}
     script = Path(__file__).with_name("killed.py")
     arguments = [sys.executable, str(script), step, request.queue, request.run, json.dumps(dict(request.params))]
-    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
