@@ -136,7 +136,8 @@ def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[st
     """Read one token of each, which costs nothing where a table is large: the session waits for a table that the schema shows."""
     columns = columns_of(session, keyspace.lower()) if names else {}
     for name in names:
-        session.execute(f"SELECT * FROM {keyspace}.{name} WHERE token({', '.join(partition_key(columns[name]))}) = 0")
+        if key := partition_key(columns.get(name, ())):  # another node may not have heard of it
+            session.execute(f"SELECT * FROM {keyspace}.{name} WHERE token({', '.join(key)}) = 0")
 
 
 def _ignore_existing(session: CassandraSession, statement: str) -> None:
