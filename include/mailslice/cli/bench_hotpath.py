@@ -60,7 +60,7 @@ def measure(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[
 
     Each repeat has a process of its own, so that memory that was used before is not counted. `warm_up` says what came before the first one.
     """
-    with bench_queue(settings, queue, synthetic=False):
+    with bench_queue(settings, queue, synthetic=False, say=say):
         warmed = _warmed(settings, queue, wanted, say)
         runs = [_one(settings, queue, wanted, _counting(say, f"run {number + 1} of {wanted.repeats}")) for number in range(wanted.repeats)]
         found = {key: runs[0][key] for key in _GIVEN} | combined([_measured(run) for run in runs], _middle) | {"warm_up": warmed}

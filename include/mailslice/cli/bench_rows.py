@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
 
+from mailslice.cli.loop import run
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import Refused
+from mailslice.model.errors import MailsliceError, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import BENCH_NAMES, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 OWN_QUEUES = "mailslice-bench"
 """Queues whose names begin so belong to benchmarks."""
+_REMEDY = "leave out --queue, and bench makes and removes a queue of its own, or name one that does not exist"
 _AT_ONCE = 20_000
 _ATTRIBUTES = {"bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'}
 
@@ -68,11 +70,11 @@ class BenchQueue:
 
 
 @contextmanager
-def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool) -> Iterator[BenchQueue]:
-    """The queue, without a mail; made for the benchmark when missing, and emptied and removed again then.
+def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool, say: Callable[[str], None] = lambda _: None) -> Iterator[BenchQueue]:
+    """The queue, without a mail; made for the benchmark when missing, and emptied and removed again then. What a stopped benchmark left is taken off.
 
     `synthetic`: rows are inserted and all are deleted, marks too, and the starts move: that is only done to a queue that nobody else can have used,
-    one that was made for it (or is left of a benchmark that was killed). Refused otherwise, and whenever the queue holds somebody's mails.
+    one that was made for it (or is left of a benchmark that was killed). Refused otherwise, and whenever the queue holds somebody's mails, or is consumed.
     """
     from mailslice.cli.door import guard
     from mailslice.queue import directory
@@ -82,17 +84,20 @@ def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool) -> Iter
         known = name in directory.known(stores)
         ours = not known or name.startswith(OWN_QUEUES)
         if synthetic and not ours:
-            raise Refused(f"queue {name} exists: this benchmark deletes all rows of its queue; name one that does not exist, or leave out --queue")
+            raise Refused(f"queue {name} exists: this benchmark deletes all rows of its queue; {_REMEDY}")
         if not known:
             directory.create(stores, name)
         guard(stores)
         queue = BenchQueue(stores, name)
         _refuse_mails(stores, name)
+        _take_left(settings, name, say)
         try:
             if ours:
                 queue.empty()
             yield queue
         finally:
+            with suppress(MailsliceError):  # what made it end is told, not what came of it
+                _take_left(settings, name, say)
             if ours:
                 queue.empty()
                 _forget(stores, name)
@@ -108,13 +113,48 @@ def _refuse_mails(stores: Stores, name: QueueName) -> None:
     from mailslice.queue.filters import MailFilter
     from mailslice.queue.mail_queue import MailQueue
 
+    if _in_broker(stores.settings, name).consumers:
+        raise Refused(f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}")
     rows = MailQueue(stores, name, system_clock).browse(MailFilter(), None)
     foreign = next((row.item.mail.name for row in rows if not row.item.mail.name.startswith(BENCH_NAMES)), None)
     if foreign is not None:
-        raise Refused(f"queue {name} holds mails that are not a benchmark's ({foreign!r}): give bench a --queue of its own")
-    depth = stores.management.depth(RabbitNames(name).work_queue)
-    if depth is not None and depth.total:
-        raise Refused(f"queue {name} holds {depth.total} messages in RabbitMQ: give bench a --queue of its own")
+        raise _holds(name, foreign)
+
+
+def _take_left(settings: Settings, name: QueueName, say: Callable[[str], None]) -> None:
+    """A benchmark's messages, when there are any: a run that was stopped, or failed, leaves them, and blobs that nobody else would ever delete."""
+    from mailslice.worker.apart import apart
+
+    ready = _in_broker(settings, name).ready
+    if not ready:
+        return
+    say(f"taking {ready} mails off queue {name}, which a benchmark that was stopped has left")
+    if (foreign := apart(_left, settings, name)) is not None:
+        raise _holds(name, foreign)
+
+
+def _left(settings: Settings, name: QueueName) -> str | None:
+    from mailslice.worker.bench_left import take_left
+
+    return run(take_left(settings, name))
+
+
+class _InBroker(NamedTuple):
+    ready: int
+    consumers: int
+
+
+def _in_broker(settings: Settings, name: QueueName) -> _InBroker:
+    """What the broker itself says; the figures of its management API are some seconds old."""
+    from mailslice.stores.rabbitmq.connection import blocking_connection
+
+    with blocking_connection(settings.rabbitmq) as connection:
+        found = connection.channel().queue_declare(RabbitNames(name).work_queue, passive=True).method
+    return _InBroker(found.message_count, found.consumer_count)
+
+
+def _holds(name: QueueName, foreign: str) -> Refused:
+    return Refused(f"queue {name} holds mails that are not a benchmark's ({foreign!r}): {_REMEDY}")
 
 
 def _forget(stores: Stores, name: QueueName) -> None:
@@ -122,9 +162,9 @@ def _forget(stores: Stores, name: QueueName) -> None:
     from mailslice.duty.artifacts import artifacts, queue_folder
 
     own = stores.own
-    for run in own.runs.list(None, name, 10_000):
-        own.runs.delete(run)
-        artifacts(stores.settings).remove_folder(queue_folder(run.duty, name))
+    for row in own.runs.list(None, name, 10_000):
+        own.runs.delete(row)
+        artifacts(stores.settings).remove_folder(queue_folder(row.duty, name))
     for pending in own.pending_marks.list(name):
         own.pending_marks.delete(name, pending.run)
     own.slice_statistics.delete_before(name, system_clock())

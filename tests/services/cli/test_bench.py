@@ -1,7 +1,15 @@
 """`mailslice bench`: whose queue it may use, what it answers, and that nothing stays behind. Speed is no test's business."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import load_settings
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.worker.bench import bench_mail
+from mailslice.worker.queue_worker import open_worker
 from tests.acceptance.command import Cli
 
 LIMITS = {
@@ -74,6 +82,43 @@ def test_a_queue_with_mails_of_others_is_refused_and_left_as_it_is(cli):
     [mail] = own.json("mail", "enqueue", "spool", "-", "--sender", "a@b.example", "--recipient", "c@d.example", stdin=b"x")
     assert mail["name"] in own("bench", "hotpath", "--queue", "spool", "--count", 1, code=3).err
     assert [line["enqueueId"] for line in own.json("worker", "drain", "spool", "--max", 1)] == [mail["enqueueId"]]
+
+
+def test_what_a_stopped_benchmark_left_is_taken_off_by_the_next_one_and_other_mails_are_not(cli, s3):
+    own = cli.own_queue()
+    bucket = own.env["MAILSLICE_S3_BUCKET"]
+    before = s3.list_objects_v2(Bucket=bucket)["KeyCount"]
+    mail = ("mail", "enqueue", "spool", "-", "--sender", "a@b.example", "--recipient", "c@d.example")
+    _left_by_a_benchmark(own, 5)
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == before + 10
+    assert own("bench", "hotpath", "--queue", "spool", "--count", 2, "--in-flight", 2, "--load", 0, "--warm-up", 0, "--json").one["count"] == 2
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == before
+    assert own.json("queue", "browse", "spool") == []
+    _left_by_a_benchmark(own, 1)
+    [other] = own.json(*mail, stdin=b"x")
+    refused = own("bench", "hotpath", "--queue", "spool", "--count", 1, code=3).err
+    assert other["name"] in refused
+    assert "leave out --queue" in refused
+    assert len(own.json("queue", "browse", "spool")) == 2, "a queue with mails of others is left as it is"
+
+
+def _left_by_a_benchmark(cli, count):
+    """As after a kill between the two halves of a run."""
+
+    async def enqueue():
+        settings = load_settings(cli.env, state_file=Path("/nonexistent"))
+        async with open_worker(settings, cli.spool) as worker:
+            for number in range(count):
+                await worker.enqueue(bench_mail(number), b"A: b\r\n\r\nleft")
+
+    asyncio.run(enqueue())
+
+
+def test_a_queue_that_somebody_consumes_is_refused(cli, fresh_module):
+    own = cli.own_queue()
+    with blocking_connection(fresh_module.settings.rabbitmq) as connection:
+        connection.channel().basic_consume(RabbitNames(own.spool).work_queue, lambda *_: None)
+        assert "being consumed" in own("bench", "hotpath", "--queue", "spool", "--count", 1, code=3).err
 
 
 @pytest.mark.parametrize("name", ["size", "cleanup"])
