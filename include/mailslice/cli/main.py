@@ -115,8 +115,14 @@ def _failed(error: BaseException, debug: bool) -> int:
         case OSError() if error.filename is not None:
             code = _fail(f"{error.filename}: {error.strerror}", 2, debug)
         case _:
-            code = _fail(f"{type(error).__name__}: {error} (this is a bug of mailslice; --debug shows where)", 1, debug)
+            code = _fail(f"{type(error).__name__}: {_gist(str(error))} (this is a bug of mailslice; --debug shows where)", 1, debug)
     return code
+
+
+def _gist(text: str) -> str:
+    """Of a long message its first and its last line: the last one of a traceback, which Spark's errors hold, says what happened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
 
 def _misused(error: TyperException) -> int:

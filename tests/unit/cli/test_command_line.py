@@ -161,6 +161,18 @@ def test_a_bug_is_called_a_bug_and_exits_1(capsys, monkeypatch):
     assert capsys.readouterr().err == "mailslice: ZeroDivisionError: seven \\x1b[31m (this is a bug of mailslice; --debug shows where)\n"
 
 
+def test_of_a_bug_in_a_worker_of_spark_the_last_line_of_its_traceback_is_said(capsys, monkeypatch):
+    def broken():
+        raise RuntimeError(
+            "\n  An exception was thrown from the Python worker.\nTraceback (most recent call last):\n  File \"x.py\"\nNameError: name 'x' is not defined\n"
+        )
+
+    monkeypatch.setattr("mailslice.model.settings.load_settings", broken)
+    assert run(["queue", "list"]) == 1
+    said = "An exception was thrown from the Python worker. ... NameError: name 'x' is not defined"
+    assert capsys.readouterr().err == f"mailslice: RuntimeError: {said} (this is a bug of mailslice; --debug shows where)\n"
+
+
 def test_version():
     answer = call("--version")
     assert (answer.returncode, answer.stdout) == (0, "mailslice 0.1.0\n")
