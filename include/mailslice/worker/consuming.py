@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
 
-from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.errors import MailsliceError
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
 from mailslice.worker.handler_spec import loaded
 from mailslice.worker.handling import Handling, policy_of
 from mailslice.worker.queue_worker import QueueWorker
@@ -74,8 +75,11 @@ async def consume(
     Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails; what runs in handlers then comes to its end. Else it never ends.
     Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or StoreUnavailable after `give_up_after` without a store.
     """
-    if most is not None and most < 1:
-        raise BadInput(f"most={most} is not allowed; a whole number from 1 is, or None for no end")
+    if most is not None:
+        check_count("most", most)
+    check_count("prefetch", prefetch, MOST_PREFETCH)
+    check_count("concurrency", concurrency)
+    check_span("idle", idle)
     consumed = Consumed()
     handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.wiring.settings))
     deliveries = worker.deliveries(prefetch if most is None else min(prefetch, most), give_up_after=give_up_after)

@@ -30,6 +30,7 @@ from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_FAIL
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
+from mailslice.worker.given import check_span
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
-    """The delay, None for none at all. Raises BadInput beyond 30 days."""
+    """The delay, None for none at all. Raises BadInput beyond 30 days, and for what is no timedelta."""
+    check_span("delay", delay)
     if delay is None or delay <= timedelta(0):
         return None
     if delay > LONGEST_DELAY:

@@ -23,6 +23,7 @@ from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.worker.delays import Delays, checked_delay
+from mailslice.worker.given import check_content
 from mailslice.worker.wiring import Wiring
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Enqueuer:
         """
         if not mail.recipients:
             raise BadInput(f"mail {mail.name!r} has no recipients; at least one")
+        check_content(content)
         delay = checked_delay(delay)
         size = _size(content)
         self._check_size(mail, size)

@@ -37,6 +37,8 @@ def new_mail(
 
 def mail_of(content: bytes, *, name: str | None = None) -> Mail:
     """An envelope by the headers of `content`: sender of Return-Path, Sender or From, recipients of To, Cc and Bcc. Raises BadInput when those name nobody."""
+    if not isinstance(content, bytes | bytearray):
+        raise BadInput(f"content: {type(content).__name__} is not allowed; bytes are")
     found = envelope(content)
     if not found.recipients:
         raise BadInput("the headers name no recipient; give them by new_mail")

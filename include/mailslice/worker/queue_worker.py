@@ -26,6 +26,7 @@ from mailslice.worker.delays import Delays
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.discarding import BlobDiscarder
 from mailslice.worker.enqueuer import Enqueuer
+from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
 from mailslice.worker.loading import Loader
 from mailslice.worker.memory import return_large_blocks
 from mailslice.worker.recording import Recorder
@@ -63,7 +64,10 @@ class QueueWorker:
         """An async iterator of `Delivery`: up to `prefetch` mails are fetched ahead of their settling (1 to 65,535).
 
         It connects at the first `anext`, and again, with back-off, whenever a store goes: for ever, or until there was none for `give_up_after`.
+        Raises BadInput for a prefetch that is not allowed.
         """
+        check_count("prefetch", prefetch, MOST_PREFETCH)
+        check_span("give_up_after", give_up_after)
         deliveries = Deliveries(self.wiring, self._delays, prefetch, give_up_after)
         self._given.append(deliveries)
         self._recorder.start()

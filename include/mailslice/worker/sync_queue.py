@@ -22,6 +22,7 @@ from mailslice.queue.mail_queue import MailQueue
 from mailslice.worker.consuming import Consumed, consume, following, stopped, unwatched
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
+from mailslice.worker.given import check_count, check_span
 from mailslice.worker.handler_stage import BlockingStage
 from mailslice.worker.loop_thread import LoopThread
 from mailslice.worker.queue_worker import QueueWorker, open_worker
@@ -126,8 +127,8 @@ class SyncQueue:
         An iterator: nothing happens beyond what is asked of it. At most `in_flight` mails, or 64 MiB of them, are held. A mail that cannot be enqueued
         is given with its error. When a store is away nothing more is drawn; what was under way is given, and then StoreUnavailable raised.
         """
-        if in_flight < 1:
-            raise BadInput(f"in_flight={in_flight} is not allowed; a whole number from 1 is")
+        check_count("in_flight", in_flight)
+        check_span("delay", delay)
         return self._enqueuing(iter(mails), in_flight, delay)
 
     def consume(
@@ -152,6 +153,7 @@ class SyncQueue:
 
         What was not handed out goes back when the loop over it is left, what was not settled at the latest when the queue is closed.
         """
+        check_span("idle", idle)
         taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))
         try:
             while (delivery := self._loop.call(taking.next(idle))) is not None:
@@ -198,7 +200,7 @@ class SyncQueue:
     def _begin(self, drawn: tuple[Mail, bytes | Path], delay: timedelta | None, ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]]) -> int:
         """The bytes that are held until it has ended; a file's are not, before they are read in their turn."""
         mail, content = drawn
-        size = 0 if isinstance(content, Path) else len(content)
+        size = len(content) if isinstance(content, bytes | bytearray) else 0
         self._loop.submit(self._worker.enqueue(mail, content, delay=delay)).add_done_callback(lambda done: ended.put((mail, size, done)))
         return size
 

@@ -67,6 +67,19 @@ def test_a_closed_queue_says_so(spool: Place4Queue) -> None:
     queue.stop()
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"prefetch": 0}, "prefetch=0"), ({"prefetch": 65_536}, "prefetch=65536"), ({"concurrency": 0}, "concurrency=0"), ({"idle": 1}, "idle=1")],
+)
+def test_what_consume_cannot_do_is_told_at_once(spool: Place4Queue, given: dict[str, Any], words: str) -> None:
+    with open_queue(spool.queue, spool.settings) as queue:
+        with pytest.raises(BadInput, match=words):
+            queue.consume(lambda _mail, _content: None, **given)
+        if "concurrency" not in given:
+            with pytest.raises(BadInput, match=words):
+                next(queue.deliveries(**given))
+
+
 def test_many_threads_share_one_queue(spool: Place4Queue) -> None:
     with open_queue(spool.queue, spool.settings) as queue:
         threads = [threading.Thread(target=put, args=(queue, 5)) for _ in range(6)]
@@ -79,10 +92,17 @@ def test_many_threads_share_one_queue(spool: Place4Queue) -> None:
 
 def test_of_many_mails_the_bad_ones_are_given_with_their_errors_and_the_rest_goes_on(spool: Place4Queue, tmp_path: Path) -> None:
     (tmp_path / "good.eml").write_bytes(b"A: b\r\n\r\nfrom a file")
-    mails = [(mail("good"), b"x"), (mail("nobody", recipients=()), b"x"), (mail("gone"), tmp_path / "gone.eml"), (mail("file"), tmp_path / "good.eml")]
+    mails: list[tuple[Mail, Any]] = [
+        (mail("good"), b"x"),
+        (mail("nobody", recipients=()), b"x"),
+        (mail("gone"), tmp_path / "gone.eml"),
+        (mail("file"), tmp_path / "good.eml"),
+    ]
+    mails.append((mail("text"), "x"))
     with open_queue(spool.queue, spool.settings) as queue:
         found = {each.mail.name: each for each in queue.enqueue_many(mails)}
         assert isinstance(found["nobody"].error, BadInput)
+        assert isinstance(found["text"].error, BadInput)
         assert isinstance(found["gone"].error, FileNotFoundError)
         assert sorted(row.item.mail.name for row in queue.view.browse()) == ["file", "good"]
     assert found["file"].item is not None
