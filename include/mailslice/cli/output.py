@@ -81,15 +81,23 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return "\n".join(f"{shown(str(key))}: {cell(item)}" for key, item in value.items()) or "-"
+        return "\n".join(f"{shown(str(key))}: {_beside(item) if isinstance(item, dict) else cell(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list):
         return _listed(value) or "-"
     return shown(str(value))
 
 
+def _beside(item: dict[str, Any]) -> str:
+    """An object in a line of another one: on lines of its own its keys would look like the other's."""
+    from mailslice.codec.shown import shown
+
+    pairs = (f"{shown(key)} {'(' + _beside(each) + ')' if isinstance(each, dict) else cell(each)}" for key, each in item.items())
+    return ", ".join(pairs) or "-"
+
+
 def _listed(items: list[Any]) -> str:
     """Numbers beside each other, objects of one shape as a grid, all else under each other."""
-    if items and all(re.fullmatch(r"\d+\+?", str(item)) for item in items):
+    if items and all(re.fullmatch(r"\d+(\.\d+)?\+?", str(item)) for item in items):
         return " ".join(f"{item:>5}" for item in items)
     if items and all(isinstance(item, dict) and list(item) == list(items[0]) for item in items):
         lines = [[cell(key) for key in items[0]], *([cell(each) for each in item.values()] for item in items)]

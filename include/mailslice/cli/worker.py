@@ -117,7 +117,10 @@ def top_(
     queues: Annotated[list[QueueName] | None, typer.Argument(parser=queue_name, metavar="[QUEUE]...", help="Mail queues; all when none is named.")] = None,
     *,
     interval: Annotated[
-        timedelta, typer.Option("--interval", parser=duration("--interval"), metavar="DURATION", help="Between two looks; RabbitMQ's figures change every 5 s.")
+        timedelta,
+        typer.Option(
+            "--interval", parser=duration("--interval"), metavar="DURATION", show_default="2s", help="Between two looks; RabbitMQ's figures change every 5 s."
+        ),
     ] = timedelta(seconds=2),
     once: Annotated[bool, typer.Option("--once", help="Print once and end, as without a terminal, and with --json: one object a queue.")] = False,
 ) -> None:

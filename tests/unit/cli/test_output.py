@@ -111,3 +111,9 @@ def test_numbers_stand_beside_each_other_and_objects_of_one_shape_in_a_grid():
     assert cell([{"domain": "x.example", "total": 3}, {"domain": "y", "total": 12}]) == "domain     total\nx.example  3    \ny          12   "
     assert cell([{"a": 1}, {"b": 2}]) == "a: 1\nb: 2"
     assert cell(["a@b.c", "d@e.f"]) == "a@b.c\nd@e.f"
+
+
+def test_objects_in_objects_stand_in_one_line_and_figures_beside_each_other() -> None:
+    assert cell({"s3": {"enqueue": 1.8, "dequeue": 1.2}, "all": {}}) == "s3: enqueue 1.8, dequeue 1.2\nall: -"
+    assert cell({"ms": {"p50": {"min": 1, "max": 2}}}) == "ms: p50 (min 1, max 2)"
+    assert cell([785.2, 1654.0]) == "785.2 1654.0"
