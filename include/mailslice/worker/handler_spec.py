@@ -79,7 +79,7 @@ def _module(spec: str, name: str) -> Any:
         sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that was not meant to be imported ends the process
         raise BadInput(f"--handler {spec!r}: module {name!r} cannot be imported: {type(error).__name__}: {error}; {_ALLOWED}") from error
 
 
@@ -97,7 +97,7 @@ def _built(spec: str, cls: Callable[[Settings], Any], settings: Settings) -> Any
         return cls(settings)
     except MailsliceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(f"--handler {spec!r}: the class cannot be built with the settings: {type(error).__name__}: {error}") from error
 
 

@@ -34,8 +34,11 @@ class Async:
     async def __call__(self, mail, content): return None
 class Unbuildable:
     def __init__(self): pass
+class Exits:
+    def __init__(self, settings): raise SystemExit(0)
 """
     )
+    (tmp_path / f"{name}_script.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / f"{name}_broken.py").write_text("import nothing_of_this_name\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -73,6 +76,8 @@ def test_a_class_is_built_with_the_settings(handlers: str) -> None:
         ("{}:too_few", "cannot be called as (mail, content)"),
         ("{}:Unbuildable", "cannot be built with the settings"),
         ("{}_broken:f", "nothing_of_this_name"),
+        ("{}_script:f", "cannot be imported: SystemExit: 0"),
+        ("{}:Exits", "cannot be built with the settings: SystemExit: 0"),
     ],
 )
 def test_a_bad_spec_is_bad_input_that_names_it(handlers: str, spec: str, says: str) -> None:
