@@ -17,7 +17,7 @@ _LOOKED_AT = 200
 def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     """The newest run of this duty and queue whose earlier steps ended and which waits for `step`. BadInput when there is none.
 
-    A run that did not pass its check does not wait for apply, and none before it does: who planned anew means that plan, not an older one.
+    Only the newest plan waits for apply, once it passed its check: who planned anew means that plan, and never an older one, such as a dry run's.
     """
     from mailslice.duty.artifacts import RunFolder, artifacts, queue_folder
     from mailslice.duty.context import FILES
@@ -28,6 +28,8 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     for run in sorted(place.folders(queue_folder(duty, queue)), key=_age, reverse=True)[:_LOOKED_AT]:
         folder = RunFolder(place, duty, queue, run)
         if folder.read_json(FILES[step]) is not None:
+            if step == "apply":
+                break
             continue
         if all(folder.read_json(FILES[earlier]) is not None for earlier in before):
             return run

@@ -22,10 +22,19 @@ def ran(settings, run, *steps):
 
 
 def test_it_is_the_newest_whose_earlier_steps_ended(settings):
-    ran(settings, OLDER, "plan", "check")
-    ran(settings, NEWER, "plan", "check", "apply")
-    assert newest_pending(settings, "blob_gc", "-", "apply") == OLDER
+    ran(settings, OLDER, "plan", "check", "apply")
+    ran(settings, NEWER, "plan", "check")
+    assert newest_pending(settings, "blob_gc", "-", "apply") == NEWER
+    assert newest_pending(settings, "blob_gc", "-", "verify") == OLDER
+    ran(settings, NEWER, "apply")
     assert newest_pending(settings, "blob_gc", "-", "verify") == NEWER
+
+
+def test_no_older_plan_is_applied_when_the_newest_was(settings):
+    ran(settings, OLDER, "plan", "check", "report")
+    ran(settings, NEWER, "plan", "check", "apply")
+    with pytest.raises(BadInput, match="no run of blob_gc on - waits for apply"):
+        newest_pending(settings, "blob_gc", "-", "apply")
 
 
 def test_who_planned_anew_does_not_apply_an_older_plan(settings):
