@@ -2,6 +2,7 @@
 
 import io
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -34,11 +35,14 @@ print(rc, [name for name in {HEAVY!r} if name in sys.modules])
 
 @pytest.mark.parametrize("words", [["--help"], ["mail", "enqueue", "--help"], ["wrong"]])
 def test_help_and_a_wrong_word_answer_in_under_a_second(words):
+    """Of processor time, when others have the machine: they wait for nothing but it."""
     times = []
-    while len(times) < 10 and not any(each < 1 for each in times):  # others may have the machine for a while
-        start = time.perf_counter()
+    while len(times) < 10 and not any(each < 1 for each in times):
+        start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         call(*words)
-        times.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        times.append(min(time.perf_counter() - start, used))
     assert min(times) < 1
 
 
