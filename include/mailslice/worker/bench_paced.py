@@ -36,6 +36,9 @@ _MOST_BEHIND = 2048
 _HEAD_START = 0.05
 """Seconds in which both processes hear when the first message is due."""
 
+_HEARTBEAT = 300
+"""Seconds: who publishes sleeps in between, and answers no heartbeat."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -135,7 +138,7 @@ async def _taken(pipe: Connection, worker: QueueWorker, cpu: StoreCpu, pace: Pac
 
 def _publishing(pipe: Connection, pace: Pace) -> None:
     """The process that publishes each message when it is due. It has all of them in hand when it answers first."""
-    with blocking_connection(pace.settings.rabbitmq) as connection:
+    with blocking_connection(pace.settings.rabbitmq, heartbeat=_HEARTBEAT) as connection:
         channel = connection.channel()
         held = list(_held_back(channel, pace.queue, pace.count))
         pipe.send([message.decode(body).enqueue_id for body, _ in held])
