@@ -203,8 +203,7 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
             # A kill after the copy was confirmed and before the ack leaves this: the mail on the work queue, and a copy in a level.
-            delays = deliveries._delays
-            await delays.schedule(item.enqueue_id, message.encode(item), {}, None, datetime.now(UTC) + timedelta(seconds=1.5))
+            await Delays(worker.wiring).schedule(item.enqueue_id, message.encode(item), {}, None, datetime.now(UTC) + timedelta(seconds=1.5))
             await first.retry()
             again = await next_of(deliveries)
             assert again.redelivered
