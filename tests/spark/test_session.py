@@ -49,6 +49,27 @@ def test_a_shared_value_reaches_the_workers(spark):
         assert [row["word"] for row in run_on_keys(spark, [3], look_up, "word string")] == ["three"]
 
 
+def test_a_worker_reads_the_archives_of_spark_once_and_not_before_each_task(spark):
+    """Python's importers of them, looked at anew before a task, would read the directory of pyspark.zip once for each package in it."""
+
+    def watched(batches):
+        import builtins
+        import zipimport
+
+        import pyarrow as pa
+
+        count = sum(len(keys) for keys in batches)
+        read, before = zipimport._read_directory, getattr(builtins, "read_archives", None)
+        if before is None:
+            builtins.read_archives = before = []
+            zipimport._read_directory = lambda archive: (before.append(archive), read(archive))[1]
+        yield pa.RecordBatch.from_pydict({"keys": [count], "read": [len(before)]})
+
+    seen = [row["read"] for _ in range(5) for row in run_on_keys(spark, list(range(16)), watched, "keys long, read long")]
+    assert len(seen) == 10
+    assert max(seen) <= 2
+
+
 def test_an_error_of_ours_in_a_worker_is_raised_as_itself(spark):
     def fail(batches):
         for _ in batches:

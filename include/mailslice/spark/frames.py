@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mailslice.spark.failures import translated
+from mailslice.spark.in_worker import one_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,8 @@ def frame_of_keys(spark: SparkSession, keys: Sequence[K], work: Callable[[Iterat
         edges.append(edges[-1] + len(range(task, len(keys), tasks)))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return work(_dealt(batches, dealt, edges))
+        with one_task():
+            yield from work(_dealt(batches, dealt, edges))
 
     return spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 

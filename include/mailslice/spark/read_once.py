@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mailslice.spark.failures import translated
 from mailslice.spark.frames import InProcess, Session, frame_of_keys
+from mailslice.spark.in_worker import one_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,8 +78,9 @@ def give(spark: Session, rows: Any, work: Callable[[Iterator[pa.Table]], Iterato
         return list(work(iter([pa.Table.from_pylist(rows)] if rows else [])))
 
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for summary in work(pa.Table.from_batches([batch]) for batch in batches):
-            yield pa.RecordBatch.from_pydict({_SUMMARY: [json.dumps(summary)]}, schema=pa.schema([(_SUMMARY, pa.string())]))
+        with one_task():
+            for summary in work(pa.Table.from_batches([batch]) for batch in batches):
+                yield pa.RecordBatch.from_pydict({_SUMMARY: [json.dumps(summary)]}, schema=pa.schema([(_SUMMARY, pa.string())]))
 
     with translated():
         return [json.loads(row[0]) for row in rows.mapInArrow(told, f"{_SUMMARY} string").collect()]
