@@ -408,8 +408,10 @@ class _Lane:
         while True:
             if (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
                 return delivery
-            # What the last look found nowhere was given to us meanwhile, or is nowhere.
-            if not await asyncio.to_thread(self._more_to_come) and deliveries.idle_seconds >= _IDLE.total_seconds():
+            # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy machine takes seconds to bring a delayed mail up.
+            surfacing = deliveries.surfacing
+            more = await asyncio.to_thread(self._more_to_come)
+            if not (more or surfacing or deliveries.surfacing) and deliveries.idle_seconds >= _IDLE.total_seconds():
                 return None
 
     def _more_to_come(self) -> bool:

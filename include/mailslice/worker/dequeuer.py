@@ -71,6 +71,11 @@ class Deliveries:
         """Whether the broker gives us mail now; False while it is being connected to, at first or again."""
         return self._connected
 
+    @property
+    def surfacing(self) -> bool:
+        """Whether a delayed mail is between its delay and its delivery: no RabbitMQ queue counts it as ready, and it is not here yet."""
+        return self._hop.busy
+
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
         """What the broker delivered and is still being loaded, or waits for a store or for room. Those that wait for an older delivery are left out."""
         in_hand = self._wiring.in_hand

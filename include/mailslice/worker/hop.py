@@ -34,6 +34,11 @@ class HopConsumer:
         """What ended it for good (a setting that is wrong), if anything did."""
         return self._consumer.error
 
+    @property
+    def busy(self) -> bool:
+        """Whether it holds a copy."""
+        return bool(self._tasks)
+
     def start(self) -> None:
         """Consumes, in a task, what it declares first where it is missing."""
         self._consumer.start()
