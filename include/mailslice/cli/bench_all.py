@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from mailslice.cli.bench_hotpath import Wanted, measure
 from mailslice.cli.bench_view import measure_view
 from mailslice.cli.output import cell, iso
 from mailslice.model.clock import system_clock
+from mailslice.worker.apart import apart
 
 if TYPE_CHECKING:
     from mailslice.cli.output import Output
@@ -61,8 +63,18 @@ def _measured(settings: Settings, queue: QueueName, largest: int, say: Callable[
         say(f"{wanted.mails} mails of {wanted.each} bytes")
         yield {"bench": "hotpath", **measure(settings, queue, wanted, say)}
     for dead in (0, *(largest // part for part in PARTS)):
-        yield {"bench": "view", **measure_view(settings, queue, live=1000, dead=dead, slices=100, say=say)}
+        yield from _alone(say, f"{dead} dead rows", "view", measure_view, settings, queue, live=1000, dead=dead, slices=100)
     yield from _duties(settings, largest, say)
+
+
+def _alone(say: Callable[[str], None], what: str, bench: str, measure: Callable[..., dict[str, Any]], *given: Any, **named: Any) -> Iterator[Row]:
+    """Measured in a process of its own: its memory is not what Spark took for the sizes before it."""
+    say(what)
+    yield {"bench": bench, **apart(partial(measure, *given, **named, say=_nothing))}
+
+
+def _nothing(_: str) -> None:
+    """What a process of its own says."""
 
 
 def _write(page: Path, rows: Sequence[Row]) -> None:
@@ -81,12 +93,13 @@ def _text(rows: Sequence[Row]) -> str:
 
 def _duties(settings: Settings, largest: int, say: Callable[[str], None]) -> Iterator[Row]:
     """counter_repair and blob_gc at a hundredth, a tenth and the whole; once more with many mailboxes, and once with copies of what is deleted."""
-    for part in PARTS:
-        yield {"bench": "counters", **measure_counters(settings, mailboxes=max(1, largest // part // 1000), messages=largest // part, say=say)}
-    yield {"bench": "counters", **measure_counters(settings, mailboxes=max(1, largest // 100), messages=largest // 100, say=say)}
-    for part in PARTS:
-        yield {"bench": "blob_gc", **measure_blobs(settings, blobs=largest // part // 5, references=largest // part, keep=False, say=say)}
-    yield {"bench": "blob_gc", **measure_blobs(settings, blobs=largest // 100 // 5, references=largest // 100, keep=True, say=say)}
+    of = {part: largest // part for part in PARTS}
+    for each, mailboxes in [*((of[part], max(1, of[part] // 1000)) for part in PARTS), (of[100], max(1, of[100]))]:
+        what = f"{each} messages in {mailboxes} mailboxes"
+        yield from _alone(say, what, "counters", measure_counters, settings, mailboxes=mailboxes, messages=each)
+    for each, keep in [*((of[part], False) for part in PARTS), (of[100], True)]:
+        what = f"{each // 5} blobs, {each} references{', copies kept' if keep else ''}"
+        yield from _alone(say, what, "blob_gc", measure_blobs, settings, blobs=each // 5, references=each, keep=keep)
 
 
 def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> list[str]:
@@ -133,13 +146,20 @@ def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> li
         "",
         "## Counting, browsing and cleaning the view",
         "",
-        "1,000 live mails among dead rows in 100 slices, before and after a `queue_cleanup`; rates are rows read a second, dead ones included.",
+        "1,000 live mails among dead rows in 100 slices, before and after a `queue_cleanup`; rates are rows read a second, dead ones included. Each size has a",
+        "process of its own, here and below, and waits until Cassandra compacts no more of what was inserted. Cassandra keeps the marks of the small sizes in",
+        "memory; those of the largest are read from disk, which is what a row costs more there.",
         "",
         *_table(VIEW_COLUMNS, views),
         "",
-        "Cleanup of those dead rows: rows a second of the two steps, Spark's start before them, and the most memory of driver, JVM and Python workers.",
+        f"Cleanup of those dead rows: rows a second of the two steps, Spark's start before them. {_MEMORY}",
         "",
         *_table(CLEANUP_COLUMNS, [view["cleanup"] for view in views if view["dead"]]),
+        "",
+        "CPU of the two steps, microseconds a row: Cassandra's, and that of driver, JVM and Python workers; the rows a second at which both would keep all",
+        "cores busy, and those at which Cassandra alone would.",
+        "",
+        *_table(CLEANUP_CPU_COLUMNS, [view["cleanup"] for view in views if view["dead"]]),
         "",
         "## Duties",
         "",
@@ -236,13 +256,26 @@ VIEW_COLUMNS: Sequence[tuple[str, str]] = (
     ("size after, s", "after.size_seconds"),
     ("browse after, s", "after.browse_seconds"),
 )
+_MEMORY = "Memory: the most of all processes of the run, of Spark's JVM (it grows to its heap, given in brackets), and of driver and Python workers."
+_MEMORY_COLUMNS = (("peak MiB", "peak_mib"), ("JVM", "peak_jvm_mib"), ("(heap)", "jvm_heap"), ("Python", "peak_python_mib"))
+CLEANUP_CPU_COLUMNS: Sequence[tuple[str, str]] = (
+    ("dead rows", "rows"),
+    ("plan: Cassandra", "cpu.plan.cassandra"),
+    ("ours", "cpu.plan.ours"),
+    ("rows/s at most", "cpu.plan.rows_per_second"),
+    ("Cassandra alone", "cpu.plan.rows_per_second_of_cassandra"),
+    ("apply: Cassandra", "cpu.apply.cassandra"),
+    ("ours", "cpu.apply.ours"),
+    ("rows/s at most", "cpu.apply.rows_per_second"),
+    ("Cassandra alone", "cpu.apply.rows_per_second_of_cassandra"),
+)
 CLEANUP_COLUMNS: Sequence[tuple[str, str]] = (
     ("dead rows", "rows"),
     ("plan rows/s", "plan_rows_per_second"),
     ("apply rows/s", "apply_rows_per_second"),
     ("Spark's start, s", "spark_start_seconds"),
     ("whole run, s", "seconds"),
-    ("peak MiB", "peak_mib"),
+    *_MEMORY_COLUMNS,
 )
 COUNTER_COLUMNS: Sequence[tuple[str, str]] = (
     ("mailboxes", "mailboxes"),
@@ -250,7 +283,7 @@ COUNTER_COLUMNS: Sequence[tuple[str, str]] = (
     ("messages/s, first plan", "plan_messages_per_second"),
     ("messages/s, next plan", "plan_again_messages_per_second"),
     ("mailboxes/s corrected", "apply_mailboxes_per_second"),
-    ("peak MiB", "peak_mib"),
+    *_MEMORY_COLUMNS,
 )
 BLOB_COLUMNS: Sequence[tuple[str, str]] = (
     ("blobs", "blobs"),
@@ -260,7 +293,7 @@ BLOB_COLUMNS: Sequence[tuple[str, str]] = (
     ("references/s", "references_per_second"),
     ("keys/s deleted", "deleted_keys_per_second"),
     ("S3's own limit", "s3_limits.keys_per_second"),
-    ("peak MiB", "peak_mib"),
+    *_MEMORY_COLUMNS,
 )
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mailslice.cli.bench_inserts import insert_all
-from mailslice.cli.bench_view import peak_memory
+from mailslice.cli.bench_spark import peak_memory
 from mailslice.cli.door import who
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import BlobId
@@ -43,7 +43,7 @@ def measure_blobs(settings: Settings, *, blobs: int, references: int, keep: bool
         say("what S3 can do")
         limits = _limits(stores)
         time.sleep(_OLD_ENOUGH_S)
-        with peak_memory() as peak:
+        with peak_memory(settings) as peak:
             say("the run that records candidates")
             first = _run(stores.settings, keep=keep)
             say("the run that deletes them")
@@ -68,7 +68,7 @@ def measure_blobs(settings: Settings, *, blobs: int, references: int, keep: bool
         "deleted_keys_per_second": _rate(orphans, deleting),
         "s3_limits": {**limits, "keys_per_second": round(limit)},
         "deleted_share_of_limit": round(orphans / deleting / limit, 2) if deleting else None,
-        "peak_mib": round(peak[0] / 1024 / 1024),
+        **peak.as_json(),
     }
 
 

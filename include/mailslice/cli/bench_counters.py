@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mailslice.cli.bench_inserts import insert_all
-from mailslice.cli.bench_view import peak_memory
+from mailslice.cli.bench_spark import peak_memory
 from mailslice.cli.door import who
 from mailslice.model.clock import system_clock
 
@@ -42,7 +42,7 @@ def measure_counters(settings: Settings, *, mailboxes: int, messages: int, say: 
         planted = _fill(stores, mailboxes, messages)
         filled = time.perf_counter() - begun
         say("the run that corrects")
-        with peak_memory() as peak:
+        with peak_memory(settings) as peak:
             first = _run(stores.settings)
         say("the run that finds nothing")
         second = _run(stores.settings)
@@ -60,7 +60,7 @@ def measure_counters(settings: Settings, *, mailboxes: int, messages: int, say: 
         "plan_again_messages_per_second": round(messages / again),
         "plan_again_mailboxes_per_second": round(mailboxes / again),
         "apply_mailboxes_per_second": round(planted / apply, 1) if apply else None,
-        "peak_mib": round(peak[0] / 1024 / 1024),
+        **peak.as_json(),
     }
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mailslice.cli.bench_rows import bench_queue
+from mailslice.cli.bench_spark import StepCpu, peak_memory, settle, start_spark
 from mailslice.cli.door import who
 from mailslice.model.clock import system_clock
 from mailslice.model.mail import QueueName
@@ -30,6 +29,7 @@ def measure_view(settings: Settings, name: QueueName, *, live: int, dead: int, s
         queue.fill(live, 1, dead=False)
         filled = time.perf_counter() - begun
         result: dict[str, Any] = {"live": live, "dead": dead, "slices": slices, "fill_rate": _rate(live + dead, filled)}
+        settle(queue.stores)
         say("size and browse before the cleanup")
         result["before"] = _looked(queue, live, live + dead)
         say("cleanup")
@@ -60,12 +60,12 @@ def _looked(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
 def _cleaned(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
     from mailslice.duty.request import RunRequest, new_run
     from mailslice.duty.road import run_all
-    from mailslice.spark.session import spark_session
 
     request = RunRequest("queue_cleanup", name, new_run(system_clock), None, who(), {"grace": GRACE, "reason": "mailslice bench"})
-    with peak_memory() as peak:
-        _, start = _timed(lambda: spark_session(settings, "mailslice bench"))
-        report, seconds = _timed(lambda: run_all(request, settings))
+    with peak_memory(settings) as peak:
+        _, start = _timed(lambda: start_spark(settings))
+        cpu = StepCpu(settings)
+        report, seconds = _timed(lambda: run_all(request, settings, on_step=cpu.step))
     if report["applied"] != dead:
         raise RuntimeError(f"the cleanup of {dead} dead rows applied {report['applied']}: {report.get('message')}")
     steps = report["seconds"]
@@ -76,39 +76,9 @@ def _cleaned(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
         "step_seconds": steps,
         "plan_rows_per_second": _rate(dead, steps.get("plan", 0)),
         "apply_rows_per_second": _rate(dead, steps.get("apply", 0)),
-        "peak_mib": round(peak[0] / 1024 / 1024),
+        "cpu": cpu.by_rows(dead),
+        **peak.as_json(),
     }
-
-
-@contextmanager
-def peak_memory() -> Iterator[list[int]]:
-    """Most memory, in bytes, that this process and its children (Spark's JVM and its Python workers) held together; sampled."""
-    import psutil
-
-    most, stop, own = [0], threading.Event(), psutil.Process()
-
-    def sample() -> None:
-        while not stop.wait(0.25):
-            with suppress(psutil.Error):
-                most[0] = max(most[0], sum(_resident(process) for process in (own, *own.children(recursive=True))))
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield most
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _resident(process: Any) -> int:
-    """Proportional set size where it can be read: forked workers share most of their pages."""
-    import psutil
-
-    try:
-        return int(process.memory_full_info().pss)
-    except (psutil.Error, AttributeError):
-        return 0
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
