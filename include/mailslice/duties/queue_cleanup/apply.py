@@ -192,7 +192,8 @@ def _browse_start(context: StepContext, plan: Plan, now: Sequence[PlaceNow], low
     stored = starts_of(context.stores, context.queue).browse
     if plan.new_browse_start is None or stored is None or low is None or stored.value < low:
         return None
-    oldest = min((instant(place.slice_ms) for place in now if place.unmarked and decide.is_live(instant(place.slice_ms), stored.value)), default=None)
+    unmarked = (instant(place.slice_ms) for place in now if place.unmarked)
+    oldest = min((start for start in unmarked if decide.is_live(start, stored.value, plan.shape.window)), default=None)
     return plan.new_browse_start if oldest is None else min(plan.new_browse_start, slice_start(oldest, plan.shape.window))
 
 

@@ -68,26 +68,29 @@ def highest_browse_start(shape: Shape, *, now: datetime, grace: timedelta) -> da
     return slice_start(now - grace, shape.open_for)
 
 
-def is_live(start: datetime, browse_start: datetime) -> bool:
-    """Whether an unmarked row of this slice is live. Behind browseStart it proves nothing: James writes the start, then drops marks, then rows."""
-    return start >= browse_start
+def is_live(start: datetime, browse_start: datetime, window: timedelta) -> bool:
+    """Whether an unmarked row of this slice is live. Behind browseStart it proves nothing: James writes the start, then drops marks, then rows.
+
+    A browseStart within a slice (an older window's) is floored, as by size and browse: what they show must not be passed.
+    """
+    return start >= slice_start(browse_start, window)
 
 
-def counts(slices: Iterable[SliceFound], browse_start: datetime) -> Counts:
+def counts(slices: Iterable[SliceFound], browse_start: datetime, window: timedelta) -> Counts:
     """Live, dead and unproven rows, as seen from `browse_start`."""
     live = dead = unproven = 0
     for each in slices:
         dead += each.dead
-        if is_live(each.start, browse_start):
+        if is_live(each.start, browse_start, window):
             live += each.unmarked
         else:
             unproven += each.unmarked
     return Counts(live, dead, unproven)
 
 
-def oldest_live(slices: Iterable[SliceFound], browse_start: datetime) -> datetime | None:
+def oldest_live(slices: Iterable[SliceFound], browse_start: datetime, window: timedelta) -> datetime | None:
     """The slice of the oldest live row."""
-    return min((each.start for each in slices if each.unmarked and is_live(each.start, browse_start)), default=None)
+    return min((each.start for each in slices if each.unmarked and is_live(each.start, browse_start, window)), default=None)
 
 
 def new_browse_start(stored: datetime, oldest: datetime | None, shape: Shape, *, now: datetime, grace: timedelta) -> datetime | None:

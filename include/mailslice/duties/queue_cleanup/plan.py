@@ -61,7 +61,7 @@ def run(context: StepContext) -> dict[str, Any]:
     strays = strays_of(found, swept)
     if params.sweep and browse is not None:
         plan = replace(plan, swept=tuple(swept), marks_without_row=find_marks_without_row(context, tables), strays=strays if params.aside else ())
-    seen = decide.counts(slices, browse.value) if browse else decide.Counts(0, 0, 0)
+    seen = decide.counts(slices, browse.value, shape.window) if browse else decide.Counts(0, 0, 0)
     return {
         "decided": plan.decided(),
         "planDigest": plan.digest,
@@ -148,7 +148,7 @@ class _Seen:
 def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
     grace = params.grace_or(context.settings.duty.grace)
     browse = seen.browse
-    oldest = decide.oldest_live(seen.slices, browse) if browse is not None else None
+    oldest = decide.oldest_live(seen.slices, browse, seen.shape.window) if browse is not None else None
     moves = browse is not None and not params.ranged
     planned = (PlannedPlace.of(each) for each in seen.found if each.planned)
     return Plan(

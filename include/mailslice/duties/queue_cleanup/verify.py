@@ -33,7 +33,7 @@ def run(context: StepContext) -> dict[str, Any]:
     content = starts.content.value if starts.content else None
     found = _scan_now(context, plan, browse, content) if browse is not None else []
     slices = by_slice(found)
-    seen = decide.counts(slices, browse) if browse is not None else decide.Counts(0, 0, 0)
+    seen = decide.counts(slices, browse, plan.shape.window) if browse is not None else decide.Counts(0, 0, 0)
     after = {"browseStart": iso(browse), "contentStart": iso(content), "live": seen.live, "dead": seen.dead}
     frame = Frame("after", [_row(context, plan, applied, found, browse)], _expectations(applied))
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
@@ -72,7 +72,8 @@ def _row(context: StepContext, plan: Plan, applied: dict[str, Any], found: Seque
     passed = sum(
         each["unmarked"]
         for each in context.need("plan")["slices"]
-        if wrote_browse and plan.browse_start is not None and browse is not None and plan.browse_start <= datetime.fromisoformat(each["start"]) < browse
+        if wrote_browse and plan.browse_start is not None and browse is not None
+        if decide.is_live(start := datetime.fromisoformat(each["start"]), plan.browse_start, plan.shape.window) and start < browse
     )
     return {
         "planned_rows_left": sum(now.matched for _, now in still),

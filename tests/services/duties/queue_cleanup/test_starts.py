@@ -46,16 +46,18 @@ def test_an_unaligned_browse_start_is_moved_up_to_a_multiple_that_passes_no_live
     assert view.browse_start == view.at(2)
 
 
-def test_an_unaligned_browse_start_stays_when_the_next_multiple_would_pass_a_live_row(view):
+def test_an_unaligned_browse_start_stays_while_a_row_of_its_slice_is_live(view):
     unaligned = view.at(2) + timedelta(seconds=3)
     view.start_at(unaligned, content=0)
     kept = view.insert(2, dead=False)
     view.insert(3, dead=False)
     report = view.clean()
-    # The row in slice 2 lies behind 2 + 3 s: nothing is said of it. The live one in slice 3 lets the start go to 3, past nothing that is live.
-    assert view.browse_start == view.at(3)
-    assert (report["unproven"], view.rows(2)) == (1, {kept})
-    assert view.content_start == view.at(2)
+    # Size and browse show the row in slice 2; no multiple after 2 + 3 s leaves it in view, and a start never moves back.
+    assert (view.browse_start, view.content_start) == (unaligned, view.at(2))
+    assert (report["after"]["live"], report["unproven"], view.rows(2)) == (2, 0, {kept})
+    view.mark(kept)
+    report = view.clean()
+    assert (view.browse_start, report["after"]["live"]) == (view.at(3), 1)
 
 
 def test_a_missing_browse_start_means_that_there_is_nothing_to_do(view):

@@ -42,20 +42,20 @@ def views(draw):
 @given(views())
 def test_a_new_browse_start_keeps_invariant_3(view):
     shape, slices, stored, now, grace = view
-    oldest = decide.oldest_live(slices, stored)
+    oldest = decide.oldest_live(slices, stored, shape.window)
     new = decide.new_browse_start(stored, oldest, shape, now=now, grace=grace)
     if new is not None:
         assert decide.aligned(new, shape.window)
         assert new > stored
         assert new <= slice_start(now - grace, shape.largest_window)
-        assert not [each for each in slices if each.unmarked and stored <= each.start < new]
+        assert not [each for each in slices if each.unmarked and slice_start(stored, shape.window) <= each.start < new]
 
 
 @given(views())
 def test_browse_start_goes_as_far_as_it_may(view):
     """Were it one window further, it would pass a live row or floor(now - grace)."""
     shape, slices, stored, now, grace = view
-    oldest = decide.oldest_live(slices, stored)
+    oldest = decide.oldest_live(slices, stored, shape.window)
     new = decide.new_browse_start(stored, oldest, shape, now=now, grace=grace)
     reached = new if new is not None else stored
     further = slice_start(reached, shape.window) + shape.window
@@ -87,8 +87,8 @@ def test_a_new_content_start_keeps_invariant_4(view, missing):
 
 @given(views())
 def test_every_row_is_live_dead_or_unproven(view):
-    _, slices, browse, _, _ = view
-    counts = decide.counts(slices, browse)
+    shape, slices, browse, _, _ = view
+    counts = decide.counts(slices, browse, shape.window)
     assert counts.live + counts.dead + counts.unproven == sum(each.rows for each in slices)
 
 
@@ -108,5 +108,5 @@ def test_the_shape_keeps_the_largest_window_and_the_most_buckets_of_the_history(
 
 def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():
     slices = [SliceFound(EPOCH + n * HOUR, 1, 1, 0, 0) for n in (1, 3, 5)]
-    assert decide.oldest_live(slices, EPOCH + 2 * HOUR) == EPOCH + 3 * HOUR
-    assert decide.counts(slices, EPOCH + 2 * HOUR) == decide.Counts(live=2, dead=0, unproven=1)
+    assert decide.oldest_live(slices, EPOCH + 2 * HOUR, HOUR) == EPOCH + 3 * HOUR
+    assert decide.counts(slices, EPOCH + 2 * HOUR, HOUR) == decide.Counts(live=2, dead=0, unproven=1)
