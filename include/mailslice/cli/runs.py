@@ -10,6 +10,7 @@ from mailslice.model.errors import BadInput
 if TYPE_CHECKING:
     from mailslice.model.settings import Settings
 
+# Of Airflow's names (`scheduled__2026-11-20T02-15-00`) and of ours (`20261120T021500Z-1f3a9c`); a name that somebody chose has none: then of its plan.
 _TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d)[-:]?(\d\d)[-:]?(\d\d)")
 _LOOKED_AT = 200
 
@@ -25,7 +26,15 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
 
     place = artifacts(settings)
     before = {"report": ("plan",)}.get(step, STEPS[: STEPS.index(step)])
-    for run in sorted(place.folders(queue_folder(duty, queue)), key=_age, reverse=True)[:_LOOKED_AT]:
+
+    def age(run: str) -> tuple[str, str]:
+        found = _TIME.search(run)
+        if found is not None:
+            return "".join(found.groups()), run
+        planned = place.modified(RunFolder(place, duty, queue, run).file(FILES["plan"]))
+        return f"{planned:%Y%m%d%H%M%S}" if planned else "", run
+
+    for run in sorted(place.folders(queue_folder(duty, queue)), key=age, reverse=True)[:_LOOKED_AT]:
         folder = RunFolder(place, duty, queue, run)
         if folder.read_json(FILES[step]) is not None:
             if step == "apply":
@@ -38,9 +47,3 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
                 f"run {run}, the newest plan of {duty} on {queue}, has not passed its check: duty check, name a run by --run, or plan anew: duty plan"
             )
     raise BadInput(f"no run of {duty} on {queue} waits for {step} in {place.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan")
-
-
-def _age(run: str) -> tuple[str, str]:
-    """Runs by the time in their name, Airflow's (`scheduled__2026-11-20T02-15-00`) as well as ours (`20261120T021500Z-1f3a9c`)."""
-    found = _TIME.search(run)
-    return ("".join(found.groups()) if found else "", run)

@@ -31,7 +31,7 @@ _FOLD = re.compile(r"[\r\n]+[ \t]*")
 _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _FIELD_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:|From ")
-_ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From |[!-9;-~]*:|[ \t\r\n]|\Z)")
+_ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From (?![ \t]*:)|[!-9;-~]*:|[ \t\r\n]|\Z)")
 _MOST_MENDED = 8 << 20
 """Bytes of a header with odd lines that are looked at: what has no empty line for so long is no mail."""
 _SIMPLE = re.compile(r"(?:[^<>@\"(),:;\\\[\]]*<\s*([^<>\s\"(),:;\\]+)\s*>|([^<>\s\"(),:;\\]+))\s*")
@@ -71,13 +71,14 @@ def _fields(header: bytes) -> dict[str, list[str]]:
 def _mended(header: bytes) -> bytes:
     """The header without what is no field in it, and without blanks before colons: at the first such line the parser takes the header to be over.
 
-    Real mail has all of it: `>From ` lines of old spools, byte order marks, `To :` (RFC 5322 4.5), lines that a filter broke.
+    Real mail has all of it: `>From ` lines of old spools, byte order marks, `To :` (RFC 5322 4.5), a line that a filter broke. Two lines
+    without a colon in sequence are text that begins without an empty line before it: what it quotes names no recipient.
     """
     header = header.removeprefix(_BOM)
     if _ODD_LINE.search(header) is None:
         return header
     kept = []
-    inside = False
+    inside = odd = False
     for line in _LINE.findall(header[:_MOST_MENDED]):
         if line[:1] in (b" ", b"\t"):
             if inside:
@@ -87,6 +88,11 @@ def _mended(header: bytes) -> bytes:
         inside = field is not None
         if field is not None:
             kept.append(line if field[1] is None else field[1] + b":" + line[field.end() :])
+            odd = False
+        elif b":" not in line and not line.startswith(b">From "):
+            if odd:
+                break
+            odd = True
     return b"".join(kept)
 
 

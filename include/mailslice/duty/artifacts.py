@@ -103,6 +103,12 @@ class Artifacts:
         with _named(self.uri(name)):
             return bool(self.filesystem.get_file_info(self.path(name)).type == fs.FileType.File)
 
+    def modified(self, name: str) -> datetime | None:
+        """When the file was last written; None when there is none."""
+        with _named(self.uri(name)):
+            found = self.filesystem.get_file_info(self.path(name)).mtime
+        return found.astimezone(UTC) if found is not None else None
+
     def folder(self, name: str) -> None:
         """Make a folder, so that writers need not; on S3 the bucket."""
         with _named(self.uri(name)):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -37,6 +36,7 @@ log = logging.getLogger(__name__)
 LONGEST_DELAY = timedelta(days=30)
 _KEPT = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
 _FLUSHED_AT_ONCE = 200
+_REMEMBERED = 1000
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
 
@@ -80,8 +80,8 @@ class Delays:
         self._wiring = wiring
         self._declared = False
         self._lock = asyncio.Lock()
-        self._published: deque[UUID] = deque(maxlen=1000)
-        """Tokens of rows whose mails were published here and which could not be closed: a copy that is looked at again is not published again."""
+        self._published: dict[UUID, None] = {}
+        """The newest tokens of rows whose mails were published here: whoever read a row before it was closed does not publish it again."""
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
         """By token: two copies of one mail, or a copy and a flush, publish it once."""
 
@@ -171,18 +171,20 @@ class Delays:
         return flushed
 
     async def _flush_one(self, table: DelayedMails, row: DelayedMail) -> bool:
-        if await self._wiring.is_marked(row.enqueue_id):
-            await self._close(table, row)
+        marked = await self._wiring.is_marked(row.enqueue_id)
+        now = await self._read(table, row.enqueue_id)
+        if now is None or now.published or now.token != row.token:
+            return False  # it came due, or was delayed anew, since the rows were listed
+        if marked:
+            await self._close(table, now)
             return False
-        await self._release(table, row, _described(row), row.enqueued)
+        await self._release(table, now, _described(now), now.enqueued)
         return True
 
     async def settled(self) -> None:
         """Waits a little for mails that were published and whose rows are being closed: left open, they would be published again by the next worker."""
         if self._under_way:
-            _, late = await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
-            for each in late:
-                each.cancel()
+            await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
 
     async def _release(self, table: DelayedMails, row: DelayedMail, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
         """Publishes the mail and closes its row. Whoever waits for it may be cancelled in between: it goes on, and ends."""
@@ -200,10 +202,10 @@ class Delays:
     async def _published_and_closed(self, table: DelayedMails, row: DelayedMail, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
         if row.token not in self._published:
             await self._deliver(row.message, headers, timestamp)
-            self._published.append(row.token)
+            self._published[row.token] = None
+            if len(self._published) > _REMEMBERED:
+                del self._published[next(iter(self._published))]
         await self._close(table, row)
-        if row.token in self._published:
-            self._published.remove(row.token)
 
     async def _publish_copy(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, token: UUID, due: datetime) -> None:
         level = self._wiring.names.delay_queue(level_for(due - self._wiring.clock()))

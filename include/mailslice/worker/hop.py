@@ -50,6 +50,7 @@ class HopConsumer:
         self._cancel_all()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._delays.settled()  # what began meanwhile
         await self._consumer.close()
 
     async def _declare(self) -> None:

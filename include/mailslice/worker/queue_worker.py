@@ -136,7 +136,8 @@ def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:
     guard = ConfigurationGuard(stores.tables, stores.settings)
     guard.ensure()
     view = shape(guard, stores.settings)
-    stores.tables.written.prepare()
+    for table in stores.tables.existing:
+        table.prepare()
     stores.tables.deleted.prepare()
     _prepare_stages(stores, queue)
     try:

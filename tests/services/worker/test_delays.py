@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.stores.cassandra.own.delays import DelayedMails
 from mailslice.worker import Deliveries, Delivery, open_worker
 from mailslice.worker.delays import Delays
 from tests.services.worker.conftest import at, mail, until
@@ -105,6 +107,19 @@ async def test_flush_delivers_every_delayed_mail_now_and_drops_the_late_copies(s
             assert await nothing_within(deliveries, 0.5)
             for delivery in found:
                 await delivery.complete()
+
+
+async def test_a_flush_goes_by_the_row_as_it_is_and_not_as_it_was_listed(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mail came due and was delayed anew meanwhile, for fewer recipients: the older row's message would reach the others twice."""
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
+        listed = row(spool, item)
+        spool.stores.own.delayed_mails.write_future(spool.queue, replace(listed, token=uuid4())).result()
+        with monkeypatch.context() as patch:
+            patch.setattr(DelayedMails, "rows", lambda *_: iter([listed]))
+            assert await worker.flush() == 0
+        assert spool.ready(spool.names.work_queue) == 0
+        assert await worker.flush() == 1
 
 
 async def test_a_copy_without_its_row_is_delivered_rather_than_lost(spool: Any) -> None:

@@ -53,6 +53,7 @@ def test_memory_is_told_by_kind_and_the_heap_beside_it() -> None:
 
 def test_memory_of_a_process_without_spark_is_python_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mailslice.cli.bench_spark._EVERY", 0.01)
+    monkeypatch.setattr("psutil.Process.children", lambda *_, **__: [])  # another test's Spark may live beside it
     with peak_memory(Settings()) as peak:
         while not peak.total:
             time.sleep(0.01)

@@ -53,6 +53,15 @@ def test_a_run_that_planned_nothing_stands_in_no_way(settings):
     assert newest_pending(settings, "blob_gc", "-", "apply") == OLDER
 
 
+def test_a_run_of_a_chosen_name_is_as_old_as_its_plan(settings):
+    ran(settings, OLDER, "plan", "check")
+    ran(settings, "by-hand", "plan")
+    with pytest.raises(BadInput, match="run by-hand, the newest plan"):
+        newest_pending(settings, "blob_gc", "-", "apply")
+    ran(settings, "by-hand", "check")
+    assert newest_pending(settings, "blob_gc", "-", "apply") == "by-hand"
+
+
 def test_none_waits(settings):
     with pytest.raises(BadInput, match="no run of blob_gc on - waits for apply"):
         newest_pending(settings, "blob_gc", "-", "apply")

@@ -42,6 +42,16 @@ class Future:
 
     def add_callbacks(self, rows, error):
         (error if isinstance(self._answer, Exception) else rows)(self._answer)
+        if (late := getattr(self._answer, "late", None)) is not None:
+            rows(late)
+
+
+class SlowButThere(OperationTimedOut):
+    """The driver gives up on a request whose rows come after all: it calls back twice."""
+
+    def __init__(self, late):
+        super().__init__({"a": "slow"}, last_host="a")
+        self.late = late
 
 
 class Driver:
@@ -67,12 +77,12 @@ class Driver:
         assert params == ["ks", "t"]
         return self.tables
 
-    def execute_async(self, statement, params=None, *, timeout=None, host=None, paging_state=None):
+    def execute_async(self, statement, params=None, *, timeout=None, host=None, paging_state=None, execution_profile=None):
         stamp = self.cluster.timestamp_generator()
         if "system.local" in str(statement):
             self.pinged.append((host, timeout))
             return Future(SLOW if host in self.mute else [("local",)], stamp)
-        self.asked.append((params, paging_state, host, stamp))
+        self.asked.append((params, paging_state, host, stamp, execution_profile))
         return Future(self.answers.pop(0), stamp)
 
 
@@ -113,6 +123,26 @@ def test_a_page_that_failed_is_asked_again_and_no_page_is_given_twice(opened, or
     assert pages == [(["x"], [(1,)]), (["x"], [(2,)]), (["x"], [(3,)]), (["y"], [(4,)])]
     assert [asked[1] for asked in driver.asked] == [None, b"1", b"1", b"2", b"2", b"2", None, None]
     assert [asked[2] is None for asked in driver.asked] == [True, True, False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_rows_that_come_after_their_time_out_are_no_page(opened, ordered):
+    session, driver = opened(SlowButThere([(1,)]), ([(1,)], b"1"), ([(2,)], b"2"), [(3,)], [(4,)], [(5,)])
+    pages = list(session.map(session.prepare(READ), [["x"], ["y"], ["z"]], in_flight=1, ordered=ordered))
+    assert pages == [(["x"], [(1,)]), (["x"], [(2,)]), (["x"], [(3,)]), (["y"], [(4,)]), (["z"], [(5,)])]
+    assert driver.answers == []
+
+
+def test_a_node_that_said_nothing_is_not_asked_for_a_while(opened):
+    session, driver = opened(SLOW, SLOW, SLOW, [(7,)], mute=("b",))
+    assert session.execute(session.prepare(READ), [1]) == [(7,)]
+    assert [node for node, _ in driver.pinged] == ["a", "b", "c", "a", "c", "a", "c"]
+
+
+def test_what_is_sent_to_one_node_is_not_sent_there_again_by_the_driver(opened):
+    session, driver = opened(SLOW, [(7,)])
+    session.execute(session.prepare(READ), [1])
+    assert [asked[4] for asked in driver.asked] == [None, again.PINNED]
 
 
 def test_pages_as_bytes_are_asked_again_too(opened):

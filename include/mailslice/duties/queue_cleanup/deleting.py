@@ -39,6 +39,7 @@ def delete_places(context: StepContext, places: Sequence[PlannedPlace], lock: Lo
 
     def land() -> None:
         place, future = flying.popleft()
+        lock.check()  # what is asked again may have taken long
         try:
             future.result()
         except Exception as error:  # noqa: BLE001 - whatever the driver raises: recorded, and the read-back decides what is gone

@@ -84,7 +84,7 @@ def _row(context: StepContext, plan: Plan, applied: dict[str, Any], found: Seque
         "content_start_past_browse_start": int(wrote_content and browse is not None and content is not None and content > browse),
         "content_start_unaligned": int(wrote_content and content is not None and not decide.aligned(content, plan.shape.window)),
         "accounted": applied["applied"] + applied["skipped"] + applied["failed"] - applied["planned"],
-        "survivors_lost": _survivors_lost(context, found, browse_now),
+        "survivors_lost": _survivors_lost(context, plan, found, browse_now),
     }
 
 
@@ -131,21 +131,23 @@ def _compare(context: StepContext, keys: list[PlaceKey], *, marks: bool) -> list
     return compare(spark, what, keys)
 
 
-def _survivors_lost(context: StepContext, found: Sequence[PlaceFound], browse: datetime | None) -> int:
+def _survivors_lost(context: StepContext, plan: Plan, found: Sequence[PlaceFound], browse: datetime | None) -> int:
     """Live rows of the plan, a sample a slice, that have neither row nor mark now. Behind today's browseStart James may have cleaned them."""
     if browse is None:
         return 0
-    slices = [each for each in context.need("plan")["slices"] if each["survivors"] and datetime.fromisoformat(each["start"]) >= browse]
+    window = plan.shape.window
+    surviving = ((each, datetime.fromisoformat(each["start"])) for each in context.need("plan")["slices"] if each["survivors"])
+    slices = [(each, start) for each, start in surviving if decide.is_live(start, browse, window)]
     buckets = max((each.bucket + 1 for each in found), default=1)
     lost = 0
-    for each in slices[:_MOST_SURVIVOR_SLICES]:
-        places = [Place(datetime.fromisoformat(each["start"]), bucket) for bucket in range(buckets)]
+    for each, start in slices[:_MOST_SURVIVOR_SLICES]:
+        places = [Place(start, bucket) for bucket in range(buckets)]
         there = {one for rows in context.stores.tables.existing for _, page in rows.bare_ids_of(context.queue, places) for one in page}
         gone = [EnqueueId(UUID(one)) for one in each["survivors"] if UUID(one) not in there]
         if gone:
             marked = context.stores.tables.deleted.marked(context.queue, gone)
             moved_on = starts_of(context.stores, context.queue).browse
-            if moved_on is not None and moved_on.value <= places[0].slice_start:
+            if moved_on is not None and decide.is_live(start, moved_on.value, window):
                 lost += len(set(gone) - marked)
     return lost
 

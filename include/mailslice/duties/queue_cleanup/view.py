@@ -76,7 +76,7 @@ def slices_to_read(stores: Stores, queue: QueueName, shape: Shape, first: dateti
     Computed while they are few; else those that have a partition, by a scan of the keys: a window of seconds gives millions of empty slices.
     """
     tables = len(stores.tables.existing)
-    low, high = slice_start(first, shape.largest_window), slice_start(last, shape.window)
+    low, high = min(slice_start(first, shape.largest_window), slice_start(first, shape.window)), slice_start(last, shape.window)
     if ((high - low) // shape.window + 1) * shape.buckets * tables <= MOST_KEYS:
         return list(slices_between(low, high, shape.window)), shape.buckets
     log.info("more than %d places from %s to %s: the keys that exist are scanned instead", MOST_KEYS, low, high)

@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,11 +30,14 @@ from mailslice.stores.cassandra.failures import causes, translated
 Answer = TypeVar("Answer")
 AnyStatement: TypeAlias = Statement | PreparedStatement | str
 
+PINNED = "pinned"
+"""The profile for what is sent to one node: the driver would send to it, without a pause, for as long as it says that it has too much to do."""
 PATIENCE_SECONDS = 60.0
 """How long a node may be dead and unconvicted: phi grows to 8 in 18 s, to 12 (a usual setting in clouds) in 28 s, later where machines are slow."""
 REFUSALS = 4
 LATE_SECONDS = 10.0
 _PING_SECONDS = 2.0
+_MUTE_SECONDS = 5.0
 _PING = "SELECT key FROM system.local"
 _LATE = re.compile(r"Unknown CF|unconfigured table|does(?: not|n't) exist", re.IGNORECASE)
 _NAME = r'(?:"([^"]+)"|(\w+))'
@@ -97,13 +100,15 @@ class Again:
 
     def __init__(self, driver: Session) -> None:
         self._driver = driver
+        self._mute: dict[Host, float] = {}
+        """Nodes that did not answer, and until when they are not asked whether they do: each time would cost `_PING_SECONDS`."""
 
     def page(self, statement: AnyStatement, error: BaseException, first: ResponseFuture, send: Callable[..., ResponseFuture]) -> ResultSet:
         """What `send(host=node)` gives, once it gives something; `first` ended with `error`. Raises the driver's last error."""
 
         def ask(node: Host | None) -> ResultSet:
             with self._driver.cluster.timestamp_generator.held(first.message.timestamp):
-                future = send(host=node)
+                future = send(host=node, execution_profile=PINNED)
             return future.result()
 
         return self.answer(error, text_of(statement), ask, repeatable=may_be_repeated(statement))
@@ -132,16 +137,26 @@ class Again:
 
     def _node(self, error: BaseException) -> Host:
         """A node that answers now, another one than that which let us wait, if there is one. Raises NoHostAvailable when none does."""
-        asked = [(node, self._driver.execute_async(_PING, timeout=_PING_SECONDS, host=node)) for node in self._driver.get_pool_state()]
-        answering = []
-        for node, future in asked:
-            with suppress(Exception):
-                future.result()
-                answering.append(node)
+        nodes, now = list(self._driver.get_pool_state()), time.monotonic()
+        spoken = [node for node in nodes if self._mute.get(node, 0.0) <= now]
+        answering = self._answering(spoken) or self._answering([node for node in nodes if node not in spoken])
         if not answering:
             raise NoHostAvailable("no node answers", {}) from error
         others = [node for node in answering if node != getattr(error, "last_host", None)]
         return random.choice(others or answering)
+
+    def _answering(self, nodes: Sequence[Host]) -> list[Host]:
+        asked = [(node, self._driver.execute_async(_PING, timeout=_PING_SECONDS, host=node)) for node in nodes]
+        answering = []
+        for node, future in asked:
+            try:
+                future.result()
+            except Exception:  # noqa: BLE001 - whatever it is, the node does not answer
+                self._mute[node] = time.monotonic() + _MUTE_SECONDS
+            else:
+                self._mute.pop(node, None)
+                answering.append(node)
+        return answering
 
     def _shows(self, cql: str) -> bool:
         """Whether the schema has what the statement names: the table, for CREATE TABLE its keyspace."""

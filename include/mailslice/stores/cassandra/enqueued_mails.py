@@ -47,8 +47,8 @@ class EnqueuedMails:
         self._name = f"{session.settings.keyspace}.{table.cql}"
 
     def prepare(self) -> None:
-        """Prepare the insert, as `DeletedMails.prepare` does the marks."""
-        _ = self._insert
+        """Prepare what an event loop writes, as `DeletedMails.prepare` does the marks."""
+        self._insert, self._replace  # noqa: B018 - cached properties
 
     def insert_future(self, row: ViewRow) -> ResponseFuture:
         """Write the row. Nothing is bound for what is null (nor, in V3, for empty collections): binding null would write a tombstone."""

@@ -13,7 +13,9 @@ from cassandra.cluster import ResponseFuture, ResultSet
 
 Page = tuple[Sequence[object], list[tuple[Any, ...]]]
 Again: TypeAlias = Callable[[BaseException, ResponseFuture, Callable[..., ResponseFuture]], ResultSet]
-Done: TypeAlias = "Callable[[Job, Any, BaseException | None], None]"
+Answer: TypeAlias = "tuple[Job, int, Any, BaseException | None]"
+"""Whose, to which of its requests, and the rows or an error."""
+Done: TypeAlias = Callable[[Answer], None]
 
 
 class Job:
@@ -29,10 +31,12 @@ class Job:
         self._again = again
         self._state: bytes | None = None
         self._future: ResponseFuture = None
+        self._turn = 0
+        self._awaited = 0
         self._done: Done = _nobody
 
     def start(self, done: Done) -> None:
-        """Send. `done` is called on the driver's thread for every page, with rows or with an error."""
+        """Send. `done` is called on the driver's thread for every answer."""
         self._done = done
         self._ask()
 
@@ -44,6 +48,11 @@ class Job:
         self._ask()
         return True
 
+    def takes(self, turn: int) -> bool:
+        """Whether this is the answer that is waited for. The driver can give two to one request: a time-out, and late what came after all."""
+        awaited, self._awaited = self._awaited == turn, 0 if self._awaited == turn else self._awaited
+        return awaited
+
     def ask_again(self, error: BaseException) -> Any:
         """The rows of the page that ended with `error`, and of no other: those before it were given. Waits for them; raises when they do not come."""
         found = self._again(error, self._future, partial(self._send, paging_state=self._state))
@@ -51,17 +60,19 @@ class Job:
         return found.current_rows
 
     def _ask(self) -> None:
+        self._turn += 1
+        self._awaited = turn = self._turn
         self._future = self._send(paging_state=self._state)
-        self._future.add_callbacks(lambda rows: self._done(self, rows, None), lambda error: self._done(self, None, error))
+        self._future.add_callbacks(lambda rows: self._done((self, turn, rows, None)), lambda error: self._done((self, turn, None, error)))
 
 
-def _nobody(*_: object) -> None:
+def _nobody(_: Answer) -> None:
     """Hears of a job that was not started."""
 
 
 def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
     """Pages in the order of their arrival."""
-    answers: queue.SimpleQueue[tuple[Job, Any, BaseException | None]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
     waiting = iter(jobs)
     running = 0
     exhausted = False
@@ -71,7 +82,7 @@ def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterat
             if job is None:
                 exhausted = True
             else:
-                job.start(lambda *answer: answers.put(answer))
+                job.start(answers.put)
                 running += 1
         if not running:
             return
@@ -86,12 +97,12 @@ def as_they_come(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterat
 def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[Page]:
     """Pages in the order of the jobs: the first page of each waits until its turn, further pages are asked for only then."""
     waiting = iter(jobs)
-    started: deque[tuple[Job, queue.SimpleQueue[tuple[Job, Any, BaseException | None]]]] = deque()
+    started: deque[tuple[Job, queue.SimpleQueue[Answer]]] = deque()
 
     def start_more() -> None:
         while len(started) < in_flight and (job := next(waiting, None)) is not None:
-            answers: queue.SimpleQueue[tuple[Job, Any, BaseException | None]] = queue.SimpleQueue()
-            job.start(lambda *answer, to=answers: to.put(answer))
+            answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+            job.start(answers.put)
             started.append((job, answers))
 
     start_more()
@@ -109,8 +120,11 @@ def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[P
             yield job.params, rows or []
 
 
-def _take(answers: queue.SimpleQueue[Any], patience: float) -> Any:
-    try:
-        return answers.get(timeout=patience)
-    except queue.Empty:
-        raise OperationTimedOut(errors={"client": f"no answer within {patience:.0f} s"}) from None
+def _take(answers: queue.SimpleQueue[Answer], patience: float) -> tuple[Job, Any, BaseException | None]:
+    while True:
+        try:
+            job, turn, rows, error = answers.get(timeout=patience)
+        except queue.Empty:
+            raise OperationTimedOut(errors={"client": f"no answer within {patience:.0f} s"}) from None
+        if job.takes(turn):
+            return job, rows, error

@@ -24,7 +24,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
-from mailslice.stores.cassandra.again import Again, Timestamps
+from mailslice.stores.cassandra.again import PINNED, Again, Timestamps
 from mailslice.stores.cassandra.failures import translated
 
 if TYPE_CHECKING:
@@ -84,15 +84,15 @@ class CassandraSession:
         its own, and those of an unpaged one beside each other.
         """
         key = (cql, idempotent, paged)
+        if (known := self._prepared.get(key)) is not None:
+            return known
+        statement = self._prepared_by_driver(cql)  # not under the lock: who has its statement does not wait for who asks a node that hangs
+        statement.is_idempotent = idempotent
+        if not idempotent:  # the driver's own policy sends to the next node what broke off at the first, done or not
+            statement.retry_policy = FallthroughRetryPolicy()
+        statement.fetch_size = PAGE_ROWS if paged else None
         with self._lock:
-            if key not in self._prepared:
-                statement = self._prepared_by_driver(cql)
-                statement.is_idempotent = idempotent
-                if not idempotent:  # the driver's own policy sends to the next node what broke off at the first, done or not
-                    statement.retry_policy = FallthroughRetryPolicy()
-                statement.fetch_size = PAGE_ROWS if paged else None
-                self._prepared[key] = statement
-            return self._prepared[key]
+            return self._prepared.setdefault(key, statement)
 
     def _prepared_by_driver(self, cql: str) -> PreparedStatement:
         with self.translating():
@@ -247,7 +247,8 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
     patience = max(1.5, min(5.0, 12.0 / len(points)))
     # A node that hangs, its connections open, is left after 20 s in place of 60, where there are others; one alone may take its time.
     heartbeat = {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if len(points) > 1 else {}
-    profile = ExecutionProfile(
+    profile = partial(
+        ExecutionProfile,
         load_balancing_policy=policy,
         consistency_level=ConsistencyLevel.name_to_value[settings.consistency],
         serial_consistency_level=ConsistencyLevel.SERIAL,  # as James: two levels of LWT on one row would not see each other
@@ -259,7 +260,7 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         port=settings.port,
         protocol_version=PROTOCOL_VERSION,
         connection_class=LibevConnection,
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile(), PINNED: profile(retry_policy=FallthroughRetryPolicy())},
         auth_provider=connecting.credentials(settings),
         ssl_context=connecting.tls(settings),
         reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),

@@ -362,6 +362,7 @@ def test_of_two_runs_at_once_the_second_says_that_the_first_was_faster(shared_vi
         (2, 2, {}),
         (2, 0, {"gone since plan": 1, "changed since plan": 1}),
     ]
-    assert reports[1]["marks"]["waiting"] == 2  # those of the first run, once
+    marks = reports[1]["marks"]
+    assert marks["waiting"] + marks["dropped"] == 2  # those of the first run, once; dropped where this took so long that the broker was found empty twice
     assert view.rows(1) == {left}
-    assert all(view.is_marked(each) for each in ids)
+    assert sum(view.is_marked(each) for each in ids) == marks["waiting"]
