@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from mailslice.model.settings import Settings
     from mailslice.stores import Stores
 
-OWN_QUEUES = "mailslice-bench"
-"""Queues whose names begin so belong to benchmarks."""
+OWN_QUEUE = "mailslice-bench"
+"""The one that is used by default: it belongs to benchmarks even where it exists."""
 _REMEDY = "leave out --queue, and bench makes and removes a queue of its own, or name one that does not exist"
+_LOCK, _LOCKED = "mailslice-bench-lock-", 405
 _AT_ONCE = 20_000
 _ATTRIBUTES = {"bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'}
 
@@ -74,34 +75,70 @@ def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool, say: Ca
     """The queue, without a mail; made for the benchmark when missing, and emptied and removed again then. What a stopped benchmark left is taken off.
 
     `synthetic`: rows are inserted and all are deleted, marks too, and the starts move: that is only done to a queue that nobody else can have used,
-    one that was made for it (or is left of a benchmark that was killed). Refused otherwise, and whenever the queue holds somebody's mails, or is consumed.
+    one that was made for it, or the default one. Refused otherwise, and whenever the queue holds somebody's mails, also at the end, or is consumed, or
+    another benchmark uses it.
     """
     from mailslice.cli.door import guard
     from mailslice.queue import directory
     from mailslice.stores import open_stores
 
-    with open_stores(replace_shared(settings)) as stores:
+    with _alone_on(settings, name), open_stores(replace_shared(settings)) as stores:
         known = name in directory.known(stores)
-        ours = not known or name.startswith(OWN_QUEUES)
+        ours = not known or name == OWN_QUEUE
         if synthetic and not ours:
             raise Refused(f"queue {name} exists: this benchmark deletes all rows of its queue; {_REMEDY}")
         if not known:
             directory.create(stores, name)
         guard(stores)
         queue = BenchQueue(stores, name)
+        if _in_broker(settings, name).consumers:
+            raise Refused(f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}")
         _refuse_mails(stores, name)
         _take_left(settings, name, say)
         try:
             if ours:
                 queue.empty()
             yield queue
-        finally:
-            with suppress(MailsliceError):  # what made it end is told, not what came of it
-                _take_left(settings, name, say)
-            if ours:
-                queue.empty()
-                _forget(stores, name)
-                _remove(stores, name)
+        except BaseException:
+            try:
+                _cleared(queue, settings, say, ours=ours)
+            except MailsliceError as error:  # what made it end is raised, and this told
+                say(f"queue {name} is left as it is: {error}")
+            raise
+        _cleared(queue, settings, say, ours=ours)
+
+
+def _cleared(queue: BenchQueue, settings: Settings, say: Callable[[str], None], *, ours: bool) -> None:
+    """Nothing of the benchmark stays. Refused, and nothing is deleted but its own mails, when the queue holds mails of others."""
+    stores, name = queue.stores, queue.name
+    _take_left(settings, name, say)
+    _refuse_mails(stores, name)
+    if ours:
+        queue.empty()
+        _forget(stores, name)
+        _remove(stores, name)
+
+
+@contextmanager
+def _alone_on(settings: Settings, name: QueueName) -> Iterator[None]:
+    """Refused while another benchmark has this queue. The broker ends it with the connection; without heartbeats, for nobody would answer them."""
+    from pika.exceptions import ChannelClosedByBroker
+
+    from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, blocking_connection, meaning
+
+    stack = ExitStack()  # closed by hand: what ends the block is not the broker's, and must not be taken for it
+    connection = stack.enter_context(blocking_connection(settings.rabbitmq, heartbeat=0))
+    try:
+        try:
+            connection.channel().queue_declare(f"{_LOCK}{name}", exclusive=True)
+        except ChannelClosedByBroker as error:
+            if error.reply_code == _LOCKED:
+                raise Refused(f"another benchmark uses queue {name}: wait for its end, or name another --queue") from None
+            raise meaning(error, settings.rabbitmq) from error
+        yield
+    finally:
+        with suppress(*PIKA_ERRORS, MailsliceError):
+            stack.close()
 
 
 def replace_shared(settings: Settings) -> Settings:
@@ -113,8 +150,6 @@ def _refuse_mails(stores: Stores, name: QueueName) -> None:
     from mailslice.queue.filters import MailFilter
     from mailslice.queue.mail_queue import MailQueue
 
-    if _in_broker(stores.settings, name).consumers:
-        raise Refused(f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}")
     rows = MailQueue(stores, name, system_clock).browse(MailFilter(), None)
     foreign = next((row.item.mail.name for row in rows if not row.item.mail.name.startswith(BENCH_NAMES)), None)
     if foreign is not None:
@@ -172,7 +207,7 @@ def _forget(stores: Stores, name: QueueName) -> None:
 
 
 def _remove(stores: Stores, name: QueueName) -> None:
-    """Remove the exchanges and queues that were made for the benchmark, with what a stopped one left in them; a queue that is used meanwhile stays."""
+    """Remove the exchanges and queues that were made for the benchmark, unless they are used meanwhile or hold messages."""
     from pika.exceptions import ChannelClosedByBroker
 
     from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -181,7 +216,7 @@ def _remove(stores: Stores, name: QueueName) -> None:
     with blocking_connection(stores.settings.rabbitmq) as connection:
         for queue in (names.work_queue, names.dead_letter_queue, names.hop_queue, *stores.management.delay_queues(name)):
             try:
-                connection.channel().queue_delete(queue, if_unused=True)
+                connection.channel().queue_delete(queue, if_unused=True, if_empty=True)
             except ChannelClosedByBroker:
                 return
         for exchange in (names.exchange, names.dead_letter_exchange, names.hop_exchange):

@@ -26,7 +26,7 @@ class Process:
     def __init__(self, function: Callable[..., Any], *given: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_answering, args=(theirs, function, given), daemon=True)
+        self._process: BaseProcess = context.Process(target=_answering, args=(theirs, function, given), daemon=False)  # it may have children
         self._process.start()
         theirs.close()
 

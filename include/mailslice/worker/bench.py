@@ -24,6 +24,7 @@ from pathlib import Path
 from mailslice.model.mail import Mail, QueueName
 from mailslice.model.names import BENCH_NAMES
 from mailslice.model.settings import Settings
+from mailslice.worker.bench_own import complete_own, progressing
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 from mailslice.worker.store_cpu import STORES, StoreCpu, spent
@@ -202,9 +203,13 @@ async def many(cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[i
 
 
 async def take(worker: QueueWorker, cpu: StoreCpu, count: int, in_flight: int) -> Measured:
-    """Dequeues and completes `count` mails, and deletes their blobs."""
+    """Dequeues and completes `count` mails, and deletes their blobs. Refused at a mail of somebody else, and when no more come."""
     with measuring(cpu) as measured:
-        async with aclosing(worker.deliveries(in_flight, give_up_after=PATIENCE)) as deliveries, asyncio.TaskGroup() as group:
+        async with (
+            progressing(lambda: len(measured.latencies), count),
+            aclosing(worker.deliveries(in_flight, give_up_after=PATIENCE)) as deliveries,
+            asyncio.TaskGroup() as group,
+        ):
             # One task iterates; completions run beside it, bounded by the prefetch.
             for _ in range(count):
                 group.create_task(_complete(await anext(deliveries), measured))
@@ -213,7 +218,7 @@ async def take(worker: QueueWorker, cpu: StoreCpu, count: int, in_flight: int) -
 
 
 async def _complete(delivery: Delivery, measured: Measured) -> None:
-    await delivery.complete()
+    await complete_own(delivery)
     measured.done(asyncio.get_running_loop().time() - delivery.arrived)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mailslice.worker.bench import PATIENCE, bench_mail, many, peak_mib, source_of
+from mailslice.worker.bench_own import complete_own, progressing
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.queue_worker import QueueWorker, open_worker
@@ -60,11 +61,11 @@ async def _take(worker: QueueWorker, in_flight: int, number: int, progress: Any,
     """Until all processes together have completed `until` mails; each writes a number of its own, so that nobody waits for a lock."""
 
     async def complete(delivery: Delivery) -> None:
-        await delivery.complete()
+        await complete_own(delivery)
         progress[number] += 1
 
     deliveries = worker.deliveries(in_flight, give_up_after=PATIENCE)
-    async with asyncio.TaskGroup() as group:
+    async with progressing(lambda: sum(progress), until), asyncio.TaskGroup() as group:
         group.create_task(_close_at(deliveries, progress, until))
         async for delivery in deliveries:
             group.create_task(complete(delivery))

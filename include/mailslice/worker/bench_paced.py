@@ -23,6 +23,7 @@ from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.worker.apart import Process
 from mailslice.worker.bench import PATIENCE, Measured, bench_mail, measuring, percentiles, source_of, there_and_back
+from mailslice.worker.bench_own import complete_own, not_own
 from mailslice.worker.delays import own_headers
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.queue_worker import QueueWorker, open_worker
@@ -113,7 +114,7 @@ async def _taken(pipe: Connection, worker: QueueWorker, cpu: StoreCpu, pace: Pac
     due: dict[EnqueueId, float] = {}
 
     async def complete(delivery: Delivery) -> None:
-        await delivery.complete()
+        await complete_own(delivery)
         measured.done(time.monotonic() - due[delivery.item.enqueue_id])
 
     async with aclosing(worker.deliveries(pace.in_flight, give_up_after=PATIENCE)) as deliveries:
@@ -141,17 +142,33 @@ def _publishing(pipe: Connection, pace: Pace) -> None:
     with blocking_connection(pace.settings.rabbitmq, heartbeat=_HEARTBEAT) as connection:
         channel = connection.channel()
         held = list(_held_back(channel, pace.queue, pace.count))
-        pipe.send([message.decode(body).enqueue_id for body, _ in held])
+        pipe.send([each.enqueue_id for each in held])
         began = pipe.recv()
-        for number, (body, headers) in enumerate(held):
+        for number, each in enumerate(held):
             time.sleep(max(0.0, began + number / pace.dequeue_rate - time.monotonic()))
-            channel.basic_publish(RabbitNames(pace.queue).exchange, ROUTING_KEY, body, james_properties(headers, None))
+            channel.basic_publish(RabbitNames(pace.queue).exchange, ROUTING_KEY, each.body, james_properties(each.headers, None))
+        if held:
+            channel.basic_ack(held[-1].tag, multiple=True)
 
 
-def _held_back(channel: BlockingChannel, queue: QueueName, count: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Takes the messages of the mails off the queue; rows and blobs stay."""
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A message in the hands of who will publish it again."""
+
+    tag: int
+    enqueue_id: EnqueueId
+    body: bytes
+    headers: dict[str, Any]
+
+
+def _held_back(channel: BlockingChannel, queue: QueueName, count: int) -> Iterator[_Held]:
+    """Takes the messages of the mails in hand; all go back, and Refused is raised, when one is somebody else's."""
     for _ in range(count):
-        _, properties, body = channel.basic_get(RabbitNames(queue).work_queue, auto_ack=True)
-        if properties is None or body is None:
+        got, properties, body = channel.basic_get(RabbitNames(queue).work_queue, auto_ack=False)
+        if got is None or properties is None or body is None:
             return
-        yield body, own_headers(properties.headers or {})
+        tag, item = got.delivery_tag, message.decode(body)
+        if (refused := not_own(item.mail.name)) is not None:
+            channel.basic_nack(tag, multiple=True, requeue=True)
+            raise refused
+        yield _Held(tag, item.enqueue_id, body, own_headers(properties.headers or {}))

@@ -2,14 +2,21 @@
 
 import asyncio
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from mailslice.cli.bench_rows import bench_queue
+from mailslice.model.errors import Refused
+from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.worker.bench import bench_mail
+from mailslice.worker.bench import bench_mail, take
+from mailslice.worker.bench_left import take_left
+from mailslice.worker.bench_paced import _held_back
 from mailslice.worker.queue_worker import open_worker
+from mailslice.worker.store_cpu import StoreCpu
 from tests.acceptance.command import Cli
 
 LIMITS = {
@@ -106,12 +113,76 @@ def _left_by_a_benchmark(cli, count):
     """As after a kill between the two halves of a run."""
 
     async def enqueue():
-        settings = load_settings(cli.env, state_file=Path("/nonexistent"))
-        async with open_worker(settings, cli.spool) as worker:
+        async with open_worker(_settings(cli), cli.spool) as worker:
             for number in range(count):
                 await worker.enqueue(bench_mail(number), b"A: b\r\n\r\nleft")
 
     asyncio.run(enqueue())
+
+
+def _settings(cli):
+    return load_settings(cli.env, state_file=Path("/nonexistent"))
+
+
+def _of_somebody(cli, queue="spool"):
+    [mail] = cli.json("mail", "enqueue", queue, "-", "--sender", "a@b.example", "--recipient", "c@d.example", stdin=b"x")
+    return mail
+
+
+def test_a_mail_of_somebody_that_comes_while_mails_are_completed_goes_back_and_ends_the_benchmark(cli):
+    own = cli.own_queue()
+    other = _of_somebody(own)
+    _left_by_a_benchmark(own, 2)
+
+    async def taken():
+        async with open_worker(_settings(own), own.spool) as worker:
+            await take(worker, StoreCpu(worker.wiring.settings), 3, 4)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(taken())
+    assert raised.group_contains(Refused, match=other["name"])
+    assert asyncio.run(take_left(_settings(own), own.spool)) == other["name"]
+    assert [line["enqueueId"] for line in own.json("worker", "drain", "spool")] == [other["enqueueId"]], "and the benchmark's own are gone"
+
+
+def test_a_mail_of_somebody_among_messages_that_are_published_at_a_pace_goes_back(cli, fresh_module):
+    own = cli.own_queue()
+    _left_by_a_benchmark(own, 1)
+    other = _of_somebody(own)
+    with blocking_connection(fresh_module.settings.rabbitmq) as connection, pytest.raises(Refused, match=other["name"]):
+        list(_held_back(connection.channel(), own.spool, 2))
+    assert len(own.json("worker", "drain", "spool")) == 2
+
+
+@pytest.mark.parametrize("ends_by", [Refused, ZeroDivisionError])
+def test_a_queue_that_got_mails_of_others_at_the_end_stays_with_them(cli, ends_by):
+    name, mails, told = QueueName(f"bench-{uuid4().hex}"), [], []
+
+    def used():
+        with bench_queue(_settings(cli), name, synthetic=True, say=told.append) as queue:
+            queue.fill(3, 1, dead=True)
+            mails.append(_of_somebody(cli, name))
+            if ends_by is ZeroDivisionError:
+                raise ZeroDivisionError
+
+    with pytest.raises(ends_by) as raised:
+        used()
+    assert mails[0]["name"] in (told[-1] if ends_by is ZeroDivisionError else str(raised.value))
+    assert [line["enqueueId"] for line in cli.json("worker", "drain", name)] == [mails[0]["enqueueId"]]
+
+
+def test_a_queue_whose_name_begins_like_a_benchmarks_is_not_one(cli):
+    name = f"mailslice-benchmarks-{uuid4().hex}"
+    cli("queue", "create", name)
+    assert "exists" in cli("bench", "size", "--queue", name, code=3).err
+
+
+def test_a_second_benchmark_on_a_queue_is_refused(cli):
+    own = cli.own_queue()
+    with bench_queue(_settings(own), own.spool, synthetic=False):
+        assert "another benchmark uses queue" in own("bench", "hotpath", "--queue", "spool", "--count", 1, code=3).err
+    with bench_queue(_settings(own), own.spool, synthetic=False):
+        pass
 
 
 def test_a_queue_that_somebody_consumes_is_refused(cli, fresh_module):

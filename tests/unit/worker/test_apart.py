@@ -24,3 +24,7 @@ def test_what_fails_there_is_raised_here() -> None:
 def test_a_process_that_ends_without_a_word_is_an_error() -> None:
     with pytest.raises(MailsliceError, match="exit code 7"):
         apart(os._exit, 7)
+
+
+def test_a_process_of_its_own_may_have_processes_of_its_own() -> None:
+    assert apart(apart, os.getpid) != os.getpid()
