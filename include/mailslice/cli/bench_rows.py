@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 OWN_QUEUE = "mailslice-bench"
 """The one that is used by default: it belongs to benchmarks even where it exists."""
 _REMEDY = "leave out --queue, and bench makes and removes a queue of its own, or name one that does not exist"
-_LOCK, _LOCKED = "mailslice-bench-lock-", 405
+_LOCK = "mailslice-bench-lock-"
+_LOCKED, _MISSING = 405, 404
 _AT_ONCE = 20_000
 _ATTRIBUTES = {"bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'}
 
@@ -213,11 +214,16 @@ def _remove(stores: Stores, name: QueueName) -> None:
     from mailslice.stores.rabbitmq.connection import blocking_connection
 
     names = RabbitNames(name)
+    classic = not stores.settings.queue.quorum  # a broker refuses both conditions for quorum queues: for those, what was just seen has to do
     with blocking_connection(stores.settings.rabbitmq) as connection:
         for queue in (names.work_queue, names.dead_letter_queue, names.hop_queue, *stores.management.delay_queues(name)):
             try:
-                connection.channel().queue_delete(queue, if_unused=True, if_empty=True)
-            except ChannelClosedByBroker:
-                return
+                found = connection.channel().queue_declare(queue, passive=True).method
+                if found.message_count or found.consumer_count:
+                    return
+                connection.channel().queue_delete(queue, if_unused=classic, if_empty=classic)
+            except ChannelClosedByBroker as error:
+                if error.reply_code != _MISSING:
+                    return
         for exchange in (names.exchange, names.dead_letter_exchange, names.hop_exchange):
             connection.channel().exchange_delete(exchange)

@@ -5,13 +5,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
+from mailslice.cli.bench import DEFAULT_QUEUE
 from mailslice.cli.bench_rows import bench_queue
 from mailslice.model.errors import Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.worker.apart import apart
 from mailslice.worker.bench import bench_mail, take
 from mailslice.worker.bench_left import take_left
 from mailslice.worker.bench_paced import _held_back
@@ -109,11 +112,11 @@ def test_what_a_stopped_benchmark_left_is_taken_off_by_the_next_one_and_other_ma
     assert len(own.json("queue", "browse", "spool")) == 2, "a queue with mails of others is left as it is"
 
 
-def _left_by_a_benchmark(cli, count):
+def _left_by_a_benchmark(cli, count, queue=None):
     """As after a kill between the two halves of a run."""
 
     async def enqueue():
-        async with open_worker(_settings(cli), cli.spool) as worker:
+        async with open_worker(_settings(cli), queue or cli.spool) as worker:
             for number in range(count):
                 await worker.enqueue(bench_mail(number), b"A: b\r\n\r\nleft")
 
@@ -197,3 +200,19 @@ def test_benchmarks_that_delete_all_rows_take_no_queue_that_exists(cli, name):
     answer = cli("bench", name, "--queue", "spool", code=3)
     assert "queue spool exists" in answer.err
     assert "size" in cli("queue", "size", "spool", "--json").one
+
+
+@pytest.mark.parametrize("quorum", ["false", "true"])
+def test_the_queue_goes_and_what_a_killed_benchmark_left_in_it_too_in_a_process_with_processes(cli, fresh_module, quorum):
+    own = cli.but(MAILSLICE_QUEUE_QUORUM=quorum)
+    own("queue", "create", DEFAULT_QUEUE)
+    _left_by_a_benchmark(own, 3, DEFAULT_QUEUE)
+    apart(_used_once, own.env)
+    assert DEFAULT_QUEUE not in [line["queue"] for line in own.json("queue", "list")]
+    with blocking_connection(fresh_module.settings.rabbitmq) as connection, pytest.raises(ChannelClosedByBroker, match="404"):
+        connection.channel().exchange_declare(RabbitNames(DEFAULT_QUEUE).exchange, passive=True)
+
+
+def _used_once(env):
+    with bench_queue(load_settings(env, state_file=Path("/nonexistent")), DEFAULT_QUEUE, synthetic=True) as queue:
+        queue.fill(3, 1, dead=True)
