@@ -362,7 +362,8 @@ def test_of_two_runs_at_once_the_second_says_that_the_first_was_faster(shared_vi
         (2, 2, {}),
         (2, 0, {"gone since plan": 1, "changed since plan": 1}),
     ]
-    marks = reports[1]["marks"]
-    assert marks["waiting"] + marks["dropped"] == 2  # those of the first run, once; dropped where this took so long that the broker was found empty twice
+    # The first run's, once: they wait, unless RabbitMQ had figures of the new queue in time for a proof that it is empty.
+    waiting = reports[1]["marks"]["waiting"]
+    assert waiting + sum(report["marks"]["dropped"] for report in reports) == 2
     assert view.rows(1) == {left}
-    assert sum(view.is_marked(each) for each in ids) == marks["waiting"]
+    assert sum(view.is_marked(each) for each in ids) == waiting
