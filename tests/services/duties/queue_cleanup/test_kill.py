@@ -122,9 +122,6 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, p
 
 
 def test_marks_of_a_killed_run_wait_for_their_proof_like_others(shared_view, monkeypatch):
-    from mailslice.duties.queue_cleanup import marks
-
-    monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
     gone, stays = filled(shared_view)
     request = shared_view.request()
     shared_view.steps(request, "plan", "check")

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import pika
-import pytest
 
 from mailslice.codec import message
 from mailslice.duties.queue_cleanup import marks
@@ -11,12 +10,6 @@ from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId, Mail, QueuedMail
 from mailslice.model.names import RabbitNames
 from mailslice.stores.cassandra.own import QueueSample
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch):
-    """The broker's figures are late, so what it says here is given by the tests: by default, that it is never empty."""
-    monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
 
 
 def seen_empty(view, at: datetime) -> None:

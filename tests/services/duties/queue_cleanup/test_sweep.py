@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_cleanup import marks, sweep
+from mailslice.duties.queue_cleanup import sweep
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import PlanRefused
@@ -14,11 +14,6 @@ from mailslice.queue.quarantine import Quarantine
 from mailslice.stores.cassandra.own import QueueSample
 from mailslice.stores.cassandra.own.quarantine import State
 from tests.services.duties.queue_cleanup.test_kill import kill, let_the_lock_run_out
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch):
-    monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
 
 
 def seen_empty(view, at):
