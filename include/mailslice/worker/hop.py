@@ -83,10 +83,12 @@ class HopConsumer:
                 try:
                     await self._surface_once(message)
                 except MailsliceError as error:
+                    patience.end_if_cancelled()
                     pause, aloud = patience.pause()
                     if aloud:
                         log.warning("a delayed mail is held for %.1f s: %s", pause, error, extra={"action": "hop_held"})
                 except Exception:
+                    patience.end_if_cancelled()
                     pause, _ = patience.pause()
                     log.exception("a delayed mail could not be looked at; it is held", extra={"action": "hop_fault"})
                 else:

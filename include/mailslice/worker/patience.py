@@ -6,6 +6,7 @@ through an outage is not to wait for as long again when it is over. Jitter keeps
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 FIRST_PAUSE = 0.5
@@ -20,6 +21,17 @@ class Patience:
     def __init__(self) -> None:
         self._next = FIRST_PAUSE
         self._unsaid = _QUIET
+
+    @staticmethod
+    def end_if_cancelled() -> None:
+        """Raises CancelledError in a task that was cancelled, though what it waited for ended with another error.
+
+        A gather whose one part fails as the whole is cancelled ends with the failure (asyncio drops the cancellation): whoever tries again after it would go
+        on for good, while somebody waits for the task to end.
+        """
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
 
     def pause(self) -> tuple[float, bool]:
         """Seconds to wait now, and whether the log is to hear of it: while they grow, and then twice a minute."""

@@ -51,11 +51,13 @@ class Preparer:
             try:
                 await self._attempt(slot)
             except MailsliceError as error:
+                patience.end_if_cancelled()
                 why = error
                 self._slots.hold(slot)  # others may pass while it is replaced
                 if isinstance(error, TryAgain) and await self._renewed(slot):
                     return
             except Exception as error:
+                patience.end_if_cancelled()
                 log.exception("a delivery could not be prepared; it is held", extra={"action": "prepare_fault"})
                 why = StoreUnavailable(f"a delivery could not be prepared: {type(error).__name__}: {error}")
             else:

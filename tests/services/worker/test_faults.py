@@ -17,7 +17,11 @@ import pytest
 from mailslice.codec import message
 from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
+from mailslice.queue import directory
+from mailslice.stores import open_stores
 from mailslice.worker import Deliveries, Delivery, open_worker
+from mailslice.worker.delays import Delays
+from mailslice.worker.loading import Loader
 from tests.services.worker.conftest import at, mail
 from tests.services.worker.cuttable import Cuttable
 
@@ -299,3 +303,31 @@ async def test_a_mail_waits_while_cassandra_is_down(fresh: Any) -> None:
                     await cassandra.mend()
                     assert (await next_of(deliveries, 40)).item == item
             assert spool.ready(spool.names.dead_letter_queue) == 0
+
+
+async def dropping_its_cancellation() -> None:
+    """What asyncio makes of a gather whose one part fails in the turn in which the whole is cancelled: the failure, and no cancellation."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise StoreUnavailable("it failed as it was cancelled") from None
+
+
+@pytest.mark.parametrize("where", ["loading", "surfacing"])
+async def test_deliveries_end_although_a_store_fails_as_they_do(fresh: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    at_it = asyncio.Event()
+
+    async def stuck(*_: object, **__: object) -> None:
+        at_it.set()
+        await dropping_its_cancellation()
+
+    queue = QueueName("spool")
+    directory.create(open_stores(fresh.settings), queue)
+    async with open_worker(fresh.settings, queue) as worker:
+        await worker.enqueue(mail(), CONTENT, delay=None if where == "loading" else timedelta(seconds=0.2))
+        monkeypatch.setattr(*((Loader, "load", stuck) if where == "loading" else (Delays, "surfaced", stuck)))
+        deliveries = worker.deliveries(4)
+        coming = asyncio.ensure_future(anext(deliveries, None))
+        await asyncio.wait_for(at_it.wait(), 30)
+        await asyncio.wait_for(deliveries.aclose(), 20)
+        assert await coming is None
