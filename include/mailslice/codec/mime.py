@@ -5,15 +5,13 @@ Only the header block is parsed, never a body. Whatever the bytes, nothing here 
 
 from __future__ import annotations
 
-import email.headerregistry
 import email.parser
 import email.policy
-import email.utils
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mailslice.codec.addresses import is_address
+from mailslice.codec.address_list import parse_addresses
 from mailslice.codec.content import header_end
 from mailslice.codec.files import FoundMail, read_mails
 
@@ -25,8 +23,6 @@ _RESENT_FIELDS = ("resent-to", "resent-cc", "resent-bcc")
 _WANTED = {*_SENDER_FIELDS, *_RECIPIENT_FIELDS, *_RESENT_FIELDS, "message-id"}
 
 _PARSER = email.parser.BytesHeaderParser(policy=email.policy.compat32)
-_REGISTRY = email.headerregistry.HeaderRegistry(use_default_map=False, base_class=email.headerregistry.BaseHeader)
-_REGISTRY.map_to_type("to", email.headerregistry.AddressHeader)  # type: ignore[arg-type]
 _FOLD = re.compile(r"[\r\n]+[ \t]*")
 _BOM = b"\xef\xbb\xbf"
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
@@ -34,10 +30,6 @@ _FIELD_LINE = re.compile(rb"([!-9;-~]+)[ \t]*:|From ")
 _ODD_LINE = re.compile(rb"(?:\A|[\r\n])(?!From (?![ \t]*:)|[!-9;-~]*:|[ \t\r\n]|\Z)")
 _MOST_MENDED = 8 << 20
 """Bytes of a header with odd lines that are looked at: what has no empty line for so long is no mail."""
-_SIMPLE = re.compile(r"(?:[^<>@\"(),:;\\\[\]]*<\s*([^<>\s\"(),:;\\]+)\s*>|([^<>\s\"(),:;\\]+))\s*")
-"""`a@b` or `words <a@b>`: nearly every address; quotes, comments, groups and routes go to the standard library's parser, which is 50 times slower."""
-_LONGEST_PARSED = 20_000
-"""Characters of one field that the standard library's parser is given: its time grows with the square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,34 +103,6 @@ def _addresses(fields: dict[str, list[str]], names: Iterable[str]) -> Iterator[s
     for name in names:
         for value in fields.get(name, []):
             yield from parse_addresses(value)
-
-
-def parse_addresses(value: str) -> list[str]:
-    """The addresses of a header's value, without display names; members of groups, too."""
-    plain = _plain_list(value)
-    found = plain if plain is not None else _parsed(value[:_LONGEST_PARSED])
-    return [address for address in found if is_address(address)]
-
-
-def _plain_list(value: str) -> list[str] | None:
-    """The addresses when each is of the simple form, else None."""
-    found = []
-    for part in value.split(","):
-        text = part.strip()
-        if not text:
-            continue
-        match = _SIMPLE.fullmatch(text)
-        if match is None:
-            return None
-        found.append(match[1] or match[2])
-    return found
-
-
-def _parsed(value: str) -> list[str]:
-    try:
-        return [address.addr_spec for address in _REGISTRY("to", value).addresses]  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - the library's parser raises IndexError and others on broken input; the older one does not
-        return [address for _, address in email.utils.getaddresses([value])]
 
 
 def _once(addresses: Iterable[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.codec.addresses import checked_address, checked_sender, is_address, same
-from mailslice.codec.mime import Envelope, envelope, parse_addresses
+from mailslice.codec.mime import Envelope, envelope
 from mailslice.model.errors import BadInput
 
 
@@ -100,10 +100,29 @@ def test_a_line_that_is_no_field_hides_no_field(lines, end):
     assert (found.sender, found.recipients) == ("a@x.org", ("b@y.org",))
 
 
+@pytest.mark.parametrize("field", ["To", "Cc", "Bcc", "Resent-To"])
+def test_no_recipient_of_a_long_list_with_quoted_names_is_lost_or_cut(field):
+    for number, listed in enumerate(
+        [
+            b", ".join(b'"Last, First" <user%04d@example.org>' % each for each in range(2000)),
+            b'"A, B" <user0000@example.org>, ' + b", ".join(b"user%04d@example.org" % each for each in range(1, 2000)),
+            b"(" * 600 + b")" * 600 + b" " + b",\r\n\t".join(b"user%04d@example.org (No. %d, a)" % (each, each) for each in range(2000)),
+        ]
+    ):
+        found = envelope(field.encode() + b": " + listed + b"\r\n\r\n").recipients
+        assert found == tuple(f"user{each:04}@example.org" for each in range(2000)), number
+
+
+@pytest.mark.parametrize("deep", [b"(" * 600, b"(" * 600 + b")" * 600, b'"' * 601, b"<" * 600, b"a:" * 600], ids=lambda deep: repr(deep[:3]))
+def test_a_sender_or_recipient_behind_deep_nesting_is_found(deep):
+    found = envelope(b"From: " + deep + b" <a@x.y>\r\nTo: " + deep + b" <b@x.y>, c@x.y\r\n\r\n")
+    assert (found.sender, found.recipients) == ("a@x.y", ("b@x.y", "c@x.y"))
+
+
 def test_ten_thousand_recipients_are_quick():
-    many = b"To: " + b",\r\n ".join(b'"N, %d" <n%d@example.org>' % (number, number) for number in range(300)) + b"\r\nCc: "
+    many = b"To: " + b",\r\n ".join(b'"N, %d" <n%d@example.org>' % (number, number) for number in range(10_000)) + b"\r\nCc: "
     many += b",\r\n ".join(b"n%d@example.net" % number for number in range(10_000)) + b"\r\n\r\n"
-    assert len(envelope(many).recipients) == 10_300
+    assert len(envelope(many).recipients) == 20_000
 
 
 @given(
@@ -114,11 +133,6 @@ def test_no_bytes_make_it_fail(content):
     found = envelope(content)
     assert all(is_address(address) for address in found.recipients)
     assert found.sender is None or is_address(found.sender)
-
-
-@given(st.lists(st.sampled_from(['"', "<", ">", "(", ")", "@", ",", ";", ":", "\\", "a", "b.c", " ", "=?utf-8?q?x?=", "[", "]"]), max_size=30).map("".join))
-def test_no_address_list_makes_it_fail(value):
-    assert all(is_address(address) for address in parse_addresses(value))
 
 
 @pytest.mark.parametrize("text", ["a@b", "A.b+c=d@x-y.z", "'quoted'@x", '"a b"@x.y', '"a\\"b"@x.y', "a@[127.0.0.1]", "a@[IPv6:::1]", "é@ü.de", "a/b@x_y"])
