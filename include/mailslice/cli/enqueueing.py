@@ -116,7 +116,11 @@ class Enqueuing:
 
 
 def _mail(given: Given, content: bytes) -> Mail:
-    from_headers = envelope(content) if given.sender is None or not given.recipients else None
+    """Raises BadInput when the headers name nobody, or cannot be read: that is the trouble of this mail alone, whatever it is."""
+    try:
+        from_headers = envelope(content) if given.sender is None or not given.recipients else None
+    except Exception as error:
+        raise BadInput(f"its headers cannot be read ({type(error).__name__}); give --sender and --recipient") from error
     sender = (None if given.sender == NULL_SENDER else given.sender) if given.sender is not None else from_headers.sender if from_headers else None
     recipients = given.recipients or (from_headers.recipients if from_headers else ())
     if not recipients:

@@ -61,7 +61,10 @@ def show(
 def enqueue(
     out: Output,
     queue: Queue,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for one mail on stdin.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for stdin: an mbox, else one mail."),
+    ],
     *,
     sender: Sender = None,
     recipient: Annotated[

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,10 +32,11 @@ class FoundMail:
 def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO | None = None) -> Iterator[FoundMail]:
     """The mails at `path`: a file *.eml is one mail whatever its bytes, another file is an mbox, a folder is a Maildir or holds *.eml at any depth.
 
-    `-` is one mail on standard input. A mail of more than `max_bytes` gives an error. Nothing is raised for what is found, or not found, there.
+    `-` is standard input: an mbox if it begins with a line `From ` that has a time and a year, else one mail. A mail of more than `max_bytes` gives an error.
+    Nothing is raised for what is found, or not found, there.
     """
     if str(path) == STDIN:
-        yield _read(STDIN, stdin or sys.stdin.buffer, max_bytes)
+        yield from _stream(stdin or sys.stdin.buffer, max_bytes)
         return
     if not str(path):
         yield FoundMail("", None, "an empty path is no file and no folder")  # Path would take it for the current folder
@@ -55,18 +58,37 @@ def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO |
         yield FoundMail(str(place), None, error.strerror or str(error))
 
 
+def _stream(stream: BinaryIO, max_bytes: int | None) -> Iterator[FoundMail]:
+    try:
+        first = stream.readline(_CHUNK)
+        if _SEPARATOR.match(first):
+            yield from _Mbox(STDIN, stream, max_bytes, first).mails()
+        else:
+            yield _mail(STDIN, _with_rest(first, stream, max_bytes), max_bytes)
+    except OSError as error:
+        yield FoundMail(STDIN, None, error.strerror or str(error))
+
+
 def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for without end
             return FoundMail(str(path), None, "not a file")
         with path.open("rb") as stream:
-            return _read(str(path), stream, max_bytes)
+            return _mail(str(path), stream.read() if max_bytes is None else stream.read(max_bytes + 1), max_bytes)
     except OSError as error:
         return FoundMail(str(path), None, error.strerror or str(error))
 
 
-def _read(label: str, stream: BinaryIO, max_bytes: int | None) -> FoundMail:
-    content = stream.read() if max_bytes is None else stream.read(max_bytes + 1)
+def _with_rest(first: bytes, stream: BinaryIO, max_bytes: int | None) -> bytes:
+    """`first` and all that follows, or more than `max_bytes` of it: in a buffer that is handed over, lest a large mail is held twice."""
+    content = BytesIO()
+    content.write(first)
+    while (max_bytes is None or content.tell() <= max_bytes) and (chunk := stream.read(_CHUNK)):
+        content.write(chunk)
+    return content.getvalue()
+
+
+def _mail(label: str, content: bytes, max_bytes: int | None) -> FoundMail:
     if max_bytes is not None and len(content) > max_bytes:
         return FoundMail(label, None, too_large(max_bytes))
     return FoundMail(label, content)
@@ -78,18 +100,24 @@ def too_large(max_bytes: int) -> str:
 
 
 def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
-    files = _maildir(folder) if (folder / "new").is_dir() and (folder / "cur").is_dir() else _eml_files(folder)
+    parts = [folder / name for name in ("new", "cur") if (folder / name).is_dir()]
+    maildir = _is_maildir(folder, parts)
     found = False
-    for path in files:
+    for path in _maildir(parts) if maildir else _eml_files(folder):
         found = True
         yield _read_file(path, max_bytes)
-    if not found and not (folder / "cur").is_dir():
+    if not found and not maildir:
         yield FoundMail(str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)")
 
 
-def _maildir(folder: Path) -> Iterator[Path]:
-    for part in ("new", "cur"):
-        yield from sorted(path for path in (folder / part).iterdir() if not path.name.startswith(".") and not path.is_dir())
+def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
+    """One of the two is enough, for git, tar and rsync may leave out an empty folder: unless *.eml lie elsewhere in a folder that happens to have a `new`."""
+    return len(parts) == 2 or (len(parts) == 1 and all(path.parent == parts[0] for path in _eml_files(folder)))
+
+
+def _maildir(parts: Iterable[Path]) -> Iterator[Path]:
+    for part in parts:
+        yield from sorted(path for path in part.iterdir() if not path.name.startswith(".") and not path.is_dir())
 
 
 def _eml_files(folder: Path) -> Iterator[Path]:
@@ -105,9 +133,10 @@ class _Mbox:
     `>From ` (mboxo) and `>>From ` (mboxrd) lose one `>`. Nothing else of a mail's bytes is touched.
     """
 
-    def __init__(self, label: str, stream: BinaryIO, max_bytes: int | None) -> None:
+    def __init__(self, label: str, stream: BinaryIO, max_bytes: int | None, first: bytes = b"") -> None:
+        """`first`: what was read of the first line already."""
         self._label = label
-        self._stream = stream
+        self._lines = itertools.chain([first] if first else [], iter(lambda: stream.readline(_CHUNK), b""))
         self._max_bytes = max_bytes
         self._number = 0
         self._parts: list[bytes] = []
@@ -117,7 +146,7 @@ class _Mbox:
         inside = after_empty = False
         preamble = True
         line_start = True
-        while line := self._stream.readline(_CHUNK):
+        for line in self._lines:
             if line_start and self._separates(line, after_empty or preamble):
                 if inside:
                     yield self._finish()
@@ -142,7 +171,7 @@ class _Mbox:
 
     def _skip_rest(self, line: bytes) -> None:
         while line and not line.endswith(b"\n"):
-            line = self._stream.readline(_CHUNK)
+            line = next(self._lines, b"")
 
     def _keep(self, line: bytes) -> None:
         self._size += len(line)

@@ -5,6 +5,7 @@ import hashlib
 import json
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from mailslice.cli import enqueueing
 from mailslice.cli.enqueueing import Enqueuing, Given
 from mailslice.cli.output import Output
+from mailslice.codec.mime import envelope
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
 
@@ -110,6 +112,43 @@ async def test_one_mail_that_the_worker_refuses_stops_no_other(tmp_path):
     worker.error = once
     run = await enqueue(worker, DATA / "sample")
     assert (run.done, [failure["error"] for failure in run.failures]) == (24, ["not this one"])
+
+
+@pytest.mark.parametrize("deep", [b"(" * 600, b"(" * 3000 + b")" * 3000])
+async def test_a_mail_with_deeply_nested_comments_is_a_mail_as_others(tmp_path, deep):
+    (tmp_path / "0.eml").write_bytes(b"From: " + deep + b" <a@b.example>\r\nTo: " + deep + b" <c@d.example>\r\n\r\n")
+    worker = FakeWorker()
+    run = await enqueue(worker, tmp_path, DATA / "sample")
+    assert (run.done, run.failures) == (26, [])
+    assert worker.mails[0].recipients == ("c@d.example",)
+
+
+async def test_a_mail_whose_headers_cannot_be_read_is_listed_and_the_rest_goes_on(monkeypatch):
+    def unexpected(content):
+        if b"comma@mills.example" in content:
+            raise RecursionError
+        return envelope(content)
+
+    monkeypatch.setattr(enqueueing, "envelope", unexpected)
+    worker = FakeWorker()
+    run = await enqueue(worker, DATA / "sample")
+    assert run.done == 24
+    assert [(Path(failure["path"]).name, failure["error"]) for failure in run.failures] == [
+        ("08-folded-headers.eml", "its headers cannot be read (RecursionError); give --sender and --recipient")
+    ]
+    run = await enqueue(worker, DATA / "sample", sender="<>", recipients=("x@y.example",))
+    assert (run.done, run.failures) == (25, [])
+
+
+async def test_an_mbox_on_standard_input_is_many_mails_each_to_its_own_recipients(monkeypatch):
+    with (DATA / "sample.mbox").open("rb") as file:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=file))
+        worker = FakeWorker()
+        run = await enqueue(worker, "-")
+    other = FakeWorker()
+    assert (await enqueue(other, DATA / "sample.mbox")).done == run.done > 1
+    assert worker.contents == other.contents
+    assert [mail.recipients for mail in worker.mails] == [mail.recipients for mail in other.mails]
 
 
 async def test_a_store_that_goes_away_stops_the_reading_and_is_raised(capsys):

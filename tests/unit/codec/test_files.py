@@ -123,9 +123,31 @@ def test_a_maildir_gives_new_and_cur(tmp_path):
     assert contents(tmp_path / "Maildir") == [b"B: 2\n\n", b"A: 1\n\nFrom me\n"]
 
 
-def test_an_empty_maildir_is_no_error(tmp_path):
-    mailbox.Maildir(tmp_path / "Maildir", create=True)
-    assert list(read_mails(tmp_path / "Maildir")) == []
+@pytest.mark.parametrize("part", ["new", "cur"])
+@pytest.mark.parametrize("name", ["1795.m1.host:2,S", "1795.eml"])
+def test_a_maildir_whose_empty_folder_was_left_out_by_git_or_tar_is_one(tmp_path, part, name):
+    (tmp_path / part).mkdir()
+    (tmp_path / part / name).write_bytes(b"A: 1\n")
+    (tmp_path / part / "1796.m2.host").write_bytes(b"B: 2\n")
+    assert sorted(contents(tmp_path)) == [b"A: 1\n", b"B: 2\n"]
+
+
+@pytest.mark.parametrize("part", ["new", "cur"])
+def test_a_folder_of_eml_files_may_hold_a_folder_called_like_a_maildirs(tmp_path, part):
+    (tmp_path / part).mkdir()
+    (tmp_path / "0.eml").write_bytes(b"zero")
+    (tmp_path / part / "1.eml").write_bytes(b"one")
+    assert contents(tmp_path) == [b"zero", b"one"]
+    (tmp_path / part / "2026").mkdir()
+    (tmp_path / "0.eml").rename(tmp_path / part / "2026" / "0.eml")
+    assert contents(tmp_path) == [b"one", b"zero"]
+
+
+@pytest.mark.parametrize("parts", [("new", "cur", "tmp"), ("new",), ("cur",)])
+def test_an_empty_maildir_is_no_error(tmp_path, parts):
+    for part in parts:
+        (tmp_path / part).mkdir()
+    assert list(read_mails(tmp_path)) == []
 
 
 def test_a_pipe_in_a_folder_is_said_instead_of_waited_for(tmp_path):
@@ -153,9 +175,35 @@ def test_an_unreadable_file_is_said_and_the_others_are_read(tmp_path):
     assert [(found.content, found.error) for found in read_mails(tmp_path)] == [(None, "No such file or directory"), (b"two", None)]
 
 
-def test_a_dash_is_one_mail_on_standard_input():
-    assert [(found.label, found.content) for found in read_mails("-", stdin=io.BytesIO(FROM + b"x"))] == [("-", FROM + b"x")]
-    assert [found.content for found in read_mails("-", max_bytes=3, stdin=io.BytesIO(b"1234"))] == [None]
+def from_stdin(given, **limits):
+    return [(found.label, found.content) for found in read_mails("-", stdin=io.BytesIO(given), **limits)]
+
+
+@pytest.mark.parametrize("given", [b"", b"\n", b"A: 1\n\n" + FROM + b"x", b"From me\nA: 1\n\nFrom you\n", b"\n" + FROM, b"x" * 3_000_000, b"From x" * 300_000])
+def test_a_dash_is_one_mail_on_standard_input(given):
+    assert from_stdin(given) == [("-", given)]
+    assert from_stdin(given, max_bytes=len(given)) == [("-", given)]
+    over = list(read_mails("-", stdin=io.BytesIO(given + b"x"), max_bytes=len(given)))
+    assert [(found.content, f"limit of {len(given)} bytes" in found.error) for found in over] == [(None, True)]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_dash_is_an_mbox_when_it_begins_as_one(end):
+    def mail(number):
+        return b"To: a%d@x.y" % number + end + end + b">From me" + end + b"x" * number + end
+
+    given = b"".join(FROM.replace(b"\n", end) + mail(number) + end for number in (1, 2_000_000, 3))
+    assert from_stdin(given) == [(f"-#{number + 1}", mail(size).replace(b">From", b"From")) for number, size in enumerate((1, 2_000_000, 3))]
+    assert [content is None for _, content in from_stdin(given, max_bytes=1000)] == [False, True, False]
+    assert from_stdin(FROM + b"A: 1\n") == [("-#1", b"A: 1\n")]
+
+
+def test_standard_input_that_cannot_be_read_is_said():
+    class Broken(io.BytesIO):
+        def readline(self, *_):
+            raise OSError(5, "Input/output error")
+
+    assert [(found.label, found.content, found.error) for found in read_mails("-", stdin=Broken())] == [("-", None, "Input/output error")]
 
 
 lines = st.sampled_from([b"From x", b"From a@b Sat Nov 21 10:00:00 2026", b">From x", b">>From y", b"", b"body", b"\xff\x00", b"A: 1"])
