@@ -2,7 +2,9 @@
 
 import base64
 import json
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -155,6 +157,7 @@ def test_the_null_sender_spelled_with_brackets_is_none():
         (body(headerBlobId=...), "headerBlobId is missing"),
         (body(bodyBlobId=""), "bodyBlobId is empty"),
         (body()[:-1] + b', "name": "other"}', "name is given 2 times"),
+        (body(lastUpdated=0).replace(b'"lastUpdated": 0', b'"lastUpdated": 1e-99999999999999999999'), "read twice: InvalidOperation"),
     ],
 )
 def test_bad_messages_are_undecodable_with_a_reason_that_names_no_address(raw, reason):
@@ -162,6 +165,24 @@ def test_bad_messages_are_undecodable_with_a_reason_that_names_no_address(raw, r
         message.decode(raw)
     assert "@" not in str(raised.value)
     assert len(str(raised.value)) < 160
+
+
+@pytest.mark.parametrize("raw", [body(x={"name": 1}), body(x={"lastUpdated": 1}, lastUpdated=7)])
+def test_json_nested_deeper_than_the_second_look_bears_is_undecodable(raw, monkeypatch):
+    with suppress(Undecodable):  # how deep it goes depends on Python
+        assert message.decode(raw[:-1] + b', "deep": ' + b"[" * 1000 + b"]" * 1000 + b"}").mail.name == "mail-1"
+    monkeypatch.setattr(message, "json", SimpleNamespace(loads=_too_deep))
+    with pytest.raises(Undecodable, match="JSON beyond what is read twice: RecursionError"):
+        message.decode(raw)
+
+
+def _too_deep(*_, **__):
+    raise RecursionError
+
+
+@pytest.mark.parametrize("blob_id", ["a//b", "..", "a/../b", "a/", "/a", "%", "%00", "é", "\u202e", "a b", "\\", "a\nb", "\x7f", "a\x00"])
+def test_odd_blob_ids_are_for_the_store_to_judge(blob_id):
+    assert message.decode(body(headerBlobId=blob_id)).header_blob_id == blob_id
 
 
 def test_an_attribute_may_be_called_like_a_field():
