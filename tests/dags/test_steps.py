@@ -8,6 +8,7 @@ import pytest
 from airflow.sdk import Asset, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
 
+from mailslice.duty import job
 from mailslice.duty.airflow import notifier, road, spark_step
 from mailslice.duty.airflow.notifier import DutyNotifier, channels, message_of
 from mailslice.duty.airflow.notify_connections import Webhook
@@ -100,14 +101,25 @@ def fail_with(monkeypatch, step, code):
     return step
 
 
-def test_the_job_is_told_run_queue_who_and_params(monkeypatch, step):
+def told_to_the_job(monkeypatch, step):
+    """Step and request, as the job's own parser reads its arguments."""
+    told = []
+    monkeypatch.setattr(job, "run_step", lambda step, request, _settings: told.append((step, request)) or {})
+    monkeypatch.setattr(job, "load_settings", lambda: None)
+    monkeypatch.setattr(job.logging, "basicConfig", lambda **_: None)
+    assert job.main("queue_cleanup", step.application_args) == 0
+    return told[0]
+
+
+@pytest.mark.parametrize("queue", ["spool", "-outgoing", "--queue", "--run=x", "a b", "-"])
+@pytest.mark.parametrize("user", ["alice", "-alice", "--params"])
+def test_the_job_is_told_run_queue_who_and_params(monkeypatch, step, queue, user):
     monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
-    step.execute(context(queues=["spool"], reason="because"))
+    step.mail_queue = queue
+    asked = context(user=user, queues=["spool"], reason="--because")
+    step.execute(asked)
     assert step.application.endswith("/jobs/queue_cleanup.py")
-    assert step.application_args[:3] == ["apply", "--queue", "spool"]
-    given = dict(zip(step.application_args[1::2], step.application_args[2::2], strict=True))
-    assert given["--run"] == request_of(context(), "queue_cleanup", "spool").run
-    assert (given["--dag-run"], given["--who"], json.loads(given["--params"])) == ("manual__1", "alice", {"reason": "because"})
+    assert told_to_the_job(monkeypatch, step) == ("apply", request_of(asked, "queue_cleanup", queue))
     assert all("password" not in name.lower() and "secret" not in name.lower() for name in step.env_vars)
 
 

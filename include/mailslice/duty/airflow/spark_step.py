@@ -54,9 +54,10 @@ class SparkStep(SparkSubmitOperator):
         if self.step == "apply" and request.params.get("dry_run"):
             raise AirflowSkipException(DRY_RUN)
         master = require_connection()
+        # In one word with its option: a queue's name, as a user's, may begin with a dash.
         self.application_args = [
-            *(self.step, "--queue", request.queue, "--run", request.run, "--dag-run", request.dag_run),
-            *("--who", request.who, "--params", json.dumps(request.params, sort_keys=True)),
+            *(self.step, f"--queue={request.queue}", f"--run={request.run}", f"--dag-run={request.dag_run}"),
+            *(f"--who={request.who}", f"--params={json.dumps(request.params, sort_keys=True)}"),
         ]
         include = str(clone_root() / "include")
         self.conf = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false", "spark.executorEnv.PYTHONPATH": include}
