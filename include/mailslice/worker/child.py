@@ -141,6 +141,7 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
     async with open_worker(task.settings, task.queue) as worker:
         worker.wiring.on_failed = metrics.failed_in_doubt
         worker.wiring.on_throttled = metrics.destination_asked
+        worker.wiring.on_fault = metrics.prepare_failed
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, deliveries, handling))
         marked = " and stage marks" if worker.wiring.stages is not None else ""

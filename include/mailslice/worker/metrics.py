@@ -25,6 +25,9 @@ class ConsumerMetrics:
             self._outcomes.labels(queue, outcome)
         self._failures = Counter("mailslice_handler_errors", "Handlers that ended in an exception", ("queue",), registry=registry).labels(queue)
         self._store_errors = Counter("mailslice_store_errors", "Requests a store did not answer", ("queue",), registry=registry).labels(queue)
+        self._prepare_faults = Counter(
+            "mailslice_prepare_faults", "Attempts at a delivery that ended in a fault of mailslice before the handler", ("queue",), registry=registry
+        ).labels(queue)
         self._in_doubt = Counter(
             "mailslice_recipients_failed_in_doubt", "Recipients failed because their sender ended before the answer was written", ("queue",), registry=registry
         ).labels(queue)
@@ -56,6 +59,10 @@ class ConsumerMetrics:
     def handler_failed(self) -> None:
         """A handler ended in an exception."""
         self._failures.inc()
+
+    def prepare_failed(self) -> None:
+        """A delivery could not be prepared, and no store said why."""
+        self._prepare_faults.inc()
 
     def failed_in_doubt(self, recipients: int) -> None:
         """So many recipients failed by their stage."""

@@ -25,6 +25,7 @@ from mailslice.worker.delays import Delays, own_headers
 from mailslice.worker.delivery import Delivery, dead_letter
 from mailslice.worker.failing import fail
 from mailslice.worker.patience import Patience
+from mailslice.worker.poison import PoisonWatch
 from mailslice.worker.slots import Slot, Slots, SlotState
 from mailslice.worker.stages import WAIT_SECONDS
 from mailslice.worker.wiring import Wiring
@@ -43,6 +44,7 @@ class Preparer:
         self._slots = slots
         self._on_trouble = on_trouble
         self._on_fine = on_fine
+        self._poison = PoisonWatch()
 
     async def prepare(self, slot: Slot) -> None:
         """Until the message is ready or gone, whatever the stores do."""
@@ -58,10 +60,15 @@ class Preparer:
                     return
             except Exception as error:
                 patience.end_if_cancelled()
-                log.exception("a delivery could not be prepared; it is held", extra={"action": "prepare_fault"})
+                self._wiring.on_fault()
+                log.exception("a delivery could not be prepared", exc_info=slot.faults == 0, extra={"action": "prepare_fault"})
+                if slot.state is SlotState.GONE or (self._poison.is_poison(slot) and await self._given_up(slot, error)):
+                    return
                 why = StoreUnavailable(f"a delivery could not be prepared: {type(error).__name__}: {error}")
             else:
                 self._on_fine()
+                if slot.state is SlotState.READY:
+                    self._poison.got_through()
                 self._slots.changed.set()
                 return
             self._slots.hold(slot)
@@ -70,6 +77,16 @@ class Preparer:
             if aloud:
                 log.warning("store unavailable, a mail is held for %.1f s: %s", pause, why, extra={"action": "held"})
             await asyncio.sleep(pause)
+
+    async def _given_up(self, slot: Slot, error: Exception) -> bool:
+        """Whether it is settled: it went to the dead letter queue. The reason names the fault's type alone, for its text may hold an address."""
+        what = "a message" if slot.item is None else str(slot.item.enqueue_id)
+        reason = f"cannot be prepared: {type(error).__name__}, {slot.faults} times, while other mails could be"
+        try:
+            await dead_letter(self._wiring, slot.message, reason, what, sent=lambda: self._slots.remove(slot))
+        except Exception:
+            log.exception("it could not be dead-lettered either", extra={"action": "prepare_fault", "enqueue_id": what})
+        return slot.state is SlotState.GONE
 
     async def _attempt(self, slot: Slot) -> None:
         message = slot.message

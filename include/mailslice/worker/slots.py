@@ -37,6 +37,10 @@ class Slot:
     doubt: Doubt | None = None
     copied: bool = False
     """A copy was published in its place, or may have been: another one could double the mail."""
+    faults: int = 0
+    """Attempts at it that ended in a fault of ours (`poison`)."""
+    others: int = 0
+    """How many mails had got through before the first of those."""
 
 
 class Slots:

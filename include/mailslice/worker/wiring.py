@@ -69,6 +69,8 @@ class Wiring:
     checks: DeletedChecks = field(init=False)
     on_failed: Callable[[int], None] = _nothing
     """Called with the number of recipients that failed in doubt: for figures."""
+    on_fault: Callable[[], None] = _nothing
+    """Called when a delivery could not be prepared by a fault of ours: for figures."""
     throttle: Throttle | None = None
     """Only where destinations have limits."""
     on_throttled: Callable[[str, bool], None] = _nothing
