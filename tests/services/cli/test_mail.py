@@ -54,6 +54,24 @@ def test_any_bytes_on_stdin_are_a_mail(cli, content):
     assert [line["sha256"] for line in cli.json("worker", "drain", "spool", "--max", 1)] == [sha(content)]
 
 
+def test_an_mbox_on_stdin_is_many_mails_each_to_its_own_recipients(cli):
+    box = (DATA / "sample.mbox").read_bytes()
+    piped, read = (cli.json("mail", "enqueue", "spool", path, stdin=box) for path in ("-", DATA / "sample.mbox"))
+    told = [{line["path"].rpartition("#")[2]: (line["sender"], line["recipients"], line["sha256"]) for line in lines} for lines in (piped, read)]
+    assert told[0] == told[1]
+    assert {line["path"] for line in piped} == {f"-#{number + 1}" for number in range(len(piped))}
+    assert len(piped) > 1
+    assert len(cli.json("worker", "drain", "spool", "--max", 2 * len(piped))) == 2 * len(piped)
+
+
+def test_all_of_two_thousand_recipients_with_quoted_names_are_drained(cli):
+    recipients = [f"user{number:04}@example.org" for number in range(2000)]
+    header = "To: " + ",\r\n ".join(f'"Last, First" <{recipient}>' for recipient in recipients)
+    [line] = cli.json("mail", "enqueue", "spool", "-", stdin=header.encode() + b"\r\nFrom: a@x.y\r\n\r\n")
+    [drained] = cli.json("worker", "drain", "spool", "--max", 1)
+    assert (line["recipients"], drained["recipients"]) == (recipients, recipients)
+
+
 @pytest.mark.parametrize("null", ["", "<>"])
 def test_the_null_sender_is_null_everywhere(cli, null):
     [line] = cli.json("mail", "enqueue", "spool", "-", "--sender", null, "--recipient", "bob@example.net", stdin=b"x")
