@@ -15,7 +15,7 @@ from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
 from mailslice.worker.handler_spec import loaded
-from mailslice.worker.handling import Handling, policy_of
+from mailslice.worker.handling import DRAIN_SECONDS, Handling, policy_of
 from mailslice.worker.queue_worker import QueueWorker
 
 _LEAST_WAIT = 0.05
@@ -73,7 +73,9 @@ async def consume(
     Async handlers run on this loop, plain functions in threads. An exception is a retry with a growing pause (MAILSLICE_WORKER_BACK_OFF_*), and after
     MAILSLICE_WORKER_ATTEMPTS the end of the mail; a `DeadLetter` is a reject.
     Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails; what runs in handlers then comes to its end. Else it never ends.
-    Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or StoreUnavailable after `give_up_after` without a store.
+    An outcome that no store takes for 30 s from then on is given up: its mail goes back, and is handed out again.
+    Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or StoreUnavailable after `give_up_after` without a store;
+    what runs in handlers has 30 s before that.
     """
     if most is not None:
         check_count("most", most)
@@ -85,7 +87,7 @@ async def consume(
     deliveries = worker.deliveries(prefetch if most is None else min(prefetch, most), give_up_after=give_up_after)
     handed: WeakSet[Delivery] = WeakSet()  # the worker keeps those that are not settled; the contents of the others are to go
     begun = 0
-    stopping = asyncio.create_task(stopped(stop, deliveries)) if stop is not None else None
+    stopping = asyncio.create_task(stopped(stop, deliveries, handling.hurry)) if stop is not None else None
     longest: float | None = 0.0
     try:
         while begun != most and (delivery := await following(deliveries, idle, lambda: handling.in_flight > 0)):
@@ -96,12 +98,18 @@ async def consume(
             if begun != most:
                 await handling.room()
         longest = None
+    except Exception:
+        longest = DRAIN_SECONDS  # nothing more comes. What handlers have done can still be told to the view, lest it is done again
+        raise
     finally:
-        if stop is not None and stopping is not None:
-            await unwatched(stopping, stop)
-        await deliveries.aclose()
-        await handling.drain(longest)
-        await _let_go(deliveries, handed)
+        try:
+            if stop is not None and stopping is not None:
+                await unwatched(stopping, stop)
+            await deliveries.aclose()
+            await handling.drain(longest)
+        finally:
+            await handling.drain(0.0)  # of what is left when that was cancelled
+            await _let_go(deliveries, handed)
     return consumed
 
 
@@ -127,14 +135,17 @@ async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
     """The end of deliveries of which only `handed` may still be in hand: those go back, and then the connection is closed."""
-    for delivery in [*handed]:
-        if not delivery.settled.is_set():
-            with suppress(MailsliceError):  # the broker takes it back with the connection
-                await delivery.retry()
+    await asyncio.gather(*(_given_back(delivery) for delivery in [*handed] if not delivery.settled.is_set()))
     await deliveries.disconnect()
 
 
-async def stopped(stop: asyncio.Event, deliveries: Deliveries) -> None:
-    """Closes the deliveries when `stop` is set: whoever waits for the next one then learns that there is none."""
+async def _given_back(delivery: Delivery) -> None:
+    with suppress(MailsliceError):  # the broker takes it back with the connection
+        await delivery.retry()
+
+
+async def stopped(stop: asyncio.Event, deliveries: Deliveries, told: Callable[[], None] = lambda: None) -> None:
+    """When `stop` is set it calls `told` and closes the deliveries: whoever waits for the next one then learns that there is none."""
     await stop.wait()
+    told()
     await deliveries.aclose()

@@ -62,6 +62,7 @@ class Delivery:
         """Attempts that failed so far, by what every counted retry has written into the message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._told = False
+        self._replaced: float | None = None
         self.waiters = 0
         """Later deliveries of the same mail that wait here for this one."""
         wiring.in_hand[item.enqueue_id] = self
@@ -90,6 +91,13 @@ class Delivery:
     def arrived(self) -> float:
         """When the broker handed it out, by the event loop's clock."""
         return self._message.arrived
+
+    def stands_for(self, other: Message) -> bool:
+        """Whether this one ended in a message of its own that does for `other`, too: the same mail for the same recipients, delivered here before that.
+
+        Never true of the new message itself, nor of any that followed it: those came later.
+        """
+        return self._replaced is not None and other.arrived < self._replaced and other.body == self._message.body
 
     def hand_out(self) -> None:
         """From now on it is a handler's."""
@@ -151,7 +159,11 @@ class Delivery:
         elif await self._wiring.is_marked(self._item.enqueue_id):
             await self._end(self._message.ack)
         else:
+            began = asyncio.get_running_loop().time()
             await self._publish_again(again, delay, self._again_headers(counted=counted and delay is not None and not throttled, throttled=throttled))
+            self._replaced = began
+            if set(again) < set(self._message_recipients):
+                self._wiring.doings.narrowed(self._item.enqueue_id, self._message.body)
             await self._end(self._message.ack, put_off=throttled)
 
     async def reject(self, reason: str) -> None:
@@ -166,12 +178,13 @@ class Delivery:
             return
         if self._message.redelivered:
             await self._delays.forget(self._item.enqueue_id)
+        if self.settled.is_set():
+            return  # asked twice at once
         if left == self._message_recipients:
-            await dead_letter(self._wiring, self._message, reason, str(self._item.enqueue_id))
+            await dead_letter(self._wiring, self._message, reason, str(self._item.enqueue_id), settle=self._settle)
         else:
             fewer = replace(self._message, body=codec.encode(_narrowed(self._item, left)))
-            await dead_letter(self._wiring, fewer, reason, str(self._item.enqueue_id), changed=True)
-        await self._end(lambda: True)
+            await dead_letter(self._wiring, fewer, reason, str(self._item.enqueue_id), changed=True, settle=self._settle)
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
         """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
@@ -285,14 +298,19 @@ class Delivery:
             return  # two were asked for at once: a second ack of one tag would cost the channel, and every mail in hand
         self._settled = True
         if self.handed is not None and not put_off:
+        if self._settled:
+            return
+        self._settle(settle, put_off=put_off)
+        await self._message.link.flushed()
+        crash.point("delivery:settled")
+
+    def _settle(self, settle: Callable[[], bool], *, put_off: bool = False) -> None:
             self._wiring.doings.ended(self._seconds())
         if not settle():
             log.info(
                 "the broker hands a settled mail out again: its connection is gone", extra={"action": "stale_tag", "enqueue_id": str(self._item.enqueue_id)}
             )
         self._release()
-        await self._message.link.flushed()
-        crash.point("delivery:settled")
 
     def _release(self) -> None:
         self._hold.release()
@@ -318,15 +336,17 @@ async def dead_letter(
     """To the dead letter queue: by the broker where the work queue has a dead letter exchange, else by a confirmed copy before the ack.
 
     `changed`: the message's body is not what the broker has, so it must be the copy. `sent` is called as soon as the message is settled: to settle it
-    again, for example because the worker stops while the reason is noted, would cost the channel.
+    again, for example because the worker stops while the reason is noted, would cost the channel. `settle` is given what settles it, to do that or, when
+    somebody else has done so meanwhile, not.
+    settle: Callable[[Callable[[], bool]], object] = lambda by: by(),
 
     A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
     """
     log.warning("dead letter: %s: %s", what, reason, extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue})
     if wiring.broker_dead_letters and not changed:
-        message.dead_letter()
+        settle(message.dead_letter)
     else:
-        await copy_to_dead_letters(wiring, message, reason)
+        await copy_to_dead_letters(wiring, message, reason, settle=settle)
     sent()
     await message.link.flushed()
     crash.point("dead-letter:sent")
@@ -334,8 +354,8 @@ async def dead_letter(
     crash.point("dead-letter:noted")
 
 
-async def copy_to_dead_letters(wiring: Wiring, message: Message, reason: str) -> None:
+async def copy_to_dead_letters(wiring: Wiring, message: Message, reason: str, *, settle: Callable[[Callable[[], bool]], object] = lambda by: by()) -> None:
     """A confirmed copy to the dead letter exchange, which `open_worker` has made sure of, and then the ack."""
     exchange = RabbitNames(wiring.queue).dead_letter_exchange
     await wiring.publisher.publish(exchange, message.body, {**own_headers(message.headers), HEADER_REASON: reason[:500]}, message.timestamp)
-    message.ack()
+    settle(message.ack)

@@ -42,6 +42,7 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
+        self._closing: asyncio.Task[None] | None = None
         """The next mail. Raises StopAsyncIteration after `aclose`.
 
         Raises BadSetting when the broker refuses us, StoreUnavailable after `give_up_after` without a store.
@@ -53,11 +54,11 @@ class Deliveries:
                 delivery.hand_out()
                 crash.point("dequeue:handed-out")
                 return delivery
-            if self._stopped:
-                raise StopAsyncIteration
             self._raise_trouble()
             self._slots.changed.clear()
             await self._slots.changed.wait()
+            if self._stopped:  # what is ready goes back: nothing new is begun
+                raise StopAsyncIteration
 
     @property
     def idle_seconds(self) -> float:
@@ -82,9 +83,10 @@ class Deliveries:
         return ((slot.item, slot.message) for slot in self._slots if slot.item is not None and slot.item.enqueue_id not in in_hand)
 
     async def aclose(self) -> None:
-        """No more deliveries. What was not handed out goes back to the broker; deliveries in hand can still be settled until the worker closes."""
-        if self._stopped:
-            return
+        """No more deliveries. What was not handed out goes back to the broker; deliveries in hand can still be settled until the worker closes.
+
+        Cancelled, it goes on without its caller: half of it would keep mails, room and a consumer of the hop queue for good.
+        """
         self._stopped = True
         if self._ticking is not None:
             self._ticking.cancel()
@@ -95,6 +97,13 @@ class Deliveries:
 
     async def disconnect(self) -> None:
         """Closes the connection, after which nothing in hand can be acknowledged."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="deliveries-close")
+        await asyncio.wait({self._closing})
+        if not self._closing.cancelled():
+            self._closing.result()
+
+    async def _close(self) -> None:
         await self.aclose()
         await self._consumer.close()
 

@@ -2,6 +2,9 @@
 
 On failure: deleted mark, then this enqueue's own blobs (random ids only), then the error. An error of the broker is not "not sent": the
 message may still come, and then the mark drops it. So blobs go only once the mark is written; else they are orphans for blob_gc.
+
+A message whose row fails can be taken back by nothing while Cassandra is away for longer than that is tried, and whoever was told of the error sends the
+mail again. So after a row that failed rows come first, and messages only after them, until one has succeeded.
 """
 
 from __future__ import annotations
@@ -44,11 +47,15 @@ class Enqueuer:
         self._starts_written = False
         self._starts_lock = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()
+        self._failed = 0
+        self._overcome = 0
+        """How many of the inserts that failed had done so before one began that succeeded."""
 
     async def enqueue(self, mail: Mail, content: bytes | Path, delay: timedelta | None = None) -> QueuedMail:
         """Returns when the mail is durable. A Path is read only when the memory budget has room for it.
 
-        Raises BadInput (too large, no recipients), StoreUnavailable (then it is not enqueued, or dropped at delivery), or what the file raises.
+        Raises BadInput (too large, no recipients), StoreUnavailable (then it is not enqueued, or dropped at delivery, but for what was under way when
+        Cassandra went for long), or what the file raises.
         """
         if not mail.recipients:
             raise BadInput(f"mail {mail.name!r} has no recipients; at least one")
@@ -93,14 +100,27 @@ class Enqueuer:
         if not self._starts_written:
             await self._write_starts(place.slice_start)
         row = ViewRow(wiring.queue, place, now, item)
-        if delay is not None and delay > timedelta(0):
-            published = self._delays.schedule(item.enqueue_id, encoded, headers_of(place), now, now + delay)
+        first = self._insert(row)
+        if self._overcome < self._failed:
+            await first
+            await self._publish(item, encoded, place, now, delay)
         else:
-            published = wiring.publisher.publish(wiring.names.exchange, encoded, headers_of(place), now)
-        await _both(self._insert(row), published)
+            await _both(first, self._publish(item, encoded, place, now, delay))
+
+    async def _publish(self, item: QueuedMail, encoded: bytes, place: Place, now: datetime, delay: timedelta | None) -> None:
+        if delay is not None and delay > timedelta(0):
+            await self._delays.schedule(item.enqueue_id, encoded, headers_of(place), now, now + delay)
+        else:
+            await self._wiring.publisher.publish(self._wiring.names.exchange, encoded, headers_of(place), now)
 
     async def _insert(self, row: ViewRow) -> None:
-        await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
+        failed = self._failed
+        try:
+            await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
+        except BaseException:  # cancelled, too: who gave it up may have waited for a store that is away
+            self._failed += 1
+            raise
+        self._overcome = max(self._overcome, failed)
         crash.point("enqueue:row-inserted")
 
     async def _write_starts(self, first: datetime) -> None:

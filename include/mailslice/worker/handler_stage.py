@@ -17,7 +17,10 @@ from mailslice.worker.marks import Marks
 
 
 class BlockingStage:
-    """For one delivery and a thread. `attempt` counts from 1, by the delayed retries of the mail, and survives restarts; `age` is None when it is unknown."""
+    """For one delivery and a thread. `attempt` counts from 1 and survives restarts; `age` is None when it is unknown.
+
+    An attempt is begun by each retry that counts; on a queue with stage marks by every retry, for its number is the record's there.
+    """
 
     def __init__(self, marks: Marks | None = None, attempt: int = 1, age: timedelta | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._marks = marks

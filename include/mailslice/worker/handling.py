@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import itertools
 import logging
+import math
 import random
 import time
 import traceback
@@ -24,6 +25,7 @@ from mailslice.model.back_off import BackOff
 from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.model.settings import GiveUp, Settings
+from mailslice.worker.consumer import DRAIN
 from mailslice.worker.delays import LONGEST_DELAY
 from mailslice.worker.handler_spec import LoadedHandler
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
@@ -32,6 +34,8 @@ from mailslice.worker.throttle import BlockingThrottle
 
 log = logging.getLogger(__name__)
 
+DRAIN_SECONDS = DRAIN.total_seconds()
+"""How long an end waits for stores that are away and, where it is a fault, for handlers."""
 _SETTLE_PAUSES = (1, 2, 4, 8, 15)
 """Seconds between attempts to tell the stores what became of a mail; the last one repeats."""
 
@@ -135,6 +139,7 @@ class Handling:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
+        self._hurried: float | None = None
 
     @property
     def in_flight(self) -> int:
@@ -158,11 +163,18 @@ class Handling:
         self._running.add(task)
         task.add_done_callback(self._ended)
 
+    def hurry(self) -> None:
+        """The end is near: handlers keep their time, but an outcome that no store takes for 30 s from now on is given up, and its mail left unsettled."""
+        if self._hurried is None:
+            self._hurried = time.monotonic()
+
     async def drain(self, longest: float | None) -> int:
-        """Waits up to `longest` seconds (None: as long as it takes) for the running handlers, then gives up on the rest: their number.
+        """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores) for what runs, then gives up on the rest: their number.
 
         The broker hands those out again.
         """
+        if longest is None:
+            self.hurry()
         if self._running:
             await asyncio.wait(self._running, timeout=longest)
         left = set(self._running)
@@ -184,8 +196,8 @@ class Handling:
         with self._metrics.handling():
             outcome = await self._outcome(delivery)
         name, action = action_of(delivery, outcome, self._policy)
-        await self._tell(delivery, action)
-        self._metrics.settled(name, time.monotonic() - began)
+        if await self._tell(delivery, action):
+            self._metrics.settled(name, time.monotonic() - began)
 
     async def _outcome(self, delivery: Settled) -> Outcome | GiveBack:
         try:
@@ -257,13 +269,16 @@ class Handling:
         log.debug("handler failed", exc_info=error)
         return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
 
-    async def _tell(self, delivery: Settled, action: Callable[[], Awaitable[None]]) -> None:
-        """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked.
+    async def _tell(self, delivery: Settled, action: Callable[[], Awaitable[None]]) -> bool:
+        """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked. False when it was given up.
 
-        Also after a password that was changed, or a fault of ours: given up here, the mail would be nobody's, and still be held.
+        Also after a password that was changed, or a fault of ours: given up here, the mail would be nobody's, and still be held. Only an end does not wait
+        for as long as a store may be away: whoever drains gives back what is not settled.
         """
-        for attempt in itertools.count():
-            pause = _SETTLE_PAUSES[min(attempt, len(_SETTLE_PAUSES) - 1)]
+        began = time.monotonic()
+        pauses = itertools.chain(_SETTLE_PAUSES, itertools.repeat(_SETTLE_PAUSES[-1]))
+        while True:
+            pause = next(pauses)
             extra = {"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
             try:
                 await action()
@@ -272,9 +287,17 @@ class Handling:
             except Exception:
                 log.exception("outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra)
             else:
-                return
+                return True
             self._metrics.store_failed()
-            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
+            left = self._left(began)
+            if left <= 0:
+                log.warning("outcome given up: this is the end, and no store took it for %d s; the mail goes back", DRAIN_SECONDS, extra=extra)
+                return False
+            await asyncio.sleep(min(left, pause * random.uniform(0.7, 1.0)))
+
+    def _left(self, began: float) -> float:
+        """Seconds for an outcome that is being told since `began`."""
+        return math.inf if self._hurried is None else DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
 
 
 def _wrong_field(outcome: object) -> str | None:

@@ -104,7 +104,11 @@ class Preparer:
         message = slot.message
         if item.enqueue_id in self._wiring.in_hand and await self._renewed(slot, least=2):
             return True
-        await self._older_settled(slot, item)
+        if await self._replaced(slot, item):
+            log.info("a message whose place another one has taken is dropped", extra={"action": "replaced", "enqueue_id": str(item.enqueue_id)})
+            message.ack()  # its content stays: the other one needs it
+            self._slots.remove(slot)
+            return True
         now, decision = await self._looked_up(slot, item)
         crash.point("dequeue:checked")
         match now:
@@ -155,15 +159,25 @@ class Preparer:
             return True
         return await self._load(slot, item, record)
 
-    async def _older_settled(self, slot: Slot, item: QueuedMail) -> None:
-        """After a lost connection the broker hands out again what handlers here still work on: it waits for them, and is dropped if they complete."""
-        while (older := self._wiring.in_hand.get(item.enqueue_id)) is not None:
+    async def _replaced(self, slot: Slot, item: QueuedMail) -> bool:
+        """After a lost connection the broker hands out again what handlers here still work on: it waits for them, and is dropped if they complete.
+
+        True when the handler ended in a retry instead, with a message of its own, or has done so before: the recipients that it served are done, and
+        its pause is to be kept.
+        """
+        message, doings = slot.message, self._wiring.doings
+        while not (message.redelivered and doings.is_outdated(item.enqueue_id, message.body)):
+            if (older := self._wiring.in_hand.get(item.enqueue_id)) is None:
+                return False
             self._slots.hold(slot)
             older.waiters += 1
             try:
                 await older.settled.wait()
             finally:
                 older.waiters -= 1
+            if message.redelivered and older.stands_for(message):
+                break
+        return True
 
     async def _renewed(self, slot: Slot, least: int = 1) -> bool:
         """Whether a copy that the broker has not counted yet has taken the message's place: it has to wait, and that is no fault of the mail's.

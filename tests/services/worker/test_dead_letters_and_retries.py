@@ -115,6 +115,36 @@ async def test_a_queue_of_james_3_5_without_a_dead_letter_exchange_keeps_what_is
         assert spool.ready(spool.names.work_queue) == 0
 
 
+@pytest.mark.parametrize("by_broker", [True, False])
+async def test_a_mail_that_is_rejected_twice_at_once_or_cut_short_is_settled_once(spool: Any, monkeypatch: pytest.MonkeyPatch, *, by_broker: bool) -> None:
+    noting = asyncio.Event()
+
+    async def stuck(*_: object) -> None:
+        noting.set()
+        await asyncio.Event().wait()
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        worker.wiring.broker_dead_letters = by_broker
+        for number in range(4):
+            await worker.enqueue(mail(f"m-{number}"), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first, second, third, last = [await next_of(deliveries) for _ in range(4)]
+            await asyncio.gather(first.reject("no"), first.reject("no"), second.reject("no"), second.complete())
+            monkeypatch.setattr(delivery_module, "note_dead_letter", stuck)
+            rejecting = asyncio.create_task(third.reject("no"))
+            await asyncio.wait_for(noting.wait(), 20)
+            rejecting.cancel()
+            await asyncio.wait({rejecting})
+            await third.retry()
+            monkeypatch.undo()
+            await asyncio.sleep(0.3)  # for a broker that closes the channel
+            assert deliveries.connected
+            await last.complete()
+            with pytest.raises(TimeoutError):
+                await next_of(deliveries, 1)
+    assert spool.ready(spool.names.work_queue) == 0
+
+
 async def test_a_marked_mail_is_dropped_before_its_content_is_loaded(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         gone = await worker.enqueue(mail("gone"), CONTENT)

@@ -19,10 +19,11 @@ from mailslice.model.errors import BadSetting, MailsliceError, StoreUnavailable,
 from mailslice.model.mail import QueueName
 from mailslice.queue import directory
 from mailslice.stores import open_stores
-from mailslice.worker import Deliveries, Delivery, open_worker
+from mailslice.worker import Deliveries, Delivery, consume, enqueuer, handling, open_worker
 from mailslice.worker.delays import Delays
+from mailslice.worker.hop import HopConsumer
 from mailslice.worker.loading import Loader
-from tests.services.worker.conftest import at, mail
+from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable
 
 CONTENT = b"A: b\r\n\r\nc"
@@ -289,6 +290,76 @@ async def test_a_completion_while_cassandra_is_down_can_be_asked_for_again(fresh
                             except StoreUnavailable:
                                 await asyncio.sleep(0.5)
             assert [row.item.mail.name for row in spool.live()] == []
+
+
+async def test_an_outage_of_cassandra_leaves_a_message_for_what_was_under_way_and_none_for_each_try_in_it(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueuer, "_UNDO_SECONDS", 0.2)  # the outage is longer than that
+    async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
+        for spool in at(fresh.settings):
+            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+                await worker.enqueue(mail("before"), CONTENT)
+                await cassandra.cut()
+                for name in ("under way", "tried again", "and again"):
+                    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{cassandra.port}"):
+                        await worker.enqueue(mail(name), CONTENT)
+                await cassandra.mend()
+                async with asyncio.timeout(60):
+                    while True:
+                        try:
+                            await worker.enqueue(mail("after"), CONTENT)
+                        except StoreUnavailable:
+                            await asyncio.sleep(0.5)
+                        else:
+                            break
+            assert sorted(row.item.mail.name for row in spool.live()) == ["after", "before"]
+            names = []
+            while (taken := spool.take(spool.names.work_queue, 0)) is not None:
+                names.append(message.decode(taken[1]).mail.name)
+            assert names == ["before", "under way", "after"]
+
+
+async def test_a_stop_while_cassandra_is_away_ends_and_what_was_handled_goes_back(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handling, "DRAIN_SECONDS", 1.0)
+    stop = asyncio.Event()
+    async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
+
+        async def handle(_mail: Any, _content: bytes) -> None:
+            await cassandra.cut()
+            stop.set()
+
+        for spool in at(fresh.settings):
+            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+                await worker.enqueue(mail(), CONTENT)
+                done = await asyncio.wait_for(consume(worker, handle, concurrency=1, stop=stop), 60)
+                assert done.total == 0
+                assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 1) == 1
+
+
+async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closing, go_on, close = asyncio.Event(), asyncio.Event(), HopConsumer.close
+
+    async def slowly(self: HopConsumer) -> None:
+        closing.set()
+        await go_on.wait()
+        await close(self)
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        for number in range(3):
+            await worker.enqueue(mail(f"m-{number}"), CONTENT)
+        deliveries = worker.deliveries(4)
+        first = await next_of(deliveries)
+        await until(lambda: len(worker.wiring.in_hand) == 3)  # the others are ready
+        monkeypatch.setattr(HopConsumer, "close", slowly)
+        ending = asyncio.create_task(deliveries.aclose())
+        await asyncio.wait_for(closing.wait(), 20)
+        assert await anext(deliveries, None) is None
+        ending.cancel()  # and it goes on: what is ready here would wait for good, and so would every later copy of it
+        await asyncio.wait({ending})
+        go_on.set()
+        await asyncio.wait_for(deliveries.aclose(), 20)
+        assert list(worker.wiring.in_hand) == [first.item.enqueue_id]
+        await first.complete()
+    assert spool.coming(spool.names.work_queue, 2) == 2
 
 
 async def test_a_mail_waits_while_cassandra_is_down(fresh: Any) -> None:

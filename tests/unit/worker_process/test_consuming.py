@@ -1,0 +1,166 @@
+"""`consume` at its end: refused by the broker, stopped while a store is away, cancelled while it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.mail import Mail
+from mailslice.model.settings import Settings
+from mailslice.worker import consuming, handling
+from mailslice.worker.consuming import consume
+from tests.unit.worker_process.test_handling import FakeDelivery
+
+SOON = 20
+"""Seconds for what ends at once, on a machine that is busy."""
+
+
+class Held(FakeDelivery):
+    """A delivery whose outcome no store takes; what goes back to the broker goes."""
+
+    __hash__ = object.__hash__
+
+    async def complete(self) -> None:
+        if self.away:
+            raise StoreUnavailable("Cassandra at c:9042 does not answer")
+        await super().complete()
+
+    async def retry(self, *_: Any, **__: Any) -> None:
+        self.told.append(("given back",))
+        self.settled.set()
+
+
+class Given:
+    """Deliveries that are there at once, and then what `then` does: wait until they are closed, or raise."""
+
+    idle_seconds = 0.0
+
+    def __init__(self, *deliveries: Held, then: Exception | None = None) -> None:
+        self._left = list(deliveries)
+        self._then = then
+        self.closing = asyncio.Event()
+        self.disconnected = False
+
+    async def __anext__(self) -> Any:
+        if self.closing.is_set():
+            raise StopAsyncIteration
+        if self._left:
+            return self._left.pop(0)
+        if self._then is not None:
+            raise self._then
+        await self.closing.wait()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self.closing.set()
+
+    async def disconnect(self) -> None:
+        self.disconnected = True
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handling, "_SETTLE_PAUSES", (0.01,))
+
+
+def worker(given: Given) -> Any:
+    return SimpleNamespace(wiring=SimpleNamespace(settings=Settings()), deliveries=lambda _prefetch, give_up_after: given)
+
+
+async def reached(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
+async def test_a_broker_that_refuses_us_does_not_cost_what_handlers_are_at() -> None:
+    delivery = Held()
+    given = Given(delivery, then=BadSetting("RabbitMQ at rabbit:5672 refuses user 'u'"))
+
+    def slow(_mail: Mail, _content: bytes) -> None:
+        time.sleep(0.3)
+
+    with pytest.raises(BadSetting, match="refuses user 'u'"):
+        await consume(worker(given), slow)
+    assert delivery.told == [("complete",)], "it would be handled again else"
+    assert given.disconnected
+
+
+async def test_but_handlers_that_hang_are_not_waited_for_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consuming, "DRAIN_SECONDS", 0.1)
+    delivery = Held()
+    given = Given(delivery, then=StoreUnavailable("RabbitMQ at rabbit:5672 does not answer"))
+
+    async def hangs(_mail: Mail, _content: bytes) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(consume(worker(given), hangs), SOON)
+    assert (delivery.told, given.disconnected) == ([("given back",)], True)
+
+
+@pytest.mark.parametrize("ending", ["stop", "most"])
+async def test_an_end_does_not_wait_for_as_long_as_a_store_is_away(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    monkeypatch.setattr(handling, "DRAIN_SECONDS", 0.1)
+    stop, delivery, never = asyncio.Event(), Held(away=1), Held(2)
+    given = Given(delivery, never)
+    consuming_ = asyncio.create_task(consume(worker(given), lambda *_: None, concurrency=1, stop=stop, most=1 if ending == "most" else None))
+    if ending == "stop":
+        await reached(lambda: consuming_.done() or handling_is_told(delivery))
+        stop.set()  # its one place is taken by what cannot be told
+    done = await asyncio.wait_for(consuming_, SOON)
+    assert (delivery.told, never.told) == ([("given back",)], [])
+    assert (done.total, given.disconnected) == (0, True)
+
+
+def handling_is_told(delivery: Held) -> bool:
+    """Whether its handler has ended, and the outcome is being told."""
+    return any(task.get_name() == f"handle-{delivery.item.enqueue_id}" for task in asyncio.all_tasks())
+
+
+async def test_a_handler_has_its_time_and_its_outcome_is_told_when_the_stores_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handling, "DRAIN_SECONDS", 0.1)
+    stop, begun, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    delivery = Held()
+
+    async def handle(_mail: Mail, _content: bytes) -> None:
+        begun.set()
+        await leave.wait()
+
+    running = asyncio.create_task(consume(worker(Given(delivery)), handle, stop=stop))
+    await asyncio.wait_for(begun.wait(), SOON)
+    stop.set()
+    await asyncio.sleep(0.3)
+    assert not running.done()
+    leave.set()
+    assert (await asyncio.wait_for(running, SOON)).completed == 1
+    assert delivery.told == [("complete",)]
+
+
+async def test_cancelled_while_it_ends_it_still_cancels_handlers_and_gives_back() -> None:
+    stop, begun, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    delivery = Held()
+    given = Given(delivery)
+
+    async def handle(_mail: Mail, _content: bytes) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    running = asyncio.create_task(consume(worker(given), handle, stop=stop))
+    await asyncio.wait_for(begun.wait(), SOON)
+    stop.set()
+    await reached(given.closing.is_set)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait_for(running, SOON)
+    assert (ended.is_set(), delivery.told, given.disconnected) == (True, [("given back",)], True)
