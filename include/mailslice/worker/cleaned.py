@@ -3,6 +3,9 @@
 On queues that are mailslice's alone (MAILSLICE_QUEUE_SHARED=false) a cleanup drops the deleted marks with the rows. A message that the broker hands
 out again after that has neither row nor mark, at quorum: it was dealt with, and goes to the dead letter queue as "cleaned". Queues that James
 shares need no such check: there the marks stay until the broker was seen drained.
+
+Delayed mails are asked for before they are published, on every queue (`was_cleaned`): James' own cleanup drops rows and marks whatever waits in our delay
+levels, and a delayed mail that was deleted must not come back when it is due.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 from itertools import islice
 
-from mailslice.model.mail import Place, QueuedMail, ViewRow
+from mailslice.model.mail import EnqueueId, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slices_between
+from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.worker.wiring import Wiring
 
 REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
@@ -22,6 +26,8 @@ _OLD = (0.0, 1.5)
 _RECENT = (0.0, 1.5, 3.0, 6.0)
 """Seconds before each look for an absent row: row and message are written beside each other, and the row may take its whole time-out."""
 _RECENTLY = timedelta(seconds=30)
+_LATELY = timedelta(minutes=10)
+"""As `_RECENTLY`, where nothing is kept of a mail whose row is absent: also the clock of the row's writer may be behind."""
 _IN_FLIGHT = 32
 
 
@@ -47,6 +53,37 @@ async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Sta
         if await row_of(wiring, item, place) is not None:
             return Standing.LIVE
     return Standing.DONE if await wiring.is_marked(item.enqueue_id) else Standing.CLEANED
+
+
+async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+    """Whether an unmarked mail has no row either in the places that its message and its delay name: it was done or deleted, and then cleaned away.
+
+    To be asked after the mark was looked for, for cleanups delete rows first. In doubt it is False: no place is known (a message of James), or its slice is
+    open and nobody cleans it. A row before browseStart counts, too: James' clear moves browseStart first, so whether that mail is deleted is not known yet.
+    Raises StoreUnavailable, which says nothing of the row.
+    """
+    places = {place for place in where if place is not None}
+    if not places:
+        return False
+    ended = wiring.clock() - (max(place.slice_start for place in places) + wiring.shape.window)
+    if ended < timedelta(0):
+        return False
+    for pause in _RECENT if ended < _LATELY else _OLD:
+        await asyncio.sleep(pause)
+        # A migration may have made the other table since this worker began; that is asked for only when there is no row in what is known.
+        tables = await asyncio.to_thread(wiring.tables.existing_now) if pause else wiring.tables.existing
+        if await _is_in_one(wiring, tables, places, enqueue_id):
+            return False
+    return True
+
+
+async def _is_in_one(wiring: Wiring, tables: Iterable[EnqueuedMails], places: Iterable[Place], enqueue_id: EnqueueId) -> bool:
+    """By the id alone: a row that cannot be read is one, too."""
+
+    def found(rows: EnqueuedMails) -> bool:
+        return any(page for _, page in rows.some_ids(wiring.queue, [(place, [enqueue_id]) for place in places]))
+
+    return any(await asyncio.gather(*(asyncio.to_thread(found, rows) for rows in tables)))
 
 
 async def row_of(wiring: Wiring, item: QueuedMail, place: Place | None) -> ViewRow | None:

@@ -5,7 +5,8 @@ a mail: **a copy whose token is the row's exists** (in a level, in the hop queue
 still unacknowledged. For a copy is acknowledged only when its successor, with the same token, is confirmed; so a copy with another token than
 the row's may be dropped, whatever crashed. What a crash doubles meets a closed row when it surfaces after the other one, and is dropped.
 A row is not deleted when its mail is published but closed (`published`), for 30 days: a copy without any row means that the row was lost, and
-is delivered rather than dropped. Closing is written at the write time of the row that was read, plus 1 us: a handler may have delayed the mail anew since.
+is delivered rather than dropped. A mail without a row in the view is not delivered, though it has no mark: it was deleted, and cleaned away since
+(`cleaned.was_cleaned`). Closing is written at the write time of the row that was read, plus 1 us: a handler may have delayed the mail anew since.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from mailslice.codec.headers import failures_in, headers_of, place_in
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, QueueMissing
-from mailslice.model.mail import EnqueueId
+from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REDRIVE_COUNT, HEADER_SLICE, HEADER_THROTTLED
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
+from mailslice.worker.cleaned import was_cleaned
 from mailslice.worker.given import check_span
 from mailslice.worker.wiring import Wiring
 
@@ -145,7 +147,7 @@ class Delays:
                 message.ack()
                 await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
                 return
-            if row is None:
+            if row is None:  # and if it has none in the view either: a store that lost both is likelier than a cleanup, which leaves this one
                 log.warning("a delayed mail has no row; it is delivered now", extra={"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)})
                 await self._deliver(message.body, message.headers, message.timestamp)
                 break
@@ -153,7 +155,10 @@ class Delays:
                 break
             remaining = row.due - self._wiring.clock()
             if remaining <= timedelta(0):
-                await self._release(table, row, message.headers, message.timestamp)
+                if await self._is_gone(item.enqueue_id, row.place, place_in(message.headers)):
+                    await self._close(table, row)
+                else:
+                    await self._release(table, row, message.headers, message.timestamp)
                 break
             if remaining >= timedelta(seconds=DELAY_LEVELS[0]):
                 await self._publish_copy(row.message, message.headers, message.timestamp, row.token, row.due)
@@ -175,13 +180,21 @@ class Delays:
         now = await self._read(table, row.enqueue_id)
         if now is None or now.published or now.token != row.token:
             return False  # it came due, or was delayed anew, since the rows were listed
-        if marked:
+        if marked or await self._is_gone(now.enqueue_id, now.place):
             await self._close(table, now)
             return False
         await self._release(table, now, _described(now), now.enqueued)
         return True
 
     async def settled(self) -> None:
+    async def _is_gone(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
+        """Whether an unmarked mail was done or deleted, and then cleaned away. Its blobs are left to blob_gc: nothing refers to them any more."""
+        gone = await was_cleaned(self._wiring, enqueue_id, *where)
+        if gone:
+            extra = {"action": "delay_cleaned", "enqueue_id": str(enqueue_id), "queue": self._wiring.queue}
+            log.info("delayed mail %s is dropped: it has neither a row nor a deleted mark, so it was deleted and cleaned away", enqueue_id, extra=extra)
+        return gone
+
         """Waits a little for mails that were published and whose rows are being closed: left open, they would be published again by the next worker."""
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)

@@ -9,11 +9,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import failures_in, place_in
+from mailslice.codec.headers import failures_in, headers_of, place_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
-from mailslice.model.mail import Place, QueuedMail
+from mailslice.model.mail import QueuedMail, ViewRow
 from mailslice.model.names import HEADER_FAILURES, HEADER_REASON, HEADER_THROTTLED, RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
@@ -270,8 +270,15 @@ class Delivery:
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
     async def _publish_again(self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]) -> None:
-        if recipients != self._message_recipients:
-            await self._rewrite_row(recipients, place_in(self._message.headers))
+        narrowed = recipients != self._message_recipients
+        place = place_in(self._message.headers)
+        # A message of James does not say where its row is: what is delayed must know it when it is due, to see whether it was deleted and cleaned meanwhile.
+        if narrowed or (place is None and after is not None):
+            row = await row_of(self._wiring, self._item, place)
+            if row is not None:
+                headers |= headers_of(row.place)
+            if row is not None and narrowed:
+                await self._rewrite_row(row, recipients)
         body = codec.encode(_narrowed(self._item, recipients))
         # A mail of James has no time of its own: its age counts from its first retry.
         timestamp = self._message.timestamp or self._wiring.clock()
@@ -280,14 +287,12 @@ class Delivery:
         else:
             await self._delays.schedule(self._item.enqueue_id, body, headers, timestamp, self._wiring.clock() + after)
 
-    async def _rewrite_row(self, recipients: tuple[str, ...], place: Place | None) -> None:
+    async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
         """The view shows the recipients that remain. Only a row that is still there is written: a cleaned one must not come back."""
-        row = await row_of(self._wiring, self._item, place)
-        if row is not None:
-            fewer = replace(row, item=_narrowed(row.item, recipients))
-            for table in self._wiring.tables.existing:
-                await self._wiring.bridge.rows(table.replace_future(fewer))
-                crash.point("retry:row-written")
+        fewer = replace(row, item=_narrowed(row.item, recipients))
+        for table in self._wiring.tables.existing:
+            await self._wiring.bridge.rows(table.replace_future(fewer))
+            crash.point("retry:row-written")
 
     def _seconds(self) -> float:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed

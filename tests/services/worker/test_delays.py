@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,8 +14,12 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail, ViewRow
+from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.own.delays import DelayedMails
 from mailslice.worker import Deliveries, Delivery, open_worker
+from mailslice.worker import cleaned as cleaned_check
+from mailslice.worker.cleaned import was_cleaned
 from mailslice.worker.delays import Delays
 from tests.services.worker.conftest import at, mail, until
 
@@ -225,6 +230,88 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
             await again.reject("no such user")
             assert await nothing_within(deliveries, 2.5)
     assert spool.coming(spool.names.dead_letter_queue, 1) == 1
+
+
+def hours_ago(hours: int) -> Any:
+    """A clock that is behind: what is enqueued by it is in a slice that is over, and delayed by a second it is due a second later all the same."""
+    return lambda: datetime.now(UTC) - timedelta(hours=hours)
+
+
+def cleaned(spool: Any, place: Any) -> None:
+    """As a cleanup leaves the place of a mail that was deleted: no row, and no mark either."""
+    spool.stores.tables.written.delete_partition(spool.queue, place, time.time_ns() // 1000)
+
+
+async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_back(spool: Any) -> None:
+    """Shared with James, whose cleanup drops row and mark whatever waits in our levels. A live one is delivered, also before a browseStart."""
+    async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
+        gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(seconds=1))
+        cleaned(spool, row(spool, gone).place)
+    async with open_worker(spool.settings, spool.queue, clock=hours_ago(2)) as worker:
+        live = await worker.enqueue(mail("live"), CONTENT, delay=timedelta(seconds=1))
+    spool.stores.tables.browse_starts.write(spool.queue, datetime.now(UTC), time.time_ns() // 1000)
+    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        first = await next_of(deliveries)
+        await until(lambda: row(spool, gone).published)
+        assert first.item == live
+        assert await nothing_within(deliveries, 0.5)
+        await first.complete()
+    assert spool.ready(spool.names.hop_queue) == 0
+    assert spool.ready(spool.names.dead_letter_queue) == 0
+
+
+async def test_a_flush_leaves_out_what_was_deleted_and_cleaned_away_also_when_its_copy_is_gone(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
+        gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(hours=9))
+        cleaned(spool, row(spool, gone).place)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        assert await worker.flush() == 0
+        assert row(spool, gone).published
+    assert spool.ready(spool.names.work_queue) == 0
+
+
+async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_come_back_either(spool: Any) -> None:
+    item = QueuedMail(EnqueueId(uuid4()), mail("of James"), BlobId(str(uuid4())), BlobId(str(uuid4())))
+    place = Place(slice_start(hours_ago(3)(), timedelta(hours=1)), 0)
+    spool.put_as_james(item, b"A: b\r\n\r\n", b"later", place)
+    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
+        assert (row(spool, item).place, row(spool, item).failures) == (place, 1)
+        again = await next_of(deliveries)  # its row is there
+        await again.retry(after=timedelta(seconds=1))
+        cleaned(spool, place)
+        await until(lambda: row(spool, item).published)
+        assert await nothing_within(deliveries, 0.5)
+
+
+async def test_in_doubt_a_delayed_mail_is_delivered(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is not absent because a store did not answer, because it is written late, because it is in a table that was made since, or nobody knows where."""
+    old, now = (Place(slice_start(at, timedelta(hours=1)), 0) for at in (hours_ago(3)(), datetime.now(UTC) + timedelta(hours=1)))
+    late, other, none = (EnqueueId(uuid4()) for _ in range(3))
+    look = cleaned_check._is_in_one
+    item = QueuedMail(late, mail("late"), BlobId(""), BlobId(""))
+
+    async def then_written(*given: Any) -> bool:
+        found = await look(*given)
+        spool.stores.tables.written.insert_many([ViewRow(spool.queue, old, datetime.now(UTC), item)])
+        return found
+
+    async def unanswered(*_: Any) -> bool:
+        raise StoreUnavailable("no answer")
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        assert not await was_cleaned(worker.wiring, none)
+        assert not await was_cleaned(worker.wiring, none, None, now)
+        with monkeypatch.context() as patch:
+            patch.setattr(cleaned_check, "_is_in_one", unanswered)
+            with pytest.raises(StoreUnavailable):
+                await was_cleaned(worker.wiring, none, old)
+            patch.setattr(cleaned_check, "_is_in_one", then_written)
+            assert not await was_cleaned(worker.wiring, late, old)
+        spool.stores.tables.written.insert_many([ViewRow(spool.queue, old, datetime.now(UTC), replace(item, enqueue_id=other))])
+        worker.wiring.tables.__dict__["existing"] = ()
+        assert not await was_cleaned(worker.wiring, other, None, old)
+        assert await was_cleaned(worker.wiring, none, old)
 
 
 @pytest.mark.parametrize("quorum", ["false", "true"])

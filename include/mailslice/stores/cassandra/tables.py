@@ -35,6 +35,10 @@ class QueueTables:
 
         Raises BadSetting when neither exists: "no rows" would be a guess.
         """
+        return self.existing_now()
+
+    def existing_now(self) -> tuple[EnqueuedMails, ...]:
+        """As `existing`, looked up again: a migration may have made V4 since."""
         names = tables_of(self._session, self._session.settings.keyspace)
         found = tuple(rows for rows in (self.v3, self.v4) if rows.table.cql in names)
         if not found:
