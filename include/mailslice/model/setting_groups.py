@@ -56,7 +56,7 @@ class OwnSettings(Group):
 
     keyspace: str = Field("mailslice", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="mailslice's own tables: runs, locks, delays, marks that wait")
     replication: str = Field("", description="CQL map, used when the keyspace is created; James' keyspace's own when empty")
-    bucket: str = Field("mailslice", description="mailslice's own bucket: quarantine and kept content")
+    bucket: str = Field("mailslice", description="mailslice's own bucket: quarantine and kept content; each deployment needs one of its own")
 
 
 class RabbitSettings(Group):

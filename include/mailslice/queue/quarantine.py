@@ -6,6 +6,11 @@ James deletes the blobs of a marked mail when it drops its message, so nothing h
 A release enqueues the mail anew: new enqueue id, fresh blobs. The new id is in the row before anything is published. A release that was cut off cannot know
 whether its message is out: the next one looks whether that mail was handled or is in a worker's hands; else it marks it as deleted, so that
 its message, if there is one, is dropped, and begins again under another id. So a mail is released once, wherever a kill falls.
+
+No mark alone says nothing: a cleanup, James' or ours, drops rows and then marks of what is done. A mail that had a row and has neither is done or deleted.
+
+The own bucket may be another deployment's, too, with a queue of the same name. Whoever keeps something says so there, by an object named after queue and
+deployment, and copies that no row knows are removed only where nobody else has said so.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 from uuid import uuid4
@@ -22,6 +28,7 @@ from uuid import uuid4
 from mailslice.codec import message as codec
 from mailslice.model import crash
 from mailslice.model.clock import Clock
+from mailslice.model.durations import format_duration
 from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
 from mailslice.queue.entries import enter
@@ -71,6 +78,7 @@ class Quarantine:
         self._sleep = sleep
         self._table = stores.own.quarantine
         self._me = str(uuid4())
+        self._said = False
 
     def keep(self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING) -> QuarantinedMail:
         """Copy the content, then write the row: the row as it is now, which may be an earlier one of this enqueue id and attempt.
@@ -98,9 +106,37 @@ class Quarantine:
         """The mail is out of the queue: from now on it waits here for a person."""
         return self._moved(mail, state=State.KEPT)
 
-    def withdraw(self, mail: QuarantinedMail) -> None:
-        """The mail is its holder's, or the queue's, after all: the copy and the row go."""
-        self._forget(mail)
+    def renew(self, mail: QuarantinedMail) -> QuarantinedMail | None:
+        """The mail is being set aside from now on, whenever that was begun: nobody withdraws it meanwhile. None when somebody does already."""
+        if mail.state is State.CLOSING:
+            return self._table.move(self._queue, mail, decided=self._clock())
+        return mail if mail.state is State.KEPT else None
+
+    def withdraw(self, mail: QuarantinedMail) -> bool:
+        """The mail is its holder's, or the queue's, after all: the copy and the row go. False when it is not as `mail` any more: then nothing goes.
+
+        Claimed first: who sets it aside at this very moment would mark a mail whose copy is going.
+        """
+        going = mail if mail.state in {State.NOTED, State.DISCARDING} else self._table.move(self._queue, mail, state=State.DISCARDING)
+        if going is not None:
+            self._forget(going)
+        return going is not None
+
+    def is_here(self, mail: QuarantinedMail) -> bool:
+        """Whether its row still says that it is being set aside, or was: to be asked before it is marked as deleted."""
+        now = self._table.read(self._queue, mail.enqueue_id, mail.attempt)
+        return now is not None and now.state in {State.CLOSING, State.KEPT}
+
+    def is_over(self, enqueue_id: EnqueueId) -> bool:
+        """Whether a mail that had a row in the view is done or deleted: it has a mark, or neither mark nor row.
+
+        Rows are looked for in every partition, also before browseStart: for what a kill left, not for many. Raises StoreUnavailable.
+        """
+        tables = self._stores.tables
+        if tables.deleted.is_marked(self._queue, enqueue_id):
+            return True
+        found = (next(rows.find(self._queue, list(rows.places(self._queue)), enqueue_id), None) for rows in tables.existing)
+        return all(row is None for row in found)
 
     def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:
         """Remember that the worker completed the mail after all."""
@@ -154,30 +190,60 @@ class Quarantine:
             case State.RELEASED | State.DISCARDING:
                 self._forget(mail)
             case State.CLOSING if over is None or self._clock() - mail.decided > over:
-                if mail.action == "failed" or self._stores.tables.deleted.is_marked(self._queue, mail.enqueue_id):
-                    self.settle(mail)
-                else:
-                    self.withdraw(mail)
+                if mail.action != "failed" and not self.is_over(mail.enqueue_id):
+                    return self.withdraw(mail)
+                self.settle(mail)
+            case State.RELEASING if self._is_through(mail):
+                return self._finish_release(mail)
             case _:
                 return False
         return True
 
     def sweep(self) -> int:
-        """Remove copies that no row knows, when they are old enough: a kill came between copy and row. How many objects."""
+        """Remove copies that no row knows, when they are old enough: a kill came between copy and row. How many objects.
+
+        Raises Refused, and removes nothing, where the bucket has copies of another deployment's queue of this name, or may have.
+        """
         self._stores.own_blobs.ensure_bucket()
         found = [blob for blob in self._stores.own_blobs.list(self._folder) if self._clock() - blob.modified > OVER]
         if not found:
             return 0
         known = {key for mail in self.mails() for key in self._keys(mail.enqueue_id, mail.attempt)}
         orphans = [blob.key for blob in found if blob.key not in known]
-        return len(orphans) - len(self._stores.own_blobs.delete_many(orphans)) if orphans else 0
+        if not orphans:
+            return 0
+        self._require_alone(len(orphans), of_earlier_versions=len(orphans) < len(found))
+        return len(orphans) - len(self._stores.own_blobs.delete_many(orphans))
+
+    def _require_alone(self, orphans: int, *, of_earlier_versions: bool) -> None:
+        """Looked at after the copies: who has some has said so before. An earlier version of mailslice did not: it is given the time to be replaced."""
+        said = {blob.key: blob.modified for blob in self._stores.own_blobs.list(self._sayings)}
+        mine = self._saying
+        if of_earlier_versions and mine not in said:
+            self._say()
+        others = sorted(key for key in said if key != mine)
+        if not others and mine in said and self._clock() - said[mine] > OVER:
+            return
+        unsaid = f"{mine}, by which they are ours, has not been there for {format_duration(OVER)}"
+        why = f"by {', '.join(others)} another deployment keeps mail there" if others else unsaid
+        raise Refused(
+            f"{orphans} objects below {self._folder} in the own bucket {self._stores.settings.own.bucket!r} have no row here and are left: {why}; "
+            "each deployment needs a MAILSLICE_OWN_BUCKET of its own"
+        )
+
+    def _say(self) -> None:
+        """That this deployment keeps mail of this queue in the bucket: before the first copy."""
+        if not self._said:
+            if not self._stores.own_blobs.exists(self._saying):
+                self._stores.own_blobs.put(self._saying, b"")
+            self._said = True
 
     def _release(self, mail: QuarantinedMail, until: float) -> EnqueueId:
         if mail.state is State.RELEASED and mail.released_as is not None:
             self._forget(mail)
             return mail.released_as
         content = self.content(mail)
-        if mail.state is State.RELEASING and mail.released_as is not None and self._is_out(mail.released_as):
+        if mail.state is State.RELEASING and mail.released_as is not None and self._is_out(mail, mail.released_as):
             new_id = mail.released_as
         else:
             mail = self._claimed(mail)
@@ -187,7 +253,7 @@ class Quarantine:
             if time.monotonic() > until:
                 raise StoreUnavailable(f"the release of {mail.enqueue_id} took too long: nothing was published; ask again")
             anew = replace(codec.decode(mail.message), enqueue_id=new_id)
-            enter(self._stores, self._queue, anew, content, self._clock, on_row=lambda: crash.point("release:row"))
+            enter(self._stores, self._queue, anew, content, self._clock, on_row=partial(self._entered, mail))
             crash.point("release:published")
         done = self._table.move(self._queue, mail, state=State.RELEASED)
         if done is None:
@@ -204,9 +270,35 @@ class Quarantine:
             raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the same time")
         return claimed
 
-    def _is_out(self, new_id: EnqueueId) -> bool:
+    def _entered(self, mail: QuarantinedMail) -> None:
+        """The row of the new entry is in the view; its message is not out yet, and goes out only if this is written."""
+        crash.point("release:row")
+        if self._table.move(self._queue, mail, entered=mail.released_as) is None:
+            raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else released it at the same time")
+
+    def _finish_release(self, mail: QuarantinedMail) -> bool:
+        """The new entry of a release that was cut off was handled: what is here goes. False while somebody is at it."""
+        if self._stores.own.locks.acquire(self._lock(mail), self._me, _LEASE) != self._me:
+            return False
+        try:
+            done = self._table.move(self._queue, mail, state=State.RELEASED)
+            if done is not None:
+                self._forget(done)
+            return done is not None
+        finally:
+            self._stores.own.locks.release(self._lock(mail), self._me)
+
+    def _is_through(self, mail: QuarantinedMail) -> bool:
+        """Whether the new entry is done or deleted. Without a row that was written, only a mark says so."""
+        if mail.released_as is None:
+            return False
+        if mail.entered == mail.released_as:
+            return self.is_over(mail.released_as)
+        return self._stores.tables.deleted.is_marked(self._queue, mail.released_as)
+
+    def _is_out(self, mail: QuarantinedMail, new_id: EnqueueId) -> bool:
         """Whether the mail of a release that was cut off was handled, or is in a worker's hands: then it needs no other."""
-        if self._stores.tables.deleted.is_marked(self._queue, new_id):
+        if self._is_through(mail):
             return True
         records = [record for record in self._stores.own.worker_records.list(self._queue) if record.is_alive]
         if any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in records):
@@ -217,10 +309,11 @@ class Quarantine:
         self._sleep(max(record.every for record in records).total_seconds() + _TICK)
         again = self._stores.own.worker_records.list(self._queue)
         held = any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in again)
-        return held or self._stores.tables.deleted.is_marked(self._queue, new_id)
+        return held or self._is_through(mail)
 
     def _copy(self, item: QueuedMail, attempt: int) -> tuple[Content, int]:
         self._stores.own_blobs.ensure_bucket()
+        self._say()
         size = 0
         for source, key in zip((item.header_blob_id, item.body_blob_id), self._keys(item.enqueue_id, attempt), strict=True):
             try:
@@ -269,6 +362,15 @@ class Quarantine:
     @property
     def _folder(self) -> str:
         return f"quarantine/{quote(self._queue, safe='')}/"
+
+    @property
+    def _sayings(self) -> str:
+        return f"deployments/{quote(self._queue, safe='')}/"
+
+    @cached_property
+    def _saying(self) -> BlobId:
+        """The object that names this deployment: an id that its own keyspace keeps for good, whatever its addresses become."""
+        return BlobId(f"{self._sayings}{self._stores.own.locks.first('deployment', str(uuid4()))}")
 
     def _keys(self, enqueue_id: EnqueueId, attempt: int) -> tuple[BlobId, BlobId]:
         folder = f"{self._folder}{enqueue_id}/{attempt}"

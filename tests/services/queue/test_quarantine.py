@@ -1,5 +1,6 @@
 """Quarantine on real stores: content first, one row a mail and attempt, and a release that happens once wherever it is cut off."""
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -218,30 +219,126 @@ def test_a_discarded_mail_is_gone_and_a_discard_that_was_cut_off_is_finished(pla
     assert (place.own_keys(), list(place.quarantine().mails()), place.live()) == (set(), [], [])
 
 
-@pytest.mark.parametrize("marked", [True, False])
-def test_a_closing_that_was_cut_off_is_finished_by_what_the_mark_says(place, marked):
+def cleaned(place, enqueue_id):
+    """James, or a nightly cleanup, takes the row and the mark of a mail that is done."""
+    written = place.stores.tables.written
+    (at,) = {found for found in written.places(place.queue) if any(row.enqueue_id == enqueue_id for row in written.ids(place.queue, found))}
+    written.delete_partition(place.queue, at, time.time_ns() // 1000)
+    place.stores.tables.deleted.drop_many(place.queue, [enqueue_id])
+
+
+@pytest.mark.parametrize(("standing", "kept"), [("live", False), ("before browseStart", False), ("marked", True), ("marked and cleaned", True)])
+def test_a_closing_that_was_cut_off_is_finished_by_what_the_view_says(place, standing, kept):
+    """A mark that was cleaned away was one: the blobs of the mail are gone by then, and the copy is all there is of it."""
     quarantine = place.quarantine()
+    place.stores.tables.written.insert_many([replace(row(place.queue, system_clock()), item=place.item)])
     closing = quarantine.keep(place.item, HOLDER, CLOSED)
     assert not quarantine.tidy(closing)
-    if marked:
+    if "marked" in standing:
         place.stores.tables.deleted.mark_many(place.queue, [place.item.enqueue_id])
+    if standing == "marked and cleaned":
+        cleaned(place, place.item.enqueue_id)
+    if standing == "before browseStart":
+        place.stores.tables.browse_starts.insert_first(place.queue, system_clock() + 600 * MINUTE)
     later = place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
     assert later.tidy(closing)
-    assert [mail.state for mail in quarantine.mails()] == ([State.KEPT] if marked else [])
-    assert len(place.own_keys()) == (2 if marked else 0)
+    assert [mail.state for mail in quarantine.mails()] == ([State.KEPT] if kept else [])
+    assert len(place.own_keys()) == (2 if kept else 0)
 
 
-def test_a_copy_without_a_row_is_swept_when_it_is_old(place):
+def test_a_release_whose_mail_was_handled_and_cleaned_meanwhile_is_not_repeated(place):
+    kept = place.kept()
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="release:published").release(kept)
+    (handled,) = place.messages()
+    place.stores.tables.deleted.mark_many(place.queue, [handled.enqueue_id])
+    cleaned(place, handled.enqueue_id)
+    (again,) = place.quarantine().mails()
+    assert place.quarantine().release(again) == handled.enqueue_id
+    assert (place.messages(), place.live(), list(place.quarantine().mails()), place.own_keys()) == ([], [], [], set())
+
+
+@pytest.mark.parametrize("standing", ["live", "marked", "cleaned", "marked, but its release goes on"])
+def test_a_release_that_was_cut_off_is_finished_when_its_mail_was_handled(place, standing):
+    kept = place.kept()
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="release:published").release(kept)
+    (handled,) = place.messages()
+    if standing != "live":
+        place.stores.tables.deleted.mark_many(place.queue, [handled.enqueue_id])
+    if standing == "cleaned":
+        cleaned(place, handled.enqueue_id)
+    (half,) = place.quarantine().mails()
+    lock = f"quarantine/{place.queue}/{half.enqueue_id}/1"
+    if "goes on" in standing:
+        place.stores.own.locks.acquire(lock, "another", MINUTE)
+    through = standing in {"marked", "cleaned"}
+    assert place.quarantine().tidy(half) == through
+    assert [mail.state for mail in place.quarantine().mails()] == ([] if through else [State.RELEASING])
+    assert len(place.own_keys()) == (0 if through else 2)
+
+
+def test_of_who_withdraws_a_mail_and_who_sets_it_aside_anew_one_does(place):
+    """A sweep that was killed is repeated while stuck_mails withdraws what the first one left: a mark after that would be of a mail without a copy."""
+    quarantine = place.quarantine()
+    listed = quarantine.keep(place.item, HOLDER, CLOSED)
+    renewed = quarantine.renew(quarantine.keep(place.item, HOLDER, CLOSED))
+    assert not place.quarantine().withdraw(listed)
+    assert len(place.own_keys()) == 2
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="quarantine:emptied").withdraw(renewed)
+    assert place.quarantine().renew(place.quarantine().keep(place.item, HOLDER, CLOSED)) is None
+    (half,) = place.quarantine().mails()
+    assert place.quarantine().tidy(half)
+    assert (place.own_keys(), list(place.quarantine().mails())) == (set(), [])
+
+
+def later(place):
+    return place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
+
+
+def orphaned(place):
+    """A kept mail, and a copy of another one that has no row."""
     with pytest.raises(Killed):
         place.quarantine(kill_at="quarantine:copied").keep(place.item, HOLDER, CLOSED)
     kept = Place(place.stores)
     kept.queue = place.queue
     kept.kept()
+
+
+def test_a_copy_without_a_row_is_swept_when_it_is_old(place):
+    orphaned(place)
     assert place.quarantine().sweep() == 0
-    later = place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
-    assert later.sweep() == 2
+    assert later(place).sweep() == 2
     assert len(place.own_keys()) == 2
     assert place.quarantine().content(next(place.quarantine().mails())) == HEADER + BODY
+
+
+def test_copies_of_another_deployment_are_not_swept(place, fresh_module):
+    """Its own keyspace is another one, its bucket and the name of its queue are ours: it has rows for what has none here."""
+    place.kept()
+    keyspace = f"{fresh_module.settings.own.keyspace}_other"
+    with open_stores(fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings) as stores:
+        other = Place(stores)
+        other.queue = place.queue
+        try:
+            other.kept()
+            for sweeping in (place, other):
+                with pytest.raises(Refused, match=rf"2 objects below quarantine/{place.queue}/ .* another deployment .* MAILSLICE_OWN_BUCKET"):
+                    later(sweeping).sweep()
+            assert len(place.own_keys()) == 4
+        finally:
+            stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+
+
+def test_copies_of_an_earlier_version_are_swept_once_it_is_said_whose_they_are(place):
+    orphaned(place)
+    sayings = [blob.key for blob in place.stores.own_blobs.list(f"deployments/{place.queue}/")]
+    assert len(sayings) == 1
+    place.stores.own_blobs.delete_many(sayings)
+    with pytest.raises(Refused, match="has not been there for 10m"):
+        later(place).sweep()
+    assert later(place).sweep() == 2
 
 
 def test_a_queue_name_of_odd_characters_is_no_path(stores):

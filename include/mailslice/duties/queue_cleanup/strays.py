@@ -78,7 +78,10 @@ def set_aside(context: StepContext, strays: Sequence[Stray], lock: Lock) -> int:
             continue
         since = row.enqueued_time or stray.place.slice_start
         holder = Holder("-", ACTION, since, context.clock() - since)
-        kept = quarantine.keep(row.item, holder, Decided(ACTION, _WHY, context.request.who, context.request.run))
+        # It may be the row of a try that was killed long ago, which stuck_mails is withdrawing: then the next sweep takes the mail.
+        kept = quarantine.renew(quarantine.keep(row.item, holder, Decided(ACTION, _WHY, context.request.who, context.request.run)))
+        if kept is None:
+            continue
         stores.tables.deleted.mark_many(queue, [stray.enqueue_id])
         quarantine.settle(kept)
         done += 1

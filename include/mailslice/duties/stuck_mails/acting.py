@@ -96,6 +96,8 @@ class Acting:
             raise Skipped("completed meanwhile")
         self._log(item, holder, decided, VERDICTS[Action.CLOSED], kept.decided)
         crash.point("apply:decided")
+        if not self.quarantine.is_here(kept):  # this process stood still, its lock ran out, and the run after it has withdrawn the mail
+            raise Skipped("withdrawn from quarantine meanwhile")
         stores.tables.deleted.mark_many(queue, [item.enqueue_id])
         crash.point("apply:marked")
         return self._told(item, holder, Action.CLOSED, self.quarantine.settle(kept))
@@ -114,7 +116,7 @@ class Acting:
 
     def _released(self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None) -> dict[str, Any]:
         decided = self._decided(Action.RELEASED, holder)
-        kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
+        kept = self._kept_for_recovery(item, holder, decided)
         self._log(item, holder, decided, VERDICTS[Action.RELEASED], kept.decided)
         crash.point("apply:kept")
         self._take(decision, kept)
@@ -129,7 +131,7 @@ class Acting:
         """The recipients in doubt go to quarantine for good; those that were not begun are tried again."""
         in_doubt = replace(item, mail=replace(item.mail, recipients=decision.failed))
         decided = self._decided(Action.FAILED, holder, f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served")
-        kept = self.quarantine.keep(in_doubt, holder, decided, State.RECOVERING)
+        kept = self._kept_for_recovery(in_doubt, holder, decided)
         self._log(item, holder, decided, VERDICTS[Action.FAILED], kept.decided)
         crash.point("apply:kept")
         self._take(decision, kept)
@@ -141,6 +143,13 @@ class Acting:
             self.context.stores.tables.deleted.mark_many(self.context.queue, [item.enqueue_id])
         crash.point("apply:published")
         return self._told(item, holder, Action.FAILED, self.quarantine.settle(kept))
+
+    def _kept_for_recovery(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        """The content and the row. What a killed run is still withdrawing is the next run's: its content may be gone."""
+        kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
+        if kept.state is not State.RECOVERING:
+            raise Skipped(f"it is {kept.state} in quarantine")
+        return kept
 
     def _completed(self, item: QueuedMail, holder: Holder, decision: Decision) -> dict[str, Any]:
         decided = self._decided(Action.COMPLETED, holder)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 from mailslice.duties.stuck_mails.acting import Acting, Skipped
-from mailslice.duties.stuck_mails.leftovers import finish
+from mailslice.duties.stuck_mails.leftovers import finish, sweep
 from mailslice.duties.stuck_mails.plan_file import Plan, PlannedMail, read_plan
 from mailslice.duties.stuck_mails.seen import Seen, Stuck, look, stuck
 from mailslice.duties.stuck_mails.verdicts import Action
@@ -24,6 +24,7 @@ from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, TryAgain
+from mailslice.model.mail import EnqueueId
 from mailslice.model.settings import StuckMode
 from mailslice.queue.quarantine import Quarantine
 
@@ -62,7 +63,7 @@ class _Work:
         quarantine = Quarantine(stores, context.queue, context.clock)
         shadow = self.plan.mode is StuckMode.SHADOW
         planned = {mail.enqueue_id for mail in self.plan.mails}
-        finished = {} if shadow else finish(context, quarantine, planned)
+        finished, unswept = ({}, None) if shadow else self._tidied(quarantine, planned)
         seen = self._look()
         found = {each.mail.enqueue_id: each for each in stuck(seen, self.plan.timeout)}
         acting = Acting(context, self.plan, quarantine)
@@ -79,7 +80,12 @@ class _Work:
         acting.forget_notes(planned if shadow else set())
         if not shadow:
             self._discard(seen)
-        return self._summary(left, finished)
+        return self._summary(left, finished, unswept)
+
+    def _tidied(self, quarantine: Quarantine, planned: Collection[EnqueueId]) -> tuple[dict[str, int], str | None]:
+        finished = finish(self.context, quarantine, planned)
+        swept, unswept = sweep(quarantine)
+        return finished | swept, unswept
 
     def _look(self) -> Seen:
         """Who lives now: every worker of the plan has to have spoken since the plan."""
@@ -121,7 +127,7 @@ class _Work:
         """In the run's folder, for the report of a run that ends early."""
         self.context.folder.write_json(PROGRESS, self._summary(0, {}))
 
-    def _summary(self, left: int, finished: dict[str, int]) -> dict[str, Any]:
+    def _summary(self, left: int, finished: dict[str, int], unswept: str | None = None) -> dict[str, Any]:
         counts = Counter(each["action"] for each in self.done)
         applied = 0 if self.plan.mode is StuckMode.SHADOW else len(self.done)
         return {
@@ -137,6 +143,7 @@ class _Work:
             "errors": self.errors[:20],
             "errorCount": len(self.errors),
             "finishedOfEarlierRuns": finished,
+            "unswept": unswept,
             "decisions": self.done,
         }
 

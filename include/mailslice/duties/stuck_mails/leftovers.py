@@ -10,6 +10,7 @@ from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action
 from mailslice.duty.context import StepContext
+from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId
 from mailslice.queue.entries import publish
 from mailslice.queue.quarantine import OVER, Quarantine
@@ -33,9 +34,16 @@ def finish(context: StepContext, quarantine: Quarantine, planned: Collection[Enq
             finished[_recover(context, quarantine, mail)] += 1
         elif mail.enqueue_id not in planned and quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER):
             finished[f"was {mail.state}"] += 1
-    if orphans := quarantine.sweep():
-        finished["content without a row"] = orphans
     return dict(finished)
+
+
+def sweep(quarantine: Quarantine) -> tuple[dict[str, int], str | None]:
+    """Copies that a kill left without a row, as `finish` tells; and why they were left, where they may be another deployment's."""
+    try:
+        orphans = quarantine.sweep()
+    except Refused as error:
+        return {}, str(error)
+    return ({"content without a row": orphans} if orphans else {}), None
 
 
 def _recover(context: StepContext, quarantine: Quarantine, mail: QuarantinedMail) -> str:
@@ -47,7 +55,8 @@ def _recover(context: StepContext, quarantine: Quarantine, mail: QuarantinedMail
         return "not taken from its holder"
     if mail.action == Action.FAILED:
         tell_sender(stores, codec.decode(mail.message), context.clock)
-    if record.owner == mail.run and not stores.tables.deleted.is_marked(queue, mail.enqueue_id):
+    # A James that took what was published says nothing to the record.
+    if record.owner == mail.run and not quarantine.is_over(mail.enqueue_id):
         if record.remaining:
             item = codec.decode(mail.message)
             left = replace(item, mail=replace(item.mail, recipients=record.remaining))

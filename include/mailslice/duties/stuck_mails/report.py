@@ -23,7 +23,8 @@ def run(context: StepContext) -> dict[str, Any]:
     found = partial(context.folder)
     alert = _alert(found, context.settings.duty.stuck_alert_from)
     status, message = _outcome(context)
-    return {**found, "status": status, "message": f"{message}; {alert}" if alert else message, "alert": alert}
+    unswept = (context.summary("apply") or {}).get("unswept")
+    return {**found, "status": status, "message": "; ".join(part for part in (message, alert, unswept) if part), "alert": alert}
 
 
 def partial(folder: RunFolder) -> dict[str, Any]:

@@ -180,6 +180,25 @@ def test_strays_of_an_edited_plan_are_refused(view):
     assert not view.is_marked(live)
 
 
+def test_a_row_whose_earlier_copy_is_just_being_withdrawn_is_not_marked(view, monkeypatch):
+    """stuck_mails withdraws what a killed sweep left 10 minutes ago; a mark then would be of a mail that is nowhere."""
+    stray, keep = stray_of(view), Quarantine.keep
+
+    def withdrawn_meanwhile(self, *given):
+        kept = keep(self, *given)
+        assert view.stores.own.quarantine.move(view.queue, kept, state=State.DISCARDING)
+        return kept
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Quarantine, "keep", withdrawn_meanwhile)
+        assert view.clean(sweep=True, aside=True)["aside"] == 0
+    assert not view.is_marked(stray)
+    quarantine = Quarantine(view.stores, view.queue, system_clock)
+    assert [quarantine.tidy(mail) for mail in quarantine.mails()] == [True]
+    assert view.clean(sweep=True, aside=True)["aside"] == 1
+    assert view.is_marked(stray)
+
+
 @pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside"])
 def test_setting_aside_that_was_killed_is_finished_by_the_next_sweep(view, point):
     stray = stray_of(view)

@@ -14,6 +14,7 @@ from mailslice.model.clock import system_clock
 from mailslice.model.errors import GateFailed, PlanRefused, Refused, StoreUnavailable
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.queue.mail_queue import MailQueue
+from mailslice.queue.quarantine import Quarantine
 from mailslice.stores.blobs.admin import AdminBlobs
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.quarantine import Content, State
@@ -179,6 +180,33 @@ def test_a_mail_that_is_completed_while_it_is_copied_is_left_to_its_holder(place
     report = place.run()
     assert report["skippedBy"] == {"completed meanwhile": 1}
     assert (place.kept(), place.decisions(), list(place.stores.own_blobs.list(f"quarantine/{place.queue}/"))) == ([], [], [])
+
+
+def test_a_mail_that_was_withdrawn_while_its_closing_stood_still_is_not_marked(place, monkeypatch):
+    """The lock ran out, and the next run withdrew it: a mark would be of a mail whose copy is gone."""
+    item = place.mail()
+    place.worker(place.held(item))
+
+    def withdrawn(point):
+        if point == "apply:decided":
+            (kept,) = place.kept()
+            assert place.quarantine.withdraw(kept)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", withdrawn)
+        report = place.run()
+    assert report["skippedBy"] == {"withdrawn from quarantine meanwhile": 1}
+    assert (place.is_marked(item), place.kept()) == (False, [])
+
+
+def test_copies_that_may_be_another_deployments_are_told_in_the_report(place, monkeypatch):
+    def refused(_):
+        raise Refused("2 objects have no row here and are left")
+
+    monkeypatch.setattr(Quarantine, "sweep", refused)
+    report = place.run()
+    assert report["status"] == "nothing to do"
+    assert report["message"].endswith("; 2 objects have no row here and are left")
 
 
 def test_a_closed_mail_that_its_worker_completes_after_all_is_told_and_not_released_with_the_others(place):

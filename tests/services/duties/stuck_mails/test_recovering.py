@@ -1,5 +1,6 @@
 """Phase 2 on real stores: what the stage marks decide of a mail whose holder hangs, and what a kill in between leaves."""
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -191,6 +192,16 @@ def test_a_release_that_was_cut_off_is_finished_by_the_next_run(recover, monkeyp
     assert stage(recover, item).attempt == 2
     recover.run(mode="recover")
     assert published(recover) == []
+
+
+def test_a_release_that_was_cut_off_is_not_published_again_when_its_mail_was_handled_and_cleaned_meanwhile(recover, monkeypatch):
+    """By a James, which writes no stage marks: the record is still the run's, and row and deleted mark are gone."""
+    held(recover, A, B)
+    cut(recover, monkeypatch, "apply:published")
+    assert len(published(recover)) == 1
+    recover.stores.tables.written.delete_partition(recover.queue, recover.where, time.time_ns() // 1000)
+    recover.run(mode="recover")
+    assert (published(recover), recover.kept()) == ([], [])
 
 
 @pytest.mark.parametrize("point", CUTS[:3])

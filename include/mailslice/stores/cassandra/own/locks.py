@@ -42,6 +42,18 @@ class Locks:
         rows = self._session.execute(self._holder, [name])
         return str(rows[0][0]) if rows and rows[0][0] is not None else None
 
+    def first(self, name: str, value: str) -> str:
+        """What was said first under this name: `value`, unless somebody was faster. It is kept for good."""
+        there = self.holder(name)
+        if there is not None:
+            return there
+        rows = self._session.execute(self._first, [name, value])
+        return value if rows[0][0] else str(rows[0][-1])
+
+    @cached_property
+    def _first(self) -> PreparedStatement:
+        return self._session.prepare(f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS")
+
     @cached_property
     def _acquire(self) -> PreparedStatement:
         return self._session.prepare(f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?")  # twice is once: see the owner

@@ -42,12 +42,13 @@ QUARANTINE_TABLE = """(
     released_as uuid,
     voided frozen<list<uuid>>,
     finished timestamp,
+    entered uuid,
     PRIMARY KEY (queuename, enqueueid, attempt)
 ) WITH gc_grace_seconds = 86400"""
 
 _COLUMNS = (
     *("queuename", "enqueueid", "attempt", "state", "name", "action", "stage", "worker", "since", "age_ms", "why", "decided", "run", "who"),
-    *("message", "headerblobid", "bodyblobid", "content", "bytes", "released_as", "voided", "finished"),
+    *("message", "headerblobid", "bodyblobid", "content", "bytes", "released_as", "voided", "finished", "entered"),
 )
 _KEY = "queuename = ? AND enqueueid = ? AND attempt = ?"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -84,7 +85,8 @@ class QuarantinedMail:
     """A mail that was set aside.
 
     `message` is James' JSON of it, with the recipients that this is about. `since` and `age`: how long `worker` had held it. `voided` are enqueue ids of
-    releases that were cut off. `finished`: when it was seen that the worker completed the mail after all.
+    releases that were cut off. `finished`: when it was seen that the worker completed the mail after all. `entered` is `released_as` once the row of
+    that new entry is in the view: if it has neither row nor deleted mark later, it was delivered or deleted, and then cleaned away.
     """
 
     enqueue_id: EnqueueId
@@ -108,6 +110,7 @@ class QuarantinedMail:
     released_as: EnqueueId | None = None
     voided: tuple[EnqueueId, ...] = ()
     finished: datetime | None = None
+    entered: EnqueueId | None = None
 
 
 class QuarantineTable:
@@ -135,11 +138,15 @@ class QuarantineTable:
         return _row(rows[0]) if rows else None
 
     def move(self, queue: QueueName, mail: QuarantinedMail, **changes: object) -> QuarantinedMail | None:
-        """Change state, released_as, voided or finished of a row that is still as `mail`; the changed row, None when another was faster."""
+        """Change state, released_as, voided, finished, entered or decided of a row that is still as `mail`; the changed row, None when another was faster.
+
+        As `mail` is a row of the same state, released_as and decided.
+        """
         after = replace(mail, **changes)  # type: ignore[arg-type]
         finished = None if after.finished is None else epoch_ms(after.finished)
-        written = [after.state.value, after.released_as, list(after.voided), finished]
-        rows = self._session.execute(self._move, [*written, queue, mail.enqueue_id, mail.attempt, mail.state.value, mail.released_as])
+        written = [after.state.value, after.released_as, list(after.voided), finished, after.entered, epoch_ms(after.decided)]
+        known = [mail.state.value, mail.released_as, epoch_ms(mail.decided)]
+        rows = self._session.execute(self._move, [*written, queue, mail.enqueue_id, mail.attempt, *known])
         return after if rows[0][0] else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
@@ -161,8 +168,8 @@ class QuarantineTable:
 
     @cached_property
     def _move(self) -> PreparedStatement:
-        changed = "state = ?, released_as = ?, voided = ?, finished = ?"
-        return self._session.prepare(f"UPDATE {self._name} SET {changed} WHERE {_KEY} IF state = ? AND released_as = ?", idempotent=False)
+        changed = "state = ?, released_as = ?, voided = ?, finished = ?, entered = ?, decided = ?"
+        return self._session.prepare(f"UPDATE {self._name} SET {changed} WHERE {_KEY} IF state = ? AND released_as = ? AND decided = ?", idempotent=False)
 
     @cached_property
     def _delete(self) -> PreparedStatement:
@@ -175,12 +182,13 @@ def _values(queue: QueueName, mail: QuarantinedMail) -> list[object]:
         *(epoch_ms(mail.since), mail.age // _MILLISECOND, mail.why, epoch_ms(mail.decided), mail.run, mail.who),
         *(mail.message, mail.header_blob_id, mail.body_blob_id, mail.content.value, mail.size, mail.released_as, list(mail.voided)),
         None if mail.finished is None else epoch_ms(mail.finished),
+        mail.entered,
     ]
 
 
 def _row(values: Row) -> QuarantinedMail:
     (enqueue_id, attempt, state, name, action, stage, worker, since, age, why, decided, run, who, *rest) = values
-    (message, header, body, content, size, released_as, voided, finished) = rest
+    (message, header, body, content, size, released_as, voided, finished, entered) = rest
     return QuarantinedMail(
         enqueue_id=EnqueueId(enqueue_id),
         name=name,
@@ -203,6 +211,7 @@ def _row(values: Row) -> QuarantinedMail:
         released_as=_id(released_as),
         voided=tuple(EnqueueId(each) for each in voided or ()),
         finished=None if finished is None else instant(finished),
+        entered=_id(entered),
     )
 
 
