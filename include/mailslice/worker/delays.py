@@ -186,7 +186,6 @@ class Delays:
         await self._release(table, now, _described(now), now.enqueued)
         return True
 
-    async def settled(self) -> None:
     async def _is_gone(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
         """Whether an unmarked mail was done or deleted, and then cleaned away. Its blobs are left to blob_gc: nothing refers to them any more."""
         gone = await was_cleaned(self._wiring, enqueue_id, *where)
@@ -195,6 +194,7 @@ class Delays:
             log.info("delayed mail %s is dropped: it has neither a row nor a deleted mark, so it was deleted and cleaned away", enqueue_id, extra=extra)
         return gone
 
+    async def settled(self) -> None:
         """Waits a little for mails that were published and whose rows are being closed: left open, they would be published again by the next worker."""
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
