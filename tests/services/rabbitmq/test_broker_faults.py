@@ -21,6 +21,7 @@ from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.stores.rabbitmq.topology import Topology
+from tests.services.worker.conftest import until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 
 SPOOL = QueueName("spool")
@@ -180,6 +181,61 @@ async def test_a_tag_of_an_earlier_connection_is_never_sent(settings: Any, fresh
     await publisher.close()
     with blocking_connection(settings) as connection:
         assert connection.channel().queue_declare(NAMES.work_queue, passive=True).method.message_count == 2
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_consumer_that_is_stopped_before_it_knows_its_tag_is_none_any_more(
+    fresh: Any, settings: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """Else the broker goes on delivering to somebody who settles nothing. `before`: connections that it consumed by, and lost."""
+    told: list[str] = []
+    late = asyncio.Event()
+    asking = Consumer._tag_of
+
+    async def slow(self: Consumer, *given: Any) -> str:
+        told.append(await asking(self, *given))
+        if len(told) > before:
+            late.set()
+            await asyncio.Event().wait()  # the answer is on its way
+        return told[-1]
+
+    monkeypatch.setattr(Consumer, "_tag_of", slow)
+    publisher = Publisher(settings)
+    await publisher.publish(NAMES.exchange, b"1", {}, None)
+    found: asyncio.Queue[Message] = asyncio.Queue()
+    consumer = Consumer(through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait)
+    consumer.start()
+    for _ in range(before):
+        await asyncio.wait_for(found.get(), 20)
+        await proxy.cut()
+        await proxy.mend()
+    await asyncio.wait_for(found.get(), 20)
+    await asyncio.wait_for(late.wait(), 20)
+    await asyncio.wait_for(consumer.stop(), 4)
+    await publisher.publish(NAMES.exchange, b"2", {}, None)
+    await until(lambda: waiting(settings) == 2)
+    await consumer.close()
+    await publisher.close()
+
+
+def waiting(settings: Any) -> int:
+    """Messages that nobody has."""
+    with blocking_connection(settings) as connection:
+        return int(connection.channel().queue_declare(NAMES.work_queue, passive=True).method.message_count)
+
+
+async def test_a_connection_that_comes_about_when_nobody_waits_for_it_any_more_is_closed(fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linking, "_LAST_WAIT", 0.05)
+    proxy.hangs = True
+    opening = asyncio.create_task(Link.open(through(fresh, proxy, "10s")))
+    await until(lambda: proxy.clients == 1)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert (proxy.clients, proxy.passed) == (1, 0)
+    proxy.hangs = False
+    await until(lambda: proxy.clients == 0)
+    assert proxy.passed > 500, "it was opened, and then closed"
 
 
 async def test_a_broker_in_alarm_is_waited_for_and_the_error_says_why(fresh: Any, settings: Any, proxy: Cuttable) -> None:

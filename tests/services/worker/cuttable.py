@@ -22,6 +22,11 @@ class Cuttable:
         self.cut_after: int | None = None
         """Resets a connection after so many more bytes, wherever in a frame that is."""
 
+    @property
+    def clients(self) -> int:
+        """Connections that are open through it."""
+        return len(self._clients)
+
     async def __aenter__(self) -> Cuttable:
         await self.mend()
         return self

@@ -86,6 +86,7 @@ class Consumer:
         self._prepare = prepare
         self._link: Link | None = None
         self._tag: str | None = None
+        self._stopped = False
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -98,15 +99,25 @@ class Consumer:
         done = self._running is not None and self._running.done() and not self._running.cancelled()
         return self._running.exception() if done and self._running is not None else None
 
+    @property
+    def link(self) -> Link | None:
+        """What it consumes by, or did last."""
+        return self._link
+
     async def stop(self) -> None:
         """No more deliveries; the channel stays open, so that those in hand can still be settled."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running})
-        if self._link is not None and self._link.is_open and self._tag is not None:
-            tag, self._tag = self._tag, None  # a second cancel of the same tag is never answered
-            with suppress(TryAgain):
-                await self._link.call(self._link.channel.basic_cancel, tag)
+        if self._stopped or self._link is None or not self._link.is_open:
+            return
+        self._stopped = True  # a second cancel of the same tag is never answered
+        if self._tag is None:
+            # It may have asked to consume and not been told the tag yet: nothing is in hand, but the broker would deliver from then on.
+            await self._link.close()
+            return
+        with suppress(TryAgain):
+            await self._link.call(self._link.channel.basic_cancel, self._tag)
 
     async def close(self) -> None:
         """Stops and closes: what is not settled goes back to the broker."""
@@ -118,7 +129,7 @@ class Consumer:
         attempt = 0
         while True:
             try:
-                self._link = None
+                self._link = self._tag = None
                 if self._prepare is not None:
                     await self._prepare()
                 self._link = link = await Link.open(self._settings)

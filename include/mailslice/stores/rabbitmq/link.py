@@ -42,12 +42,13 @@ class Link:
     async def open(settings: RabbitSettings) -> Link:
         """Connects and opens the channel. Raises StoreUnavailable or BadSetting naming host:port, within the time-out of the settings.
 
-        Cancelled, it waits a little for the attempt to end and closes what came of it: pika fails when a handshake is cut short.
+        Cancelled, it waits a little for the attempt to end: pika fails when a handshake is cut short. What comes of it, then or later, is closed.
         """
         attempt = asyncio.create_task(_open(settings), name="amqp-connect")
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
+            attempt.add_done_callback(_unwanted)  # it may end when nobody waits here any more
             await asyncio.wait({attempt}, timeout=_LAST_WAIT)
             if attempt.done():
                 await _closed(attempt)
@@ -155,6 +156,11 @@ async def _open(settings: RabbitSettings) -> Link:
         return link
     await link.close()
     raise lost.result() if lost.done() else StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
+
+
+def _unwanted(attempt: asyncio.Task[Link]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        _abandon(attempt.result().connection)
 
 
 async def _closed(attempt: asyncio.Task[Link]) -> None:
