@@ -30,9 +30,11 @@ HEADER_REASON = "x-mailslice-reason"
 HEADER_FAILURES = "x-mailslice-failures"
 """Attempts at the mail that failed so far: a retry that counts adds one."""
 HEADER_THROTTLED = "x-mailslice-throttled"
+"""1: the mail was put off because a destination takes no more, and has waited in that destination's line."""
+HEADER_DELIVERY_COUNT = "x-delivery-count"
+"""RabbitMQ's own, on messages of quorum queues: how often it came back. Past the limit it is dead-lettered, or dropped."""
 HEADER_RENEWED = "x-mailslice-renewed"
 """A copy that took the place of a message which came back too often: it counts as redelivered."""
-"""1: the mail was put off because a destination takes no more, and has waited in that destination's line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,7 @@ class Delays:
                     await self._release(table, row, message.headers, message.timestamp)
                 break
             if remaining >= timedelta(seconds=DELAY_LEVELS[0]):
+                await self.declare()  # the level may be gone since: nobody else is sure to look
                 await self._publish_copy(row.message, message.headers, message.timestamp, row.token, row.due)
                 break
             await asyncio.sleep(remaining.total_seconds())  # and look again: it may have been flushed or deleted meanwhile
@@ -198,6 +199,11 @@ class Delays:
         """Waits a little for mails that were published and whose rows are being closed: left open, they would be published again by the next worker."""
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
+
+    def has_published(self, message: Message) -> bool:
+        """Whether the mail of this copy was published here, though its row may be open still: no other worker is to see the copy."""
+        token = message.headers.get(HEADER_DELAY_TOKEN)
+        return any(str(each) == token for each in self._published)
 
     async def _release(self, table: DelayedMails, row: DelayedMail, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
         """Publishes the mail and closes its row. Whoever waits for it may be cancelled in between: it goes on, and ends."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, QueueMissing
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
@@ -24,8 +24,17 @@ _TICK = 0.5
 class Deliveries:
     """An async iterator of `Delivery`, for one task to iterate; cancelling an `anext` loses nothing."""
 
-    def __init__(self, wiring: Wiring, delays: Delays, prefetch: int, give_up_after: timedelta | None) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        delays: Delays,
+        prefetch: int,
+        give_up_after: timedelta | None,
+        *,
+        on_disconnected: Callable[[Deliveries], None] = lambda _deliveries: None,
+    ) -> None:
         self._wiring = wiring
+        self._on_disconnected = on_disconnected
         self._give_up_after = give_up_after
         self._slots = Slots()
         self._preparer = Preparer(wiring, delays, self._slots, on_trouble=self._troubled, on_fine=self._fine)
@@ -33,6 +42,7 @@ class Deliveries:
         self._connected = False
         self._trouble: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._hop = HopConsumer(wiring, delays)
         self._consumer = Consumer(
             wiring.settings.rabbitmq, wiring.names.work_queue, prefetch, on_message=self._arrived, on_lost=self._lost, on_ready=self._ready
@@ -42,7 +52,6 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
-        self._closing: asyncio.Task[None] | None = None
         """The next mail. Raises StopAsyncIteration after `aclose`.
 
         Raises BadSetting when the broker refuses us, StoreUnavailable after `give_up_after` without a store.
@@ -50,6 +59,8 @@ class Deliveries:
         if self._ticking is None and not self._stopped:
             self._start()
         while True:
+            if self._stopped:  # what is ready goes back: nothing new is begun
+                raise StopAsyncIteration
             if (delivery := self._slots.next_ready()) is not None:
                 delivery.hand_out()
                 crash.point("dequeue:handed-out")
@@ -57,8 +68,6 @@ class Deliveries:
             self._raise_trouble()
             self._slots.changed.clear()
             await self._slots.changed.wait()
-            if self._stopped:  # what is ready goes back: nothing new is begun
-                raise StopAsyncIteration
 
     @property
     def idle_seconds(self) -> float:
@@ -88,6 +97,13 @@ class Deliveries:
         Cancelled, it goes on without its caller: half of it would keep mails, room and a consumer of the hop queue for good.
         """
         self._stopped = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="deliveries-close")
+        await asyncio.wait({self._closing})
+        if not self._closing.cancelled():
+            self._closing.result()
+
+    async def _close(self) -> None:
         if self._ticking is not None:
             self._ticking.cancel()
             await self._hop.close()
@@ -97,15 +113,10 @@ class Deliveries:
 
     async def disconnect(self) -> None:
         """Closes the connection, after which nothing in hand can be acknowledged."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name="deliveries-close")
-        await asyncio.wait({self._closing})
-        if not self._closing.cancelled():
-            self._closing.result()
-
-    async def _close(self) -> None:
         await self.aclose()
         await self._consumer.close()
+        self._slots.lose(self._consumer.link)  # whatever came after all: it would hold its place in `in_hand`, and room, for good
+        self._on_disconnected(self)
 
     def _start(self) -> None:
         self._slots.touch()
@@ -142,6 +153,8 @@ class Deliveries:
     def _lost(self, link: Link | None, why: MailsliceError) -> None:
         """What was not handed out is forgotten: the broker hands it out again, under new tags."""
         self._connected = False
+        if isinstance(why, QueueMissing):
+            self._wiring.broker_dead_letters = False  # the queue that comes in its place may have no dead letter exchange
         self._troubled(why)
         self._slots.lose(link)
 

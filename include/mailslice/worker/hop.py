@@ -7,9 +7,10 @@ import logging
 from contextlib import suppress
 
 from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable, TryAgain, Undecodable
+from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_DELIVERY_COUNT
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
-from mailslice.worker.delays import Delays
+from mailslice.worker.delays import Delays, own_headers
 from mailslice.worker.delivery import copy_to_dead_letters
 from mailslice.worker.patience import Patience
 from mailslice.worker.wiring import Wiring
@@ -78,6 +79,7 @@ class HopConsumer:
 
     async def _surface(self, message: Message) -> None:
         patience = Patience()
+        copied = False
         with suppress(asyncio.CancelledError):
             while True:
                 try:
@@ -93,7 +95,28 @@ class HopConsumer:
                     log.exception("a delayed mail could not be looked at; it is held", extra={"action": "hop_fault"})
                 else:
                     return
+                if not copied and _is_counted(message) and not self._delays.has_published(message):
+                    copied = True  # or may have been: another copy could only double it
+                    if await self._renewed(message):
+                        return
                 await asyncio.sleep(pause)
+
+    async def _renewed(self, message: Message) -> bool:
+        """Whether a copy that the broker has not counted yet has taken its place.
+
+        What waits here through an outage comes back by every `consumer_timeout` and every end of a worker, and a quorum queue past its limit (RabbitMQ 4
+        has one by default, policies give one) drops what has no dead letter exchange to go to.
+        """
+        headers = own_headers(message.headers)
+        if isinstance(token := message.headers.get(HEADER_DELAY_TOKEN), str):
+            headers[HEADER_DELAY_TOKEN] = token
+        try:
+            await self._wiring.publisher.publish("", message.body, headers, message.timestamp, routing_key=self._wiring.names.hop_queue)
+        except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being replaced
+            log.info("a delayed mail that waits keeps its delivery count: %s", error, extra={"action": "hop_not_renewed"})
+            return False
+        message.ack()
+        return True
 
     async def _surface_once(self, message: Message) -> None:
         try:
@@ -101,3 +124,8 @@ class HopConsumer:
         except Undecodable as error:
             # The hop queue has no dead letter exchange: a reject would drop it.
             await copy_to_dead_letters(self._wiring, message, f"not a mail, in the hop queue: {error}")
+
+
+def _is_counted(message: Message) -> bool:
+    count = message.headers.get(HEADER_DELIVERY_COUNT)
+    return isinstance(count, int) and count > 0

@@ -45,7 +45,8 @@ class QueueWorker:
         self.wiring = wiring
         self._delays = Delays(wiring)
         self._enqueuer = Enqueuer(wiring, self._delays)
-        self._given: list[Deliveries] = []
+        self._given: set[Deliveries] = set()
+        """Those that are not disconnected yet."""
         self._recorder = Recorder(wiring, lambda: chain.from_iterable(deliveries.received() for deliveries in self._given))
 
     @property
@@ -68,8 +69,8 @@ class QueueWorker:
         """
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
-        deliveries = Deliveries(self.wiring, self._delays, prefetch, give_up_after)
-        self._given.append(deliveries)
+        deliveries = Deliveries(self.wiring, self._delays, prefetch, give_up_after, on_disconnected=self._given.discard)
+        self._given.add(deliveries)
         self._recorder.start()
         return deliveries
 
@@ -83,7 +84,7 @@ class QueueWorker:
 
     async def close(self) -> None:
         """Gives back what is not settled, deletes what is to be deleted, closes the connections."""
-        for deliveries in self._given:
+        for deliveries in [*self._given]:
             await deliveries.disconnect()
         await self._recorder.close()
         await self._enqueuer.close()

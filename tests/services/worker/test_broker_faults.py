@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
@@ -11,10 +13,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mailslice.model.errors import StoreUnavailable
+from mailslice.codec import message
+from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_worker
-from tests.services.worker.conftest import at, mail
+from mailslice.worker.delays import Delays
+from mailslice.worker.hop import HopConsumer
+from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.test_faults import CONTENT, next_of, through
 
@@ -102,6 +107,120 @@ async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_ne
         await asyncio.sleep(2)
         await again.retry(after=timedelta(seconds=1.5))
         assert (await next_of(deliveries, 40)).item.enqueue_id == item.enqueue_id
+
+
+async def test_a_level_that_is_gone_when_a_copy_goes_round_is_declared_for_it(spool: Any) -> None:
+    level = spool.names.delay_queue(600)
+    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(minutes=30))
+        token = str(spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).token)
+        with blocking_connection(spool.settings.rabbitmq) as connection:
+            connection.channel().queue_delete(level)
+        spool.publish("", message.encode(item), {"x-mailslice-token": token}, routing_key=spool.names.hop_queue)
+        await held(deliveries, 0.2)
+        await until(lambda: waiting_in(spool, level) == 1)
+
+
+def waiting_in(spool: Any, queue: str) -> int | None:
+    try:
+        return int(spool.ready(queue))
+    except QueueMissing:
+        return None
+
+
+async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the hop queue: RabbitMQ 4 gives every quorum queue one, and a policy may. What goes past it there is dropped, for there are no dead letters."""
+    refused: list[object] = []
+    renewed: list[object] = []
+    renewing, closing = HopConsumer._renewed, Delays._close
+
+    async def away(*given: object) -> None:
+        refused.append(given)
+        raise StoreUnavailable("Cassandra does not answer")
+
+    async def counted(*given: Any) -> bool:
+        renewed.append(given)
+        return await renewing(*given)
+
+    async def failing(*given: Any) -> None:
+        await (away if len(refused) < 2 else closing)(*given)
+
+    monkeypatch.setattr(HopConsumer, "_renewed", counted)
+
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        connection.channel().queue_declare(spool.names.hop_queue, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": LIMIT})
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=0.2))
+        with monkeypatch.context() as patch:
+            patch.setattr(Delays, "_read", away)
+            for _ in range(LIMIT + 2):  # each end of a consumer counts for what it held
+                seen = len(refused)
+                async with aclosing(worker.deliveries(8)) as deliveries:
+                    taking = asyncio.create_task(anext(deliveries))
+                    await until(lambda: len(refused) >= seen + 2)  # noqa: B023 - awaited here
+                    taking.cancel()
+        assert renewed
+        refused.clear()
+        renewed.clear()
+        monkeypatch.setattr(Delays, "_close", failing)
+        async with aclosing(worker.deliveries(8)) as deliveries:
+            delivery = await next_of(deliveries, 40)
+            assert (delivery.item, delivery.content) == (item, CONTENT)
+            await until(lambda: spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).published)
+            await delivery.complete()
+            await held(deliveries, 0.5)
+    assert len(refused) == 2
+    assert not renewed, "another worker would publish the mail once more"
+    assert spool.coming(spool.names.hop_queue, 0) == 0
+
+
+async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_dead_letters(spool: Any) -> None:
+    """As James 3.5 declares it: RabbitMQ drops what is rejected there."""
+    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        await worker.enqueue(mail("before"), CONTENT)
+        await (await next_of(deliveries)).complete()
+        with blocking_connection(spool.settings.rabbitmq) as connection:
+            channel = connection.channel()
+            channel.queue_delete(spool.names.work_queue)
+            channel.queue_declare(spool.names.work_queue, durable=True)
+            channel.queue_bind(spool.names.work_queue, spool.names.exchange, routing_key="")
+        item = await worker.enqueue(mail("after"), CONTENT)
+        await (await next_of(deliveries, 40)).reject("nobody wants it")
+        properties, body = await asyncio.to_thread(spool.take, spool.names.dead_letter_queue)
+    assert message.decode(body).enqueue_id == item.enqueue_id
+    assert properties.headers["x-mailslice-reason"] == "nobody wants it"
+
+
+async def test_what_comes_after_the_end_of_deliveries_is_let_go_with_their_connection(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unheard() -> None:
+        """The broker does not hear of it."""
+
+    async with open_worker(spool.settings, spool.queue) as worker:
+        ended = worker.deliveries(4)
+        await worker.enqueue(mail("before"), CONTENT)
+        await (await next_of(ended)).complete()
+        with monkeypatch.context() as patch:
+            patch.setattr(ended._consumer, "stop", unheard)
+            await ended.aclose()
+        item = await worker.enqueue(mail("after"), CONTENT)
+        await until(lambda: item.enqueue_id in worker.wiring.in_hand)
+        await ended.disconnect()
+        assert not worker.wiring.in_hand
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            assert (await next_of(deliveries)).item == item
+
+
+async def test_deliveries_that_are_over_are_forgotten(spool: Any) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        over = []
+        for _ in range(2):
+            await worker.enqueue(mail(), CONTENT)
+            deliveries = worker.deliveries(4)
+            await (await next_of(deliveries)).complete()
+            await deliveries.disconnect()
+            over.append(weakref.ref(deliveries))
+            del deliveries
+        await until(lambda: gc.collect() >= 0 and not any(each() for each in over))
 
 
 @pytest.mark.soak
