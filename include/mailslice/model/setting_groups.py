@@ -274,7 +274,7 @@ class SmtpInSettings(Group):
     tls_certificate: Path | None = Field(None, description="PEM; with the key, STARTTLS is offered and AUTH needs it")
     tls_key: Path | None = None
     hostname: str | None = Field(None, description="name in the greeting and in Received lines; the machine's when unset")
-    max_recipients: int = Field(1000, ge=1, description="recipients of one mail")
+    max_recipients: int = Field(10_000, ge=1, description="recipients of one mail")
     max_connections: int = Field(100, ge=1, description="clients at once")
     timeout: Time = Field(timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail")
 

@@ -12,6 +12,7 @@ import functools
 import json
 import logging
 import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from email.utils import format_datetime
 from typing import Any, Protocol
@@ -36,6 +37,10 @@ _MOST_HOPS = 100
 """Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
 _ANSWER_WITHIN = 600.0
 """Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6): it is not idle then, we are busy."""
+_GOODBYE = 2.0
+"""Seconds for a client that is sent away to read what it was told."""
+_FREE_RECIPIENTS = 100
+"""Of one mail: as many as every server takes (RFC 5321 4.5.3.1.8). Beyond them they count as mail in memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -62,6 +67,10 @@ class Intake:
         """Whether clients may log in at all."""
         return self._policy.offers_auth
 
+    def hold(self) -> Hold:
+        """For one mail: what it takes of the memory."""
+        return self._budget.hold()
+
     async def handle_EHLO(self, _server: SMTP, session: Session, _envelope: Envelope, hostname: str, responses: list[str]) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
@@ -78,7 +87,7 @@ class Intake:
         envelope.mail_options.extend(options)
         return "250 2.1.0 OK"
 
-    async def handle_RCPT(self, _server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
+    async def handle_RCPT(self, server: Conversation, session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
         if not (session.authenticated or self._policy.allows(client_address(session.peer))):
             return "550 5.7.1 Relaying denied" + (": AUTH first" if self._policy.offers_auth else "")
         if len(envelope.rcpt_tos) >= self._max_recipients:
@@ -87,15 +96,16 @@ class Intake:
             address = f"{address}@{self._hostname}"  # the one name that every server knows without a domain (RFC 5321 4.5.1)
         if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
             return problem
+        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.hold.grow(sys.getsizeof(address)):
+            return BUSY
         envelope.rcpt_tos.append(address)
         envelope.rcpt_options.extend(options)
         return "250 2.1.5 OK"
 
-    async def take(self, session: Session, envelope: Envelope, receiving: Callable[[Hold, bytes], Awaitable[bytes | str]]) -> str:
-        """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable."""
-        hold = self._budget.hold()
-        mail = self._mail(session, envelope)
+    async def take(self, session: Session, envelope: Envelope, hold: Hold, receiving: Callable[[Hold, bytes], Awaitable[bytes | str]]) -> str:
+        """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable. `hold` has its recipients; it is released."""
         try:
+            mail = self._mail(session, envelope)
             content = await receiving(hold, self._trace(session, envelope, mail.name))
             if isinstance(content, bytes) and len(_HOP.findall(split(content)[0])) - 1 > _MOST_HOPS:
                 content = "554 5.4.6 Too many hops: the mail goes round in circles"
@@ -181,6 +191,8 @@ class Conversation(SMTP):  # type: ignore[misc]
     line_length_limit = 1 << 16  # what the reader keeps of a line; a mail's lines may be longer
 
     def __init__(self, intake: Intake, open_now: set[Conversation], max_connections: int, **options: Any) -> None:
+        self.hold = intake.hold()
+        """Of the mail whose recipients are being named."""
         super().__init__(
             intake,
             enable_SMTPUTF8=True,
@@ -193,6 +205,7 @@ class Conversation(SMTP):  # type: ignore[misc]
         self._intake = intake
         self._open_now = open_now
         self._max_connections = max_connections
+        self._dismissed: float | None = None
         self.receiving = False
 
     def _getaddr(self, arg: str) -> tuple[str | None, str | None]:
@@ -231,7 +244,8 @@ class Conversation(SMTP):  # type: ignore[misc]
         await self.push("354 End data with <CR><LF>.<CR><LF>")
         self.receiving = True
         try:
-            answer = await self._intake.take(self.session, self.envelope, self._receive)
+            hold, self.hold = self.hold, self._intake.hold()  # it outlives a client that hangs up, as the enqueue does
+            answer = await self._intake.take(self.session, self.envelope, hold, self._receive)
             self._reset_timeout()
             self._set_post_data_state()
             await self.push(answer)
@@ -244,8 +258,30 @@ class Conversation(SMTP):  # type: ignore[misc]
         self._reset_timeout(_ANSWER_WITHIN)
         return received
 
+    def _set_post_data_state(self) -> None:
+        """What aiosmtpd does when another mail begins, or the same one anew."""
+        self.hold.release()
+        super()._set_post_data_state()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The end, whoever wanted it."""
+        self.hold.release()
+        super().connection_lost(error)
+
+    def _timeout_cb(self) -> None:
+        """A close would wait for a client that does not read for good, and its place among the clients with it."""
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        (self._original_transport or self.transport).abort()
+
     def dismiss(self) -> None:
-        """Closes it, with the word for that (RFC 5321 3.8)."""
+        """Closes it, with the word for that (RFC 5321 3.8). Called again and again until it is gone: a client that does not read is cut off in the end."""
+        now = self.loop.time()
+        if self._dismissed is None:
+            self._dismissed = now
+        elif now - self._dismissed >= _GOODBYE:
+            self._cut_off()
         if not self.transport.is_closing():
             self._writer.write(b"421 4.3.2 The server is shutting down, try again later\r\n")
             self.transport.close()

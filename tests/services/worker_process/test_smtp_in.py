@@ -9,7 +9,7 @@ import smtplib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ import pytest
 from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 from mailslice.model.settings import Settings
+from mailslice.worker import smtp_in, smtp_session
+from mailslice.worker.smtp_data import IntakeBudget
 from mailslice.worker.smtp_in import serve
 from mailslice.worker.smtp_policy import policy_of
 from tests.services.worker_process.sink import certificate
@@ -327,11 +329,31 @@ async def test_one_recipient_too_many_is_452_and_the_rest_get_the_mail() -> None
 
 async def test_ten_thousand_recipients_and_a_header_of_a_megabyte_come_in_one_mail() -> None:
     header = b"".join(b"X-Line-%05d: %s\r\n" % (number, b"x" * 80) for number in range(11_000)) + b"\r\n"
-    async with serving(max_recipients=10_000) as server:
+    async with serving() as server:
         wanted = tuple(f"r{number}@x.example" for number in range(10_000))
         await server.say(b"EHLO c", b"MAIL FROM:<s@y>", *(f"RCPT TO:<{one}>".encode() for one in wanted), b"DATA", header + b"body\r\n.")
         assert server.only[0].recipients == wanted
         assert server.only[1] == header + b"body\r\n"
+
+
+async def test_many_recipients_are_counted_as_memory_until_their_mail_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = IntakeBudget(20_000)
+    monkeypatch.setattr(smtp_in, "IntakeBudget", lambda _limit: budget)
+    mail = [b"EHLO c", b"MAIL FROM:<s@y>", *(b"RCPT TO:<recipient-%03d@x.example>" % number for number in range(300))]
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"".join(line + b"\r\n" for line in (*mail, b"NOOP")))
+        taken = await asyncio.wait_for(reader.readuntil(b"250 OK\r\n"), 30)
+        assert taken.count(b"250 2.1.5 ") == 300, "a mail that is alone passes"
+        assert 100 <= (await server.say(*mail)).count(b"\r\n250 2.1.5 ") < 300
+        assert b"\r\n451 4.3.1 Too much mail at once" in await server.say(*mail)
+        writer.write(b"RSET\r\nMAIL FROM:<s@y>\r\nNOOP\r\n")
+        await asyncio.wait_for(reader.readuntil(b"250 OK\r\n"), 30)
+        assert budget.fits(20_000)
+        assert (await server.say(*mail, b"DATA", CONTENT + b".")).count(b"\r\n250 2.1.5 ") == 300
+        assert len(server.only[0].recipients) == 300
+        assert budget.fits(20_000), "of the mail as of the client that left"
+        writer.close()
 
 
 async def test_a_recipient_named_twice_is_kept_once() -> None:
@@ -361,6 +383,38 @@ async def test_an_idle_client_is_sent_away_after_the_timeout() -> None:
         reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
         await reader.readline()
         assert await asyncio.wait_for(reader.read(), 5) == b""
+
+
+@asynccontextmanager
+async def deaf_client(port: int) -> AsyncIterator[None]:
+    """One that asks and asks, and reads nothing of the answers, until the server cannot send it any more."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        with suppress(TimeoutError, ConnectionError):
+            while True:
+                await asyncio.wait_for(loop.sock_sendall(client, b"HELP\r\n" * 1000), 1)
+        yield
+
+
+async def test_a_client_that_never_reads_loses_its_place_after_the_timeout() -> None:
+    async with serving(max_connections=1, timeout="1s") as server, deaf_client(server.port), asyncio.timeout(30):
+        greeting = b""
+        while not greeting.startswith(b"220 "):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            greeting = await reader.readline()
+            writer.close()
+            await asyncio.sleep(0.05)
+
+
+async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smtp_session, "_GOODBYE", 0.3)
+    async with serving() as server, deaf_client(server.port):
+        server.stop.set()
+        await asyncio.wait_for(server.task, 15)
 
 
 async def test_commands_sent_in_one_go_are_answered_in_order() -> None:
