@@ -20,6 +20,7 @@ from mailslice.model.mail import QueueName
 from mailslice.spark import in_worker
 from mailslice.stores import open_stores
 from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.cassandra.session import CassandraSession
 from tests.services.duties.running import without_docs, without_spark
 from tests.services.faults.lanes import Lane, run_lanes
 
@@ -40,7 +41,7 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     without_spark(monkeypatch)
     without_docs(monkeypatch)
     monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))
-    monkeypatch.setattr("mailslice.duties.blob_gc.apply._SETTLE", timedelta(0))
+    monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(0))
     monkeypatch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
     absent = "enqueuedMailsV3,messageV3,attachmentV2,mailRepositoryContentV2"
     fresh = make_fresh().but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_GC_ABSENT_SOURCES=absent)

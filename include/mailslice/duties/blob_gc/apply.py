@@ -1,20 +1,21 @@
 """Step 3: do what the plan lists, and nothing else: put back what is missed, read every reference again, record candidates, delete, look once more.
 
 Every stage may be the last one: groups that are done are remembered, and a kept copy whose blob is referred to is put back by this run or by any later one.
+So no copy is forgotten, however long its time is over, before it is known that its blob is there or that nothing refers to it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.duties.blob_gc import candidates
-from mailslice.duties.blob_gc.deleting import Deleting, Outcome, delete_groups
-from mailslice.duties.blob_gc.kept import PRESENT, RESTORED, Kept, KeptBlobs
+from mailslice.duties.blob_gc.deleting import GONE, Deleting, Outcome, delete_groups
+from mailslice.duties.blob_gc.kept import PRESENT, RESTORED, Kept, KeptBlobs, run_of
 from mailslice.duties.blob_gc.plan_files import FOLDER, Group
 from mailslice.duties.blob_gc.plan_note import Plan, read_plan
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
@@ -26,13 +27,13 @@ from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import BlobId
 from mailslice.spark.frames import InProcess, Session, slots_of
 from mailslice.spark.key_sets import KEY, collected, referenced
 
 _PROGRESS = "progress.json"
 _GROUPS_A_SLOT = 4
 """Groups that a slot gets at once: between two rounds the lock and the time limit are looked at."""
-_SETTLE = timedelta(seconds=5)
 _SHOWN = 20
 _FEW = 2
 """So many groups of candidates are read here and not by Spark."""
@@ -97,8 +98,9 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     spent = Spent()
     with KeptBlobs(context.settings, context.throttle("s3")) as kept:
         kept.own.ensure_bucket()
-        restored = _put_back(kept, [found for place in plan.restores if (found := Kept.of(place, 0)) is not None])
-        progress.keep(restored=len(restored.back), notRestored=restored.problems)
+        back = _Back()
+        back.add(_put_back(kept, [(place, 0) for place in plan.restores]))
+        progress.keep(**back.as_json())
         crash.point("apply:after-restores")
 
         spared = _referenced_again(context, plan, spark)
@@ -114,28 +116,44 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
         spent.on("deleting")
         crash.point("apply:after-deletes")
 
-        # A delete of this try or of one that was killed: references that came while it worked are looked for, and what they name is put back.
-        again = _look_again(context, plan, spark, kept, spared) if progress.groups else _Back()
-        progress.keep(restored=len({*restored.back, *again.back}), notRestored=[*restored.problems, *again.problems][:_SHOWN])
+        # A delete of this try or of one that was killed, or of a run whose copies are about to be forgotten: references that came since are looked for,
+        # and what they name is put back.
+        over = kept.expired(context.clock(), but_of=plan.run)
+        if progress.groups or over:
+            _settle(context, plan, progress.total())
+            back.add(_look_again(context, plan, spark, kept, over, spared=spared, deleted=bool(progress.groups)))
+        progress.keep(**back.as_json())
         spent.on("lookAgain")
         crash.point("apply:after-look")
         lock.check()
-        expired, unexpired = kept.forget_expired(context.clock(), but_of=plan.run)
+        expired, unexpired = kept.forget(over, but=back.problems.keys())
     return {**_summary(plan, progress, expired, unexpired), "spent": spent.seconds}
 
 
 @dataclass(slots=True)
 class _Back:
-    """Keys that were put back, and what could not be."""
+    """Keys of deleted blobs that were put back, and of those that are missed and could not be: why not."""
 
-    back: set[str] = field(default_factory=set)
-    problems: list[str] = field(default_factory=list)
+    restored: set[BlobId] = field(default_factory=set)
+    problems: dict[BlobId, str] = field(default_factory=dict)
+
+    def add(self, found: Mapping[BlobId, str]) -> None:
+        """What `_put_back` or `_look_again` gave: the last word on each key."""
+        for key, why in found.items():
+            self.problems.pop(key, None)
+            if why == RESTORED:
+                self.restored.add(key)
+            elif why != PRESENT:
+                self.problems[key] = why
+
+    def as_json(self) -> dict[str, Any]:
+        """For the run's progress."""
+        return {"restored": len(self.restored), "notRestored": [f"{key}: {why}" for key, why in self.problems.items()][:_SHOWN]}
 
 
-def _put_back(kept: KeptBlobs, copies: Sequence[Kept]) -> _Back:
-    found = kept.restore(copies)
-    problems = [f"{key}: {why}" for key, why in found.items() if why not in {RESTORED, PRESENT}]
-    return _Back({key for key, why in found.items() if why == RESTORED}, problems)
+def _put_back(kept: KeptBlobs, copies: Sequence[tuple[str, int]]) -> dict[BlobId, str]:
+    """As `KeptBlobs.restore`, for copies by their own key and size."""
+    return kept.restore([found for place, size in copies if (found := Kept.of(place, size)) is not None])
 
 
 def _referenced_again(context: StepContext, plan: Plan, spark: Session) -> frozenset[str]:
@@ -169,20 +187,31 @@ def _delete(context: StepContext, plan: Plan, progress: _Progress, lock: Lock, *
         progress.add(delete_groups(spark, what, waiting[at : at + a_round], spared))
 
 
-def _look_again(context: StepContext, plan: Plan, spark: Session, kept: KeptBlobs, spared: frozenset[str]) -> _Back:
-    """Put back what this run deleted and something refers to now; without copies, say what is missed."""
-    time.sleep(min(plan.grace, _SETTLE).total_seconds())  # a mail that was being saved while its blob went has its row by then
+def _settle(context: StepContext, plan: Plan, done: Outcome) -> None:
+    """Wait until a mail that was being saved while its blob went has its row: an insert takes as long as a statement may."""
+    if done.deleted or done.failed or done.skipped[GONE]:
+        time.sleep(min(plan.grace, context.stores.cassandra.longest_statement).total_seconds())
+
+
+def _look_again(
+    context: StepContext, plan: Plan, spark: Session, kept: KeptBlobs, over: Sequence[str], *, spared: frozenset[str], deleted: bool
+) -> dict[BlobId, str]:
+    """Put back what this run deleted, or a run before it whose copies are `over`, and something refers to now; without copies, say what is missed.
+
+    What became of each key, as `KeptBlobs.restore` says it.
+    """
     with ExitStack() as frames:
-        if plan.keep:
-            folders = [folder for folder in kept.folders() if folder.split("/")[2] == plan.run]
-            deleted = frames.enter_context(read_kept(spark, context.settings, folders))
-        else:
-            deleted = frames.enter_context(read_planned(spark, context.folder.artifacts, context.folder.file(FOLDER), plan.deletes))
-        rows = collected(spark, referenced(spark, deleted, _references(context, spark, frames), ALIKE))
-    if plan.keep:
-        return _put_back(kept, [found for row in rows if (found := Kept.of(row["place"], row["size"])) is not None])
-    there = kept.james.heads([row[KEY] for row in rows if row[KEY] not in spared])
-    return _Back(problems=[f"{key}: referred to again, and no copy was kept" for key, found in there.items() if found is None])
+        references = _references(context, spark, frames)
+        folders = [*over, *(folder for folder in kept.folders() if run_of(folder) == plan.run)]
+        copies = frames.enter_context(read_kept(spark, context.settings, folders))
+        missed = collected(spark, referenced(spark, copies, references, ALIKE))
+        uncopied = []
+        if deleted and not plan.keep:
+            planned = frames.enter_context(read_planned(spark, context.folder.artifacts, context.folder.file(FOLDER), plan.deletes))
+            uncopied = collected(spark, referenced(spark, planned, references, ALIKE))
+    there = kept.james.heads([row[KEY] for row in uncopied if row[KEY] not in spared])
+    lost = {key: "referred to again, and no copy was kept" for key, found in there.items() if found is None}
+    return lost | _put_back(kept, [(row["place"], row["size"]) for row in missed])
 
 
 def _summary(plan: Plan, progress: _Progress, expired: int, unexpired: int) -> dict[str, Any]:

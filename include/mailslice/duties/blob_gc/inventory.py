@@ -1,6 +1,7 @@
 """An S3 Inventory in place of a listing: Parquet or CSV, on S3 or in a folder, by its manifest or as the files are.
 
 It is as old as the day it was made. That is safe: a blob counts by what the inventory says of it, and is looked at again just before it is deleted.
+Whether a deleted blob is missed it cannot say.
 """
 
 from __future__ import annotations

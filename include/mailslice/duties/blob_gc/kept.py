@@ -6,7 +6,7 @@ Copies are made within S3, so that what James keeps in an object's metadata come
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -80,7 +80,7 @@ class KeptBlobs:
     def of_run(self, run: str) -> Iterator[Kept]:
         """The copies of one run."""
         for folder in self.folders():
-            if folder.split("/")[2] == run:
+            if run_of(folder) == run:
                 for page in self.pages(folder):
                     yield from page
 
@@ -113,12 +113,20 @@ class KeptBlobs:
         there = self.james.heads(list(newest))
         return newest, {key: kept for key, kept in newest.items() if there[key] is None}
 
-    def forget_expired(self, now: datetime, but_of: str) -> tuple[int, int]:
-        """Delete the copies whose time is over, but those of one run; how many, and how many could not be deleted."""
+    def expired(self, now: datetime, but_of: str) -> list[str]:
+        """The folders of runs whose copies' time is over, but those of one run."""
+        return [folder for folder in self.folders() if folder.split("/")[1] <= f"{now:{_TIME}}" and run_of(folder) != but_of]
+
+    def forget(self, folders: Iterable[str], but: Collection[str]) -> tuple[int, int]:
+        """Delete the copies below these folders, but for those of the blobs in `but`; how many, and how many could not be deleted."""
         gone = failed = 0
-        for page in self.own.pages(FOLDER, f"{FOLDER}{now:{_TIME}}"):
-            copies = (kept for blob in page if (kept := Kept.of(blob.key, 0)) is not None)
-            expired = [kept.place for kept in copies if kept.expires <= now and kept.run != but_of]
-            problems = self.own.delete(expired)
-            gone, failed = gone + len(expired) - len(problems), failed + len(problems)
+        for page in (page for folder in folders for page in self.pages(folder)):
+            over = [kept.place for kept in page if kept.key not in but]
+            problems = self.own.delete(over)
+            gone, failed = gone + len(over) - len(problems), failed + len(problems)
         return gone, failed
+
+
+def run_of(folder: str) -> str:
+    """The run whose copies are in a folder `kept/EXPIRES/RUN/`."""
+    return folder.split("/")[2]

@@ -27,6 +27,7 @@ from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
+from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session
 from mailslice.spark.key_sets import KEY, collected, missing_from, referenced, unreferenced, with_known
 from mailslice.spark.read_once import Frame
@@ -63,7 +64,9 @@ def run(context: StepContext) -> dict[str, Any]:
         missed = []
         if folders:
             copies = frames.enter_context(read_kept(spark, settings, folders))
-            missed = collected(spark, missing_from(spark, referenced(spark, copies, references, ALIKE), blobs))
+            wanted = referenced(spark, copies, references, ALIKE)
+            # An inventory is older than the deletes of the last run, and says that what they took is there: of it, S3 itself is asked.
+            missed = collected(spark, missing_from(spark, wanted, blobs)) if params.inventory is None else _missing(settings, collected(spark, wanted))
         rules = _rules(context, params, now)
         orphans = with_known(spark, unreferenced(spark, blobs, references, ALIKE), known, _SAME, ("since_ms",))
         tally, groups = write_plan(spark, orphans, context.folder.artifacts, context.folder.file(FOLDER), rules, spared=_spared(earlier))
@@ -155,6 +158,13 @@ def _known(context: StepContext, earlier: candidates.Candidates | None, spark: S
         return read_planned(spark, place, earlier.folder, earlier.groups, recorded_ms), ""
     except PlanRefused as error:
         return read_planned(spark, place, "", []), f"the candidates of run {earlier.run} are forgotten and wait anew: {error}"
+
+
+def _missing(settings: Settings, copies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of kept copies, those whose blob is not there now."""
+    with KeptBlobs(settings) as kept:
+        there = kept.james.heads([row[KEY] for row in copies])
+    return [row for row in copies if there[row[KEY]] is None]
 
 
 def _spared(earlier: candidates.Candidates | None) -> frozenset[str]:

@@ -24,7 +24,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
-from mailslice.stores.cassandra.again import PINNED, Again, Timestamps
+from mailslice.stores.cassandra.again import PATIENCE_SECONDS, PINNED, Again, Timestamps
 from mailslice.stores.cassandra.failures import translated
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ class CassandraSession:
     def cluster(self) -> Cluster:
         """The driver's cluster: for metadata only."""
         return self._cluster
+
+    @property
+    def longest_statement(self) -> timedelta:
+        """How long a statement that may be sent twice can be on its way: until it is done, or has failed."""
+        once = self.settings.timeout
+        return once + timedelta(seconds=PATIENCE_SECONDS) + once if _has_several_nodes(self._cluster) else once
 
     @cached_property
     def packed(self) -> PackedReader:

@@ -22,6 +22,7 @@ from mailslice.spark import in_worker
 from mailslice.spark.frames import InProcess
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.cassandra.session import CassandraSession
 
 OLD = timedelta(hours=1)
 """How far ahead the clock of runs is: blobs that were just put are older than the grace by then."""
@@ -103,7 +104,7 @@ JAMES = (
 def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interleavings are about stores: here the workers' code runs in this process and Data Docs are not rendered. `with_spark` has both."""
     monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))
-    monkeypatch.setattr("mailslice.duties.blob_gc.apply._SETTLE", timedelta(0))
+    monkeypatch.setattr(CassandraSession, "longest_statement", timedelta(0))
     if "with_spark" not in request.fixturenames:
         monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
         monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")

@@ -12,9 +12,11 @@ from mailslice.model.settings import load_settings
 from mailslice.quality import gate
 from mailslice.spark.frames import InProcess
 from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.cassandra.session import CassandraSession
 
 StepContext.spark = lambda _: InProcess()
 BulkBlobs.now_skew = lambda *_: timedelta(0)
+CassandraSession.longest_statement = timedelta(0)
 gate._publish = lambda *_: "not rendered"
 step, run, params, hours = sys.argv[1:]
 request = RunRequest("blob_gc", NO_QUEUE, run, params=json.loads(params))
