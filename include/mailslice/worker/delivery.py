@@ -298,11 +298,6 @@ class Delivery:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
 
     async def _end(self, settle: Callable[[], bool], *, put_off: bool = False) -> None:
-        """`put_off`: nothing was tried, so it says nothing of how long mails take, nor of what fails."""
-        if self._settled:
-            return  # two were asked for at once: a second ack of one tag would cost the channel, and every mail in hand
-        self._settled = True
-        if self.handed is not None and not put_off:
         if self._settled:
             return
         self._settle(settle, put_off=put_off)
@@ -310,6 +305,11 @@ class Delivery:
         crash.point("delivery:settled")
 
     def _settle(self, settle: Callable[[], bool], *, put_off: bool = False) -> None:
+        """`put_off`: nothing was tried, so it says nothing of how long mails take, nor of what fails."""
+        if self._settled:
+            return  # two were asked for at once: a second ack of one tag would cost the channel, and every mail in hand
+        self._settled = True
+        if self.handed is not None and not put_off:
             self._wiring.doings.ended(self._seconds())
         if not settle():
             log.info(
@@ -337,13 +337,13 @@ async def dead_letter(
     *,
     changed: bool = False,
     sent: Callable[[], None] = lambda: None,
+    settle: Callable[[Callable[[], bool]], object] = lambda by: by(),
 ) -> None:
     """To the dead letter queue: by the broker where the work queue has a dead letter exchange, else by a confirmed copy before the ack.
 
     `changed`: the message's body is not what the broker has, so it must be the copy. `sent` is called as soon as the message is settled: to settle it
     again, for example because the worker stops while the reason is noted, would cost the channel. `settle` is given what settles it, to do that or, when
     somebody else has done so meanwhile, not.
-    settle: Callable[[Callable[[], bool]], object] = lambda by: by(),
 
     A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
     """
