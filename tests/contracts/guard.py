@@ -107,6 +107,21 @@ class GuardContract:
         assert (guard.check().recorded_strategy, guard.check().same_strategy) == (BlobStrategy.DEDUPLICATION, False)
         assert make_guard(MAILSLICE_BLOB_STRATEGY="deduplication").check().same_strategy
 
+    def test_shared_blobs_are_refused_beside_a_james_that_deletes_those_of_each_mail(self, make_guard):
+        guard = make_guard()
+        guard.ensure()
+        for event_id, strategy in enumerate(("PASSTHROUGH", "DEDUPLICATION")):
+            text = (
+                f'{{"eventId":{event_id},"aggregateKey":"BlobStoreStorageStrategyConfiguration","type":"storage-strategy-changed",'
+                f'"storageStrategy":"{strategy}"}}'
+            )
+            guard._tables.event_store.append(events.STORAGE_STRATEGY_AGGREGATE, event_id, text)
+            if strategy == "PASSTHROUGH":
+                with pytest.raises(ConfigurationDiffers, match=r"MAILSLICE_BLOB_STRATEGY=deduplication .* James recorded PASSTHROUGH"):
+                    make_guard(MAILSLICE_BLOB_STRATEGY="deduplication").ensure()
+            assert make_guard(MAILSLICE_BLOB_STRATEGY="passthrough").ensure()
+        assert make_guard(MAILSLICE_BLOB_STRATEGY="deduplication").ensure()
+
     def test_james_35s_spelling_is_read(self, make_guard):
         guard = make_guard()
         guard.ensure()

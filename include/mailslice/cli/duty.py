@@ -1,5 +1,6 @@
 """`mailslice duty`: maintenance without Airflow, by the same code, gates and ledger."""
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +109,7 @@ def _run_step(out: Output, step: str, *, duty: str, queue: QueueName | None, par
         request = _as_planned(request, folder)
     if step == "apply" and request.params.get("dry_run"):
         plan = folder.read_json("plan.json") or {}
-        out.one({"run": request.run, "duty": duty, "queue": queue, "step": step, "dryRun": True, "planned": plan.get("planned"), "applied": 0})
+        out.one({"run": request.run, "duty": duty, "queue": request.reported_queue, "step": step, "dryRun": True, "planned": plan.get("planned"), "applied": 0})
         return
     out.one(run_step(step, request, settings))
 
@@ -126,19 +127,24 @@ def _opened(duty: str, queue: QueueName | None, params: dict[str, object], run: 
     found = load(duty)
     found.params.parse(params, f"duty {duty}")
     settings = _settings_for(duty, queue, found.needs_queue)
-    subject = queue or NO_QUEUE
+    subject = queue if queue is not None and found.needs_queue else NO_QUEUE
     if pending is not None and run is None:
         run = newest_pending(settings, duty, subject, pending)
     return settings, RunRequest(duty=duty, queue=subject, run=run or new_run(system_clock), who=who(), params=params)
 
 
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
-    """The settings, once the queue is known and the configuration guard agrees. BadInput when a queue is missing, or is too much."""
+    """The settings, once the queue is known and the configuration guard agrees. BadInput when a queue is missing.
+
+    Scripts give a queue to every duty alike: one that is not about a queue says so and goes on.
+    """
+    from mailslice.codec.shown import shown
     from mailslice.model.settings import load_settings
 
     if not needs_queue:
         if queue is not None:
-            raise BadInput(f"duty {duty}: --queue {queue!r} is not allowed: {duty} is not about one queue")
+            with open_queue(queue):  # a name that is wrong is wrong here, too
+                print(f"duty {duty} is about all queues: --queue {shown(queue)} changes nothing", file=sys.stderr)
         return load_settings()
     if queue is None:
         raise BadInput(f"duty {duty}: --queue is missing: allowed is the name of a mail queue ('mailslice queue list' shows them)")

@@ -1,5 +1,6 @@
 """`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,7 +8,7 @@ import typer
 
 from mailslice.cli.arguments import Name, Queue, Reason, Yes
 from mailslice.cli.command import command, group
-from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, record, who
+from mailslice.cli.door import OpenQueue, confirm, open_queue, record, who
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed, TryAgain
 
@@ -45,15 +46,15 @@ def release(out: Output, queue: Queue, *, name: Name = None, every: All = False,
 
 @command(app, "discard")
 def discard(out: Output, queue: Queue, *, name: Name = None, every: All = False, yes: Yes = False, reason: Reason = None) -> None:
-    """Remove mails from the quarantine for good, content and all. A line a mail."""
+    """Remove mails from the quarantine for good, content and all. A line a mail. At a terminal `--all` asks first; a script says what it wants."""
     _one_of(name, every, "discard")
-    need_yes(yes, "stuck discard")
+    asks = every and not yes and sys.stdin.isatty()
 
     def one(quarantine: "Quarantine", mail: "QuarantinedMail") -> dict[str, object]:
         return {"discarded": quarantine.discard(mail)}
 
     def asked(mails: "list[QuarantinedMail]") -> None:
-        confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {sum(mail.size for mail in mails)} bytes?", yes)
+        confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {sum(mail.size for mail in mails)} bytes?", not asks)
 
     _each(out, queue, "discard", name=name, every=every, reason=reason, one=one, ask=asked)
 

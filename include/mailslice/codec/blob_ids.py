@@ -27,6 +27,8 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", re.ASCII)
 _HASH = re.compile(rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII)
 """Every spelling of a SHA-256 that James' property james.blob.id.hash.encoding allows, and UUIDs."""
+_BARE = re.compile(r"[0-9a-f]{32}|[A-Za-z0-9_-]{43}", re.ASCII)
+"""UUIDs without dashes and base64url without padding. Too common as names of other things to be taken for ids, but behind a generation."""
 _AWARE = re.compile(r"(\d{1,10})_(\d{1,18})_(.+)", re.ASCII | re.DOTALL)
 SPELLINGS = ("-_/", "+")
 """Characters in which spellings of one id differ, base64 and base64url, `FAMILY_GENERATION_HASH` and its MinIO form, and what to put in their place
@@ -101,7 +103,8 @@ def is_random(blob_id: str) -> bool:
 
 def is_blob_id(key: str) -> bool:
     """Whether a key is one that James or mailslice gives to a blob. Whatever else lies in the bucket is somebody else's."""
-    return _HASH.fullmatch(parse(key).hash) is not None
+    parsed = parse(key)
+    return _HASH.fullmatch(parsed.hash) is not None or (parsed.generation is not None and _BARE.fullmatch(parsed.hash) is not None)
 
 
 def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:

@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from mailslice.codec.row import epoch_ms
 from mailslice.duty.artifacts import plain
 from mailslice.duty.request import NO_QUEUE
 from mailslice.model.errors import BadInput
@@ -41,7 +42,8 @@ class Ledger:
             plan_digest=report["planDigest"],
             finished=datetime.fromisoformat(report["finished"]) if report["finished"] else None,
         )
-        earlier = [old for old in self._own.runs.list(row.duty, row.queue, _NEWEST) if old.run == row.run and old.started != row.started]
+        # Cassandra keeps milliseconds: what began in the same one is this very row, not an earlier one.
+        earlier = [old for old in self._own.runs.list(row.duty, row.queue, _NEWEST) if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started)]
         self._own.runs.save(row, self._retention)
         for old in earlier:
             self._own.runs.delete(old)

@@ -8,7 +8,7 @@ from typing import Any
 from mailslice.duty.artifacts import RunFolder
 from mailslice.duty.context import FILES
 from mailslice.duty.params import DutyParams
-from mailslice.duty.request import NO_QUEUE, RunRequest
+from mailslice.duty.request import RunRequest
 
 DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING = "done", "nothing to do", "dry run", "refused", "failed", "running"
 STATUSES = (DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING)
@@ -22,7 +22,7 @@ def base_report(request: RunRequest, params: DutyParams, folder: RunFolder) -> R
         "run": request.run,
         "dagRun": request.dag_run,
         "duty": request.duty,
-        "queue": None if request.queue == NO_QUEUE else request.queue,
+        "queue": request.reported_queue,
         "who": request.who,
         "reason": params.reason,
         "params": params.as_json(),

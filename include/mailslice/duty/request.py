@@ -37,6 +37,11 @@ class RunRequest:
         if not _RUN.fullmatch(self.run):
             raise BadInput(f"run id {self.run!r}: allowed are 1 to 200 letters, digits and . _ + : ~ -, a letter or digit first")
 
+    @property
+    def reported_queue(self) -> QueueName | None:
+        """The queue as reports have it: None for a duty that is not about one."""
+        return None if self.queue == NO_QUEUE else self.queue
+
 
 def new_run(clock: Clock) -> str:
     """A run id that sorts by time and is nobody else's: `20261121T021500Z-1f3a9c`."""

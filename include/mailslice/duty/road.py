@@ -15,7 +15,7 @@ from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.params import DutyParams
 from mailslice.duty.registry import Duty, load
-from mailslice.duty.request import NO_QUEUE, STEPS, RunRequest
+from mailslice.duty.request import STEPS, RunRequest
 from mailslice.duty.retention import prune_sometimes
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import MailsliceError, Refused
@@ -92,7 +92,7 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
     if step == "report":
         return _finish(run, found, times)
     run.folder.artifacts.remove(run.folder.file(FAILURE))
-    queue = None if run.request.queue == NO_QUEUE else run.request.queue
+    queue = run.request.reported_queue
     summary: dict[str, Any] = {"run": run.request.run, "duty": run.request.duty, "queue": queue, "step": step, **found, **times}
     run.folder.write_json(FILES[step], summary)
     if step in CHANGING:

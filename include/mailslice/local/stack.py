@@ -18,6 +18,8 @@ from mailslice.local.steps import Step, Steps
 from mailslice.local.supervise import Supervisor
 
 DEMO_WINDOW = "2s"
+_OURS = frozenset({"airflow", "artifacts", "cassandra", "log", "mail", "nodetool", "rabbitmq", "s3", "settings.env"})
+"""What a stack puts into its folder before its supervisor's configuration, which no other folder has."""
 
 
 def run_settings(stack: StackSettings) -> dict[str, str]:
@@ -30,6 +32,7 @@ class Stack:
     """The services of a stack while a command starts them. A start that fails, or is interrupted, takes back what it started."""
 
     def __init__(self, stack: StackSettings, steps: Steps, settings: Mapping[str, str], *, with_airflow: bool) -> None:
+        _check_folder(stack)
         self._stack = stack
         self._steps = steps
         self._settings = settings
@@ -83,9 +86,21 @@ def stop(stack: StackSettings) -> int:
 
 
 def remove(stack: StackSettings) -> None:
-    """Stops the stack and removes its folder."""
+    """Stops the stack and removes its folder. Raises CannotStart when that is somebody else's."""
+    _check_folder(stack)
     stop(stack)
     shutil.rmtree(stack.state, ignore_errors=True)
+
+
+def _check_folder(stack: StackSettings) -> None:
+    if not stack.state.is_dir() or (stack.state / "supervisord.conf").is_file():
+        return
+    foreign = sorted(path.name for path in stack.state.iterdir() if path.name not in _OURS)
+    if foreign:
+        raise CannotStart(
+            f"{stack.variable('state')}={str(stack.state)!r} holds {foreign[0]!r}, which no stack of mailslice put there, and `make clean` would remove it. "
+            "Remedy: name an empty or a new folder"
+        )
 
 
 @contextmanager

@@ -84,6 +84,7 @@ class ConfigurationGuard:
         if self._tables.missing():
             self._tables.require_keyspace()
             self._tables.create()
+        self._refuse_shared_blobs()
         found = self._events()
         if not found:
             wanted = self._settings.queue.configuration
@@ -120,6 +121,17 @@ class ConfigurationGuard:
             if self._append(found[-1][0] + 1 if found else 0, target):
                 return True
         raise Refused(f"config apply: others changed the stored configuration {_MOST_RACES} times meanwhile; try again")
+
+    def _refuse_shared_blobs(self) -> None:
+        """A James that recorded passthrough really deletes the blobs of a mail that is done: where mails share one, that is the others' content.
+
+        The other way round is safe: our ids are random then, and James deletes none.
+        """
+        if self._settings.blob.strategy is BlobStrategy.DEDUPLICATION and self.recorded_strategy() is BlobStrategy.PASSTHROUGH:
+            raise ConfigurationDiffers(
+                f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and James recorded PASSTHROUGH in its event store: at completion it "
+                "deletes blobs that other mails would share; allowed is passthrough, until a James that deduplicates was started"
+            )
 
     def _events(self) -> list[tuple[int, str]]:
         if EVENT_STORE in self._tables.missing():

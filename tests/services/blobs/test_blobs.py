@@ -97,6 +97,17 @@ async def test_of_many_those_that_are_not_there_are_told_unless_the_bucket_is_go
         await HotBlobs(fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3, "b").missing(there)
 
 
+@pytest.mark.parametrize("key", ["/or62xXOdcod8wDY3z4Zd9kdWozSe9CzbLvAt+bUjpM=", "..", "a//b", "line\nbreak", "\x7f", "nul\0", "x" * 1100, "", "\ud800"])
+async def test_a_key_that_the_server_or_the_client_cannot_express_is_missing_and_no_outage(fresh: Any, hot: HotBlobs, admin: AdminBlobs, key: str) -> None:
+    gone = BlobId(key)
+    for ask in (hot.open(gone), asyncio.to_thread(admin.get, gone)):
+        with pytest.raises(ContentMissing, match="has no object"):
+            await ask
+    assert await hot.missing([gone]) == {gone}
+    with pytest.raises(StoreUnavailable):
+        await HotBlobs(fresh.settings.s3, "no-such-bucket-anywhere").open(gone)
+
+
 async def test_many_are_deleted_in_one_request_and_those_that_are_not_there_count(hot: HotBlobs, admin: AdminBlobs) -> None:
     ids = [BlobId(f"k-{number}") for number in range(120)]
     await asyncio.gather(*(hot.put(blob_id, b"x") for blob_id in ids))

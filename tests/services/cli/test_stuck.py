@@ -118,12 +118,9 @@ def test_release_of_all_leaves_what_its_worker_completed_after_all_and_by_name_d
     assert cli.json("stuck", "release", "spool", "--name", "one")[0]["newEnqueueId"]
 
 
-def test_discard_asks_first_and_removes_for_good(cli, stores):
+def test_discard_removes_for_good(cli, stores):
     set_aside(cli, stores, "one", "two")
-    answer = cli("stuck", "discard", "spool", "--all", "--json", code=2)
-    assert (answer.out, "--yes" in answer.err) == (b"", True)
-    assert len(cli.json("stuck", "list", "spool")) == 2
-    (line,) = cli.json("stuck", "discard", "spool", "--name", "two", "--yes")
+    (line,) = cli.json("stuck", "discard", "spool", "--name", "two")
     assert (line["name"], line["discarded"]) == ("two", True)
     assert [each["name"] for each in cli.json("stuck", "list", "spool")] == ["one"]
     assert len(list(stores.own_blobs.list(f"quarantine/{cli.spool}/"))) == 2

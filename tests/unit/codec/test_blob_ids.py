@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.codec import blob_ids
-from mailslice.codec.blob_ids import BlobIds, ParsedBlobId
+from mailslice.codec.blob_ids import BlobIds, ParsedBlobId, is_blob_id, is_random
 from mailslice.model.settings import BlobIdKind, BlobSettings, BlobStrategy, HashEncoding
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -123,3 +123,15 @@ def test_no_hash_makes_a_key_with_an_empty_segment(content):
 def test_a_hash_that_would_begin_with_a_slash_is_spelled_in_base64url():
     found = next(str(n).encode() for n in range(10_000) if base64.b64encode(hashlib.sha256(str(n).encode()).digest()).startswith(b"/"))
     assert blob_ids.content_hash(found) == base64.urlsafe_b64encode(hashlib.sha256(found).digest()).decode()
+
+
+@pytest.mark.parametrize("bare", ["0c2a3f5e51ff40e38f4bec489435b214", "uor62xX_dcod8wDY3z4Zd9kdWozSe9CzbLvAt-bUjpM"])
+def test_an_id_without_dashes_or_padding_counts_behind_a_generation_alone(bare):
+    assert is_blob_id(f"1_600_{bare}")
+    assert not is_blob_id(bare)
+    assert not is_random(f"1_600_{bare}")
+
+
+@pytest.mark.parametrize("key", ["2024_11_report.pdf", "1_600_", "1_600_notes", "backup/2024_11_x", "1_600_" + "a" * 44])
+def test_other_names_are_no_blob_ids(key):
+    assert not is_blob_id(key)

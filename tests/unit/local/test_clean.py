@@ -4,6 +4,9 @@ import pytest
 
 from mailslice.local import settings
 from mailslice.local.__main__ import clean
+from mailslice.local.problems import CannotStart
+from mailslice.local.stack import Stack
+from mailslice.local.steps import Steps
 
 
 @pytest.fixture
@@ -35,6 +38,19 @@ def test_what_a_make_test_at_work_holds_stays(clone):
         clean([])
     assert (clone / ".state" / "test").is_dir()
     assert not (clone / ".state" / "run").exists()
+
+
+def test_a_folder_with_other_peoples_files_is_neither_removed_nor_started_in(clone, monkeypatch):
+    home = clone / "home"
+    home.mkdir()
+    (home / "letter.txt").write_text("dear", encoding="utf-8")
+    monkeypatch.setenv("MAILSLICE_STACK_STATE", str(home))
+    with pytest.raises(CannotStart, match=r"MAILSLICE_STACK_STATE='.*/home' holds 'letter.txt'.* Remedy: name an empty or a new folder"):
+        clean([])
+    stack = settings.stack_settings(settings.Profile.RUN, root=clone)
+    with pytest.raises(CannotStart, match=r"letter\.txt"):
+        Stack(stack, Steps(), {}, with_airflow=False)
+    assert [path.name for path in home.iterdir()] == ["letter.txt"]
 
 
 def settings_lock(clone):

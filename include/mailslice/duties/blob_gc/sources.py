@@ -165,6 +165,7 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
     excused = {name.lower() for name in settings.gc.absent_sources}
     there: dict[str, dict[str, tuple[Column, ...]]] = {}
     ranges = _Ranges(session)
+    tables: dict[tuple[str, str], tuple[str, dict[str, None], tuple[Column, ...]]] = {}
     absent: list[str] = []
     for name, where, table, columns in wanted:
         if where not in there:
@@ -175,8 +176,11 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
         else:
             known = table if table in there[where] else table.lower()
             names = _checked(name, columns, on_disk)
-            plain = all(column.type in _TEXT for column in on_disk if column.name in names)
-            found.append(TableSource(name, ReferenceColumns(where, known, partition_key(on_disk), names), ranges.of(where, known), plain))
+            first = tables.setdefault((where, known), (name, {}, on_disk))
+            first[1].update(dict.fromkeys(names))  # a table that is named again: one scan of all its columns
+    for (where, table), (name, named, known_columns) in tables.items():
+        plain = all(column.type in _TEXT for column in known_columns if column.name in named)
+        found.append(TableSource(name, ReferenceColumns(where, table, partition_key(known_columns), tuple(named)), ranges.of(where, table), plain))
     if unknown := [name for name in absent if name.lower() not in excused]:
         raise Refused(
             f"no table for {', '.join(unknown)} in Cassandra at {session.address}: are the keyspaces right? "
@@ -289,7 +293,7 @@ def _checked(name: str, columns: Sequence[str], there: Sequence[Column]) -> tupl
         each = known.get(column) or known.get(column.lower())
         if each is None or not each.holds_text:
             what = f"is of type {each.type}" if each else f"does not exist; there are {', '.join(sorted(known))}"
-            said = f" ({_SOURCES})" if name not in JAMES else ""
+            said = f" ({_SOURCES})" if columns is not JAMES.get(name) else ""
             raise BadSetting(f"column {column} of {name} {what}: a reference is a text, or a list, set or map of texts{said}")
         found.append(each.name)
     return tuple(found)

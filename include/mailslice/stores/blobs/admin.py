@@ -19,6 +19,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.keys import crate_changes, is_impossible
 from mailslice.stores.blobs.place import s3_place, wrong_key
 
 _PIECE = 1024 * 1024
@@ -28,6 +29,8 @@ _REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDeni
 _THERE_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
 _NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
+_NO_SUCH_KEYS = frozenset({"400", "BadRequest", "InvalidRequest", "InvalidURI", "KeyTooLongError", "XMinioInvalidObjectName"})
+"""What servers that keep files say of a key that they can never hold, such as one that begins with a slash."""
 BUSY = frozenset({"SlowDown", "503", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429"})
 """What S3 says when it is asked too fast: ask again later, and slower."""
 
@@ -122,26 +125,33 @@ class AdminBlobs:
 
     def get(self, blob_id: BlobId) -> bytes:
         """The object's bytes. Raises ContentMissing when the bucket is there and the object is not."""
+        self._refuse_impossible(blob_id)
         with self._translated(blob_id):
             found: bytes = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].read()
             return found
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
         """The object's bytes, a mebibyte at a time; asked for at the first one. Raises as `get`."""
+        self._refuse_impossible(blob_id)
         with self._translated(blob_id):
             yield from self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].iter_chunks(_PIECE)
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object is there. A HEAD has no words, so a miss is asked again by a listing, which fails when the bucket is gone."""
         with self._translated():
-            try:
-                self.client.head_object(Bucket=self.bucket, Key=blob_id)
-            except ClientError as error:
-                if _code(error) not in _NO_KEY:
-                    raise
-                listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
-                return any(found["Key"] == blob_id for found in listed.get("Contents", ()))
-            return True
+            if not is_impossible(blob_id):
+                try:
+                    self.client.head_object(Bucket=self.bucket, Key=blob_id)
+                except ClientError as error:
+                    if _code(error) in _NO_KEY:
+                        listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
+                        return any(found["Key"] == blob_id for found in listed.get("Contents", ()))
+                    if not _never_there(error, blob_id):
+                        raise
+                else:
+                    return True
+            self.client.head_bucket(Bucket=self.bucket)
+        return False
 
     def list(self, prefix: str = "") -> Iterator[StoredBlob]:
         """All objects whose key begins with `prefix`, page by page, in the order of their keys."""
@@ -166,6 +176,13 @@ class AdminBlobs:
             failed = [*failed, *(BlobId(error["Key"]) for error in answer.get("Errors", ()) if error.get("Code") not in _NO_KEY)]
         return failed
 
+    def _refuse_impossible(self, blob_id: BlobId) -> None:
+        if is_impossible(blob_id) and not self.exists(blob_id):
+            raise self._missing(blob_id)
+
+    def _missing(self, blob_id: BlobId) -> ContentMissing:
+        return ContentMissing(f"S3 bucket {self.bucket!r} at {s3_place(self.settings)} has no object {blob_id!r}")
+
     @contextmanager
     def _translated(self, blob_id: BlobId | None = None) -> Iterator[None]:
         try:
@@ -183,9 +200,13 @@ class AdminBlobs:
                 return SlowDown(f"S3 at {place}, bucket {self.bucket!r} is too busy: {' '.join(str(error).split())}")
             if code in _REFUSED:
                 return wrong_key(self.settings, f"{code}, bucket {self.bucket!r}")
-            if blob_id is not None and code == "NoSuchKey":
-                return ContentMissing(f"S3 bucket {self.bucket!r} at {place} has no object {blob_id!r}")
+            if blob_id is not None and (code == "NoSuchKey" or (_never_there(error, blob_id) and self.bucket_exists())):
+                return self._missing(blob_id)
         return StoreUnavailable(f"S3 at {place}, bucket {self.bucket!r}: {' '.join(str(error).split())}")
+
+
+def _never_there(error: ClientError, blob_id: BlobId) -> bool:
+    return _code(error) in _NO_SUCH_KEYS and crate_changes(blob_id)
 
 
 def _code(error: ClientError) -> str:

@@ -16,6 +16,7 @@ from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.keys import crate_changes, is_impossible
 from mailslice.stores.blobs.place import s3_place, wrong_key
 
 if TYPE_CHECKING:
@@ -208,11 +209,8 @@ def _store(settings: S3Settings, bucket: str) -> S3Store:
 
 
 def _needs_boto(blob_id: str) -> bool:
-    """Whether the object_store crate would change or refuse the key: it drops slashes at the ends and allows no empty or dotted segments.
-
-    Standard base64 has slashes, so about one deduplicated id in 40 is such a key.
-    """
-    return ("/" in blob_id or blob_id in (".", "..")) and any(segment in ("", ".", "..") for segment in blob_id.split("/"))
+    """Whether only boto3 can ask for this key, or say that nobody can."""
+    return crate_changes(blob_id) or is_impossible(blob_id)
 
 
 def _first_words(error: Exception) -> str:

@@ -16,6 +16,7 @@ from obstore.store import S3Store
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.admin import StoredBlob
+from mailslice.stores.blobs.keys import crate_changes
 
 _ERRORS = (BaseError, OSError)
 
@@ -50,9 +51,9 @@ class QuickObjects:
         return True
 
     def _can(self, key: str) -> bool:
-        """Not where S3's keys are looked for by boto3's own rules, nor keys that the object_store crate would change: with empty or dotted segments."""
+        """Not where S3's keys are looked for by boto3's own rules, nor keys that the object_store crate would change: see `crate_changes`."""
         settings = self._settings
-        return settings.access_key is not None and settings.secret_key is not None and not {"", ".", ".."} & {*key.split("/")}
+        return settings.access_key is not None and settings.secret_key is not None and not crate_changes(key)
 
     @cached_property
     def _store(self) -> S3Store:

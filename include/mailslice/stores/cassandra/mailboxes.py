@@ -118,10 +118,10 @@ class MailboxTables:
         return self._session.prepare(f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid IN ? AND mailboxid = ?")
 
     def of_users(self, users: Iterable[str]) -> set[UUID]:
-        """The mailboxes of these users: a scan of the table of mailboxes."""
-        wanted = set(users)
+        """The mailboxes of these users, in any case (James keeps them in lower case): a scan of the table of mailboxes."""
+        wanted = {user.lower() for user in users}
         statement = self._session.prepare(f"SELECT id, mailboxbase FROM {self._keyspace}.{MAILBOX}")
-        return {mailbox for mailbox, base in self._session.stream(statement) if base is not None and _user(base) in wanted}
+        return {mailbox for mailbox, base in self._session.stream(statement) if base is not None and (_user(base) or "").lower() in wanted}
 
     @cached_property
     def has_modseqs(self) -> bool:

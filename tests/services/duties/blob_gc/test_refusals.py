@@ -64,6 +64,21 @@ def test_a_source_of_the_operator_that_cannot_be_scanned_stops_the_run(heap, sou
         heap.collect()
 
 
+def test_a_table_that_the_operator_names_twice_or_that_is_james_own_is_one_source_with_all_its_columns(heap):
+    keys = [heap.blob() for _ in range(3)]
+    heap.cql("CREATE TABLE {}.notes (owner text PRIMARY KEY, one text, two text)")
+    try:
+        heap.cql(f"INSERT INTO {{}}.notes (owner, one, two) VALUES ('x', '{keys[0]}', '{keys[1]}')")
+        before = heap.collect(dry_run=True)
+        but(heap, "gc", sources="notes:one;notes:two;MessageV3:headerContent")
+        report = heap.collect()
+        assert (before["orphans"], report["orphans"]) == (3, 1)
+        assert report["referenceSourceCount"] == before["referenceSourceCount"] + 1
+    finally:
+        heap.cql("DROP TABLE {}.notes")
+        heap.used.clear()
+
+
 def test_columns_that_look_like_references_and_are_read_by_no_source_are_said(heap):
     heap.blob()
     tables = (

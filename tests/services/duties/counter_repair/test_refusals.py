@@ -125,7 +125,7 @@ def test_a_scan_that_fails_in_one_range_ends_the_plan_and_changes_nothing(james,
 def test_mailboxes_and_users_hold_a_run_to_these(james):
     name = f"{timeuuid()}@example.com"
     ours, theirs = james.mailbox(name, messages=1, add=(1, 0)), james.mailbox("bob@example.com", messages=1, add=(1, 0))
-    report = james.repair(users=[name])
+    report = james.repair(users=[name.upper()])
     assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (1, 1, 1)
     assert (james.counters(ours), james.counters(theirs)) == ((1, 1), (2, 1))
     report = james.repair(users=[name], mailboxes=f"{theirs},{timeuuid()}")

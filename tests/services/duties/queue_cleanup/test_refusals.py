@@ -50,6 +50,15 @@ def test_a_refused_run_is_in_the_ledger_with_who_and_why(view):
     assert row["message"].startswith("plan: Cassandra's clock")
 
 
+def test_a_step_that_is_done_again_keeps_the_run_in_the_ledger(planned):
+    view, request, _ = planned
+    ledger = Ledger(view.stores, view.settings)
+    for step in ("apply", "apply", "verify", "report", "report"):
+        view.steps(request, step)
+        assert ledger.show(request.run)["run"] == request.run
+    assert [row["run"] for row in ledger.list("queue_cleanup", view.queue)].count(request.run) == 1
+
+
 def test_a_plan_json_that_was_edited_is_refused(planned):
     view, request, folder = planned
     plan = folder.read_json("plan.json")

@@ -178,8 +178,9 @@ def mailslice(fresh, *words, **more):
 
 def test_from_outside(place):
     fresh, _, _ = place
-    code, out, _ = mailslice(fresh, "duty", "run", "reclaim", "--force", "--reason", "by hand", "--json")
+    code, out, err = mailslice(fresh, "duty", "run", "reclaim", "--queue", "spool", "--force", "--reason", "by hand", "--json")
     report = json.loads(out.splitlines()[-1])
+    assert "duty reclaim is about all queues: --queue spool changes nothing" in err
     assert (code, report["queue"], report["applied"], report["reason"]) == (0, None, 1, "by hand")
     code, out, _ = mailslice(fresh, "report", "last", "--duty", "reclaim", "--json")
     assert json.loads(out.splitlines()[-1])["run"] == report["run"]
@@ -188,7 +189,7 @@ def test_from_outside(place):
 @pytest.mark.parametrize(
     ("words", "more", "said"),
     [
-        (("--queue", "spool"), {}, "reclaim is not about one queue"),
+        (("--queue", "nowhere"), {}, "nowhere"),
         (("--max-pending", "-1"), {}, "max_pending"),
         (("--node-timeout", "999999999999d"), {}, "longer than any clock"),
         ((), {"MAILSLICE_NODETOOL": "ssh '"}, "MAILSLICE_NODETOOL"),

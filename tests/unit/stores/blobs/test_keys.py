@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mailslice.stores.blobs.hot import _needs_boto
+from mailslice.stores.blobs.keys import crate_changes, is_impossible
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,16 @@ from mailslice.stores.blobs.hot import _needs_boto
         ("a/", True),
         ("a/../b", True),
         ("..", True),
+        ("a\nb", True),
+        ("\x7f", True),
     ],
 )
 def test_only_keys_that_the_crate_would_change_take_the_slow_way(key: str, boto: bool) -> None:
-    assert _needs_boto(key) is boto
+    assert crate_changes(key) is boto
+
+
+@pytest.mark.parametrize(
+    ("key", "impossible"), [("a", False), ("ä" * 512, False), ("ä" * 512 + "x", True), ("", True), ("a\0b", True), ("\ud800", True), ("a\nb", False)]
+)
+def test_what_no_server_can_hold_is_known_without_asking(key: str, impossible: bool) -> None:
+    assert is_impossible(key) is impossible

@@ -1,0 +1,25 @@
+"""Keys that not every client or server can express. A message or a row may name any: what cannot be there is missing, and no reason to wait for S3."""
+
+from __future__ import annotations
+
+_LONGEST = 1024
+"""Bytes of a key, by S3's documentation."""
+_CONTROLS = frozenset(map(chr, (*range(32), 127)))
+
+
+def crate_changes(key: str) -> bool:
+    """Whether the object_store crate would change or refuse the key: it drops slashes at the ends, allows no empty or dotted segments, no control characters.
+
+    Standard base64 has slashes, so about one deduplicated id in 40 is such a key.
+    """
+    if not _CONTROLS.isdisjoint(key):
+        return True
+    return ("/" in key or key in (".", "..")) and any(segment in ("", ".", "..") for segment in key.split("/"))
+
+
+def is_impossible(key: str) -> bool:
+    """Whether no S3 server can hold such a key."""
+    try:
+        return "\0" in key or not 0 < len(key.encode()) <= _LONGEST
+    except UnicodeEncodeError:
+        return True
