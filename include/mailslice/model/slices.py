@@ -20,6 +20,14 @@ def slice_start(instant: datetime, window: timedelta) -> datetime:
     return _EPOCH + timedelta(seconds=(instant - _EPOCH) // timedelta(seconds=seconds) * seconds)
 
 
+def is_live(start: datetime, browse_start: datetime, window: timedelta) -> bool:
+    """Whether an unmarked row of the slice `start` is live. Behind browseStart it proves nothing: James writes the start, then drops marks, then rows.
+
+    A browseStart within a slice (an older window's) is floored: what size and browse show, every duty takes for live.
+    """
+    return start >= slice_start(browse_start, window)
+
+
 def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterator[datetime]:
     """Slice starts from the slice of `first` to the slice of `last`, both included; none when `last` is before `first`."""
     start, end = slice_start(first, window), slice_start(last, window)

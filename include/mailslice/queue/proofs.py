@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
-from mailslice.model.slices import slice_start
+from mailslice.model.slices import is_live
 from mailslice.stores import Stores
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.own.quarantine import State
@@ -33,7 +33,7 @@ def still_live(tables: QueueTables, queue: QueueName, window: timedelta, where: 
     table = next(table for table in tables.existing if table.table is name)
     rows = {row.enqueue_id: row for row in table.some(queue, [(place, wanted)], _READS_IN_FLIGHT)}
     browse = tables.browse_starts.read(queue)
-    if browse is not None and place.slice_start < slice_start(browse.value, window):
+    if browse is not None and not is_live(place.slice_start, browse.value, window):
         return {}
     return {one: rows[one] for one in wanted if one in rows}
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from mailslice.duties.queue_cleanup import decide
 from mailslice.duties.queue_cleanup.deleting import OUT_OF_TIME, delete_places
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.params import Params
@@ -28,7 +27,7 @@ from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
-from mailslice.model.slices import slice_start
+from mailslice.model.slices import is_live, slice_start
 from mailslice.spark.compare import Comparison, PlaceKey, PlaceNow, compare
 from mailslice.spark.failures import unreadable
 from mailslice.spark.plan_files import NO_PART, Digest
@@ -77,7 +76,7 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     browse = move_browse_start(stores, queue, wanted, context.clock)
     crash.point("apply:after-browse-start")
 
-    aside = set_aside(context, plan.strays, lock)
+    aside = set_aside(context, plan.strays, plan.shape.window, lock)
     crash.point("apply:after-aside")
 
     places = [place for place in plan.places if place.place.slice_start not in skipped]
@@ -193,7 +192,7 @@ def _browse_start(context: StepContext, plan: Plan, now: Sequence[PlaceNow], low
     if plan.new_browse_start is None or stored is None or low is None or stored.value < low:
         return None
     unmarked = (instant(place.slice_ms) for place in now if place.unmarked)
-    oldest = min((start for start in unmarked if decide.is_live(start, stored.value, plan.shape.window)), default=None)
+    oldest = min((start for start in unmarked if is_live(start, stored.value, plan.shape.window)), default=None)
     return plan.new_browse_start if oldest is None else min(plan.new_browse_start, slice_start(oldest, plan.shape.window))
 
 

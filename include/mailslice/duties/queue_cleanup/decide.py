@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from mailslice.model.configuration import ViewConfiguration
-from mailslice.model.slices import slice_start
+from mailslice.model.slices import is_live, slice_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,6 @@ def closed(start: datetime, shape: Shape, *, now: datetime, grace: timedelta) ->
 def highest_browse_start(shape: Shape, *, now: datetime, grace: timedelta) -> datetime:
     """floor(now - grace), by the largest window: nodes that still have it write to that slice, and a start beyond it would hide their mails."""
     return slice_start(now - grace, shape.open_for)
-
-
-def is_live(start: datetime, browse_start: datetime, window: timedelta) -> bool:
-    """Whether an unmarked row of this slice is live. Behind browseStart it proves nothing: James writes the start, then drops marks, then rows.
-
-    A browseStart within a slice (an older window's) is floored, as by size and browse: what they show must not be passed.
-    """
-    return start >= slice_start(browse_start, window)
 
 
 def counts(slices: Iterable[SliceFound], browse_start: datetime, window: timedelta) -> Counts:

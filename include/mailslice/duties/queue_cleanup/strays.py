@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
+from mailslice.model.slices import is_live
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.spark.slices import PlaceFound, instant, millis
 
@@ -58,7 +59,7 @@ def strays_of(found: Iterable[PlaceFound], swept: Iterable[datetime]) -> tuple[S
     return tuple(rows[:MOST])
 
 
-def set_aside(context: StepContext, strays: Sequence[Stray], lock: Lock) -> int:
+def set_aside(context: StepContext, strays: Sequence[Stray], window: timedelta, lock: Lock) -> int:
     """Copy each planned row's mail into quarantine, then mark it as deleted; how many. What changed since the plan is left alone.
 
     What a kill leaves half done is finished by the next sweep, or by stuck_mails.
@@ -73,7 +74,7 @@ def set_aside(context: StepContext, strays: Sequence[Stray], lock: Lock) -> int:
         starts = starts_of(stores, queue)
         table = stores.tables.v3 if stray.table is QueueTable.V3 else stores.tables.v4
         row = table.read(queue, stray.place, stray.enqueue_id)
-        behind = all(start is not None and stray.place.slice_start < start.value for start in (starts.browse, starts.content))
+        behind = all(start is not None and not is_live(stray.place.slice_start, start.value, window) for start in (starts.browse, starts.content))
         if row is None or not behind or stores.tables.deleted.is_marked(queue, stray.enqueue_id):
             continue
         since = row.enqueued_time or stray.place.slice_start

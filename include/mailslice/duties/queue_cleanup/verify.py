@@ -15,6 +15,7 @@ from mailslice.duties.queue_cleanup.view import by_slice, oldest_row, slices_to_
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.slices import is_live
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 from mailslice.spark.compare import Comparison, PlaceKey, PlaceNow, compare
@@ -73,7 +74,7 @@ def _row(context: StepContext, plan: Plan, applied: dict[str, Any], found: Seque
         each["unmarked"]
         for each in context.need("plan")["slices"]
         if wrote_browse and plan.browse_start is not None and browse is not None
-        if decide.is_live(start := datetime.fromisoformat(each["start"]), plan.browse_start, plan.shape.window) and start < browse
+        if is_live(start := datetime.fromisoformat(each["start"]), plan.browse_start, plan.shape.window) and start < browse
     )
     return {
         "planned_rows_left": sum(now.matched for _, now in still),
@@ -137,7 +138,7 @@ def _survivors_lost(context: StepContext, plan: Plan, found: Sequence[PlaceFound
         return 0
     window = plan.shape.window
     surviving = ((each, datetime.fromisoformat(each["start"])) for each in context.need("plan")["slices"] if each["survivors"])
-    slices = [(each, start) for each, start in surviving if decide.is_live(start, browse, window)]
+    slices = [(each, start) for each, start in surviving if is_live(start, browse, window)]
     buckets = max((each.bucket + 1 for each in found), default=1)
     lost = 0
     for each, start in slices[:_MOST_SURVIVOR_SLICES]:
@@ -147,7 +148,7 @@ def _survivors_lost(context: StepContext, plan: Plan, found: Sequence[PlaceFound
         if gone:
             marked = context.stores.tables.deleted.marked(context.queue, gone)
             moved_on = starts_of(context.stores, context.queue).browse
-            if moved_on is not None and decide.is_live(start, moved_on.value, window):
+            if moved_on is not None and is_live(start, moved_on.value, window):
                 lost += len(set(gone) - marked)
     return lost
 

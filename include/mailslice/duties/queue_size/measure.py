@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mailslice.duties.queue_size.shape import Shape
 from mailslice.duty.artifacts import iso
 from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.settings import Settings
+from mailslice.model.slices import is_live
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, to_batches
@@ -33,7 +34,8 @@ _ROWS_AT_A_TIME = 1000
 class SliceMeasured:
     """One slice over its buckets and tables; an id in both tables counts once.
 
-    `live` rows have no mark, `unproven` ones neither but lie behind browseStart, where that proves nothing. `fullest` is the rows of its fullest bucket.
+    `live` rows have no mark, `unproven` ones neither but lie behind the slice of browseStart, where that proves nothing.
+    `fullest` is the rows of its fullest bucket.
     `oldest_ms` is the enqueued time of the oldest live mail, -1 without one. `shape` is `Shape.as_json` as text.
     """
 
@@ -51,10 +53,11 @@ SLICE_MEASURED = "slice_ms long, live long, dead long, unproven long, fullest lo
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What to count: all mails as seen at `now`, with browseStart as it was read (None: nothing was ever enqueued)."""
+    """What to count: all mails as seen at `now`, with browseStart as it was read (None: nothing was ever enqueued) and today's window."""
 
     settings: Settings
     queue: QueueName
+    window: timedelta
     buckets: int
     browse_start: datetime | None
     now: datetime
@@ -72,7 +75,7 @@ class Measure:
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
         """Count one slice. A live row counts when it is there on a second read, so that a cleanup beside us makes no ghosts."""
         places = [Place(start, bucket) for bucket in range(self.buckets)]
-        behind = self.browse_start is not None and start < self.browse_start
+        behind = self.browse_start is not None and not is_live(start, self.browse_start, self.window)
         several = len(stores.tables.existing) > 1
         seen: set[bytes] = set()
         rows_of: dict[Place, int] = dict.fromkeys(places, 0)

@@ -39,7 +39,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     start = stores.tables.browse_starts.read(context.queue)
     content = stores.tables.content_starts.read(context.queue)
     slices, buckets = slices_to_measure(stores, context, view, now)
-    measure = Measure(context.settings, context.queue, buckets, start.value if start else None, now)
+    measure = Measure(context.settings, context.queue, view.window, buckets, start.value if start else None, now)
     found = sorted(measure.in_spark(context.spark(), slices) if slices else [], key=lambda each: each.slice_ms)
     told = [slice_json(each, now - view.largest_window - context.settings.duty.grace) for each in found if each.live or each.dead or each.unproven]
     nodes, letters, work = _nodes(stores), _dead_letters(context), _depth(context, RabbitNames(context.queue).work_queue)

@@ -151,7 +151,7 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
 
 def test_a_worker_of_spark_that_cannot_reach_cassandra_names_it(stores, fresh_module, now):
     closed = fresh_module.settings.cassandra.model_copy(update={"port": 9})
-    measure = Measure(fresh_module.settings.model_copy(update={"cassandra": closed}), QUEUE, 1, now, now)
+    measure = Measure(fresh_module.settings.model_copy(update={"cassandra": closed}), QUEUE, HOUR, 1, now, now)
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9"):
         measure.in_spark(spark_session(fresh_module.settings, "queue_size"), [slice_start(now, HOUR)])
 
