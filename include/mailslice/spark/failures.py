@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from mailslice.model import errors
 
 _OURS = re.compile(r"^(?:.*\s)?mailslice\.model\.errors\.(\w+): (.+)$", re.MULTILINE)
-_UNREADABLE = re.compile(r"^(?:pyarrow\.lib\.)?(ArrowInvalid|FileNotFoundError|KeyError|OSError|IndexError): (.+)$", re.MULTILINE)
+_FILE = "FileNotFound|IsADirectory|NotADirectory|Permission|OS|Key|Index|UnicodeDecode"
+_UNREADABLE = re.compile(rf"^(?:pyarrow\.lib\.)?(Arrow\w+|(?:{_FILE})Error): (.+)$", re.MULTILINE)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys, shared
@@ -47,12 +48,19 @@ class Dropped:
 
 
 def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -> Digest:
-    """The digest of all rows in these parts: whether the files are still what was planned."""
+    """The digest of all rows in these parts: whether the files are still what was planned. Raises PlanRefused for files that cannot be read."""
 
     def read(batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        total = sum((digest_of_table(table) for table in _tables(what, batches)), Digest())
+        try:
+            total = sum((digest_of_table(table) for table in _tables(what, batches)), Digest())
+        except PlanRefused:
+            raise
+        except Exception as error:
+            # Of a file that broke or was changed anything may be raised; nothing else is read here.
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise PlanRefused(f"the files of the plan below {what.folder} were changed or removed ({why}): plan again") from error
         yield pa.RecordBatch.from_pydict({"digest": [str(total)]})
 
     return sum((Digest.parse(row["digest"]) for row in run_on_keys(spark, parts, read, "digest string")), Digest())

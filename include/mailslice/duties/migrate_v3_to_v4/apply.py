@@ -17,7 +17,6 @@ from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
-from mailslice.spark.failures import unreadable
 from mailslice.spark.frames import slots_of
 from mailslice.spark.marks import Dropping, digest_of_parts
 
@@ -63,12 +62,7 @@ def _apply(context: StepContext, plan: Plan, locks: Sequence[Lock]) -> dict[str,
 
 def _require_same_rows(context: StepContext, plan: Plan, source: Source) -> None:
     what = Dropping(context.settings, context.queue, source.place, source.folder)
-    try:
-        digest = digest_of_parts(context.spark(), what, [place.part for place in plan.places])
-    except Exception as error:
-        if problem := unreadable(error):
-            raise PlanRefused(f"the files of the plan below {context.folder.uri}/{PARTS} were changed or removed ({problem}): plan again") from error
-        raise
+    digest = digest_of_parts(context.spark(), what, [place.part for place in plan.places])
     if digest != plan.rows:
         raise PlanRefused(f"the files of the plan were changed: their rows have the digest {digest}, plan.json says {plan.rows}; plan again")
 

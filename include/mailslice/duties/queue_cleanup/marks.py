@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from mailslice.duties.queue_cleanup.pending import OpenedPending
+from mailslice.duties.queue_cleanup.pending import Left, OpenedPending
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan
 from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining, v3_holds_rows
 from mailslice.duty.artifacts import iso
@@ -20,7 +20,7 @@ from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import last_seen_empty, sample_again
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.model.mail import EnqueueId
 from mailslice.spark.compare import low_half
 from mailslice.spark.frames import slots_of
@@ -138,7 +138,7 @@ class _Dropper:
         dropped = self._drop_few(work.left) if work.plan is None else self._drop_plan(work, work.plan)
         self.account.dropped += dropped.dropped
         fields = (each.split("|") for each in dropped.blocked)
-        work.keep_only(self.context, [[one, int(start), int(bucket)] for one, start, bucket in fields])
+        work.keep_only(self.context, [(one, int(start), int(bucket)) for one, start, bucket in fields])
         if dropped.blocked:
             self.account.wait(len(dropped.blocked), "the mail is among the dead letters")
 
@@ -147,18 +147,22 @@ class _Dropper:
         return Dropping(self.context.settings, self.context.queue, self.context.folder.artifacts, work.folder.file(PARTS), turn)
 
     def _changed(self, work: OpenedPending) -> str | None:
-        """Whether the files of an earlier plan are still what was planned; this run's own were compared in the second read."""
+        """Why the files of an earlier plan are not what was planned; this run's own were compared in the second read."""
         if work.plan is None or work.plan.digest == (self.context.summary("plan") or {}).get("planDigest"):
             return None
         parts = [place.part for place in work.plan.places]
-        same = digest_of_parts(self.context.spark(), self._dropping(work), parts) == work.plan.rows
+        try:
+            same = digest_of_parts(self.context.spark(), self._dropping(work), parts) == work.plan.rows
+        except PlanRefused as error:
+            # No later run could read them either: they must not keep this one from the marks of other plans and from contentStart.
+            return f"the plan of run {work.pending.run} cannot be used: {error}"
         return None if same else f"the plan files of run {work.pending.run} were changed"
 
     def _drop_plan(self, work: OpenedPending, plan: Plan) -> Dropped:
         parts = [place.part for place in plan.places]
         return drop_marks(self.context.spark(), self._dropping(work), parts, rows_left=self.rows_left, blocked=self.blocked)
 
-    def _drop_few(self, left: Sequence[tuple[str, int, int]]) -> Dropped:
+    def _drop_few(self, left: Sequence[Left]) -> Dropped:
         """As `drop_marks`, here, for the few ids that an earlier run had to leave."""
         there = set(self.rows_left.tolist())
         gone = [each for each in left if low_half(each[0]) not in there]

@@ -5,13 +5,17 @@ By run and digest: a run whose tasks are cleared and tried again makes another p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
 from mailslice.duty.artifacts import RunFolder
 from mailslice.duty.context import StepContext
-from mailslice.model.errors import PlanRefused
+from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.mail import Place
 from mailslice.spark.compare import low_half
 from mailslice.spark.ids import low_halves, of_texts
@@ -19,9 +23,24 @@ from mailslice.spark.plan_files import PlanReader
 from mailslice.spark.slices import instant
 from mailslice.stores.cassandra.own import PendingMark
 
+log = logging.getLogger(__name__)
+
 LEFT = "marks-left.json"
 """How the name of a file in a run's folder ends that holds the marks that are still to go when most of a plan's are dropped."""
 _DIGITS = 12
+
+Left = tuple[str, int, int]
+"""An id whose mark is to go, and where its row was: slice start in ms, bucket."""
+
+
+def read_left(value: Mapping[str, Any]) -> tuple[Left, ...]:
+    """The marks that a file of LEFT holds. Raises KeyError, TypeError or ValueError for what is none."""
+    return tuple((str(one), int(start), int(bucket)) for one, start, bucket in value["left"])
+
+
+def digest_of_left(left: Sequence[Left]) -> str:
+    """SHA-256 of all of them, in any order: kept in pending_marks, so that nobody adds an id to the file."""
+    return hashlib.sha256(json.dumps(sorted(left)).encode()).hexdigest()
 
 
 def register(context: StepContext, plan: Plan, rows: int) -> None:
@@ -48,7 +67,7 @@ class OpenedPending:
     pending: PendingMark
     folder: RunFolder
     plan: Plan | None = None
-    left: tuple[tuple[str, int, int], ...] = ()
+    left: tuple[Left, ...] = ()
     places: tuple[Place, ...] = ()
     problem: str | None = None
 
@@ -59,33 +78,49 @@ class OpenedPending:
         file = pending.plan.rpartition("/")[2]
         try:
             if file.endswith(LEFT):
-                left = tuple((str(one), int(start), int(bucket)) for one, start, bucket in (folder.read_json(file) or {})["left"])
-                return cls(pending, folder, None, left, tuple({Place(instant(start), bucket) for _, start, bucket in left}))
-            plan = read_plan(folder.read_json(file) or {}, run, context.queue)
-            if current is not None and plan.digest == current.digest:
-                return cls(pending, folder, current)
-        except (KeyError, TypeError, ValueError, PlanRefused) as error:
+                left = read_left(folder.read_json(file) or {})
+                digest, opened = digest_of_left(left), cls(pending, folder, None, left, tuple({Place(instant(start), bucket) for _, start, bucket in left}))
+            else:
+                plan = read_plan(folder.read_json(file) or {}, run, context.queue)
+                if current is not None and plan.digest == current.digest:
+                    return cls(pending, folder, current)
+                digest, opened = str(plan.rows), cls(pending, folder, plan, (), tuple({place.place for place in plan.places}))
+        except (KeyError, TypeError, ValueError, OverflowError, BadSetting, PlanRefused) as error:
             return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: {error}")
-        if str(plan.rows) != pending.digest:
+        if digest != pending.digest:
             return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: its digest is another")
-        return cls(pending, folder, plan, (), tuple({place.place for place in plan.places}))
+        return opened
 
     def low_halves(self, context: StepContext) -> Iterator[int]:
         """The low halves of the ids whose marks wait; none when the files cannot be used."""
         yield from (low_half(one) for one, _, _ in self.left)
         if self.plan is not None:
-            place = context.folder.artifacts
-            with PlanReader(place.filesystem, place.path(self.folder.file(PARTS))) as reader:
-                for planned in self.plan.places:
-                    for table in reader.groups(planned.part):
-                        yield from low_halves(of_texts(table.column("enqueue_id"))).tolist()
+            try:
+                yield from self._planned(context, self.plan)
+            except Exception as error:  # noqa: BLE001 - of a file that broke or was changed anything may be raised
+                log.warning("a plan file of run %s cannot be read (%s: %s): its marks count as none that wait", self.pending.run, type(error).__name__, error)
 
-    def keep_only(self, context: StepContext, left: list[list[object]]) -> None:
-        """Remember these marks alone, (id, slice in ms, bucket) each; forget the plan when there are none."""
-        table = context.stores.own.pending_marks
+    def _planned(self, context: StepContext, plan: Plan) -> list[int]:
+        place, found = context.folder.artifacts, list[int]()
+        with PlanReader(place.filesystem, place.path(self.folder.file(PARTS))) as reader:
+            for planned in plan.places:
+                for table in reader.groups(planned.part):
+                    found += low_halves(of_texts(table.column("enqueue_id"))).tolist()
+        return found
+
+    def keep_only(self, context: StepContext, left: Sequence[Left]) -> None:
+        """Remember these marks alone; forget the plan when there are none.
+
+        Each list is a file of its own, by its digest: of a run that is killed before the row names the new one, the old one is still there.
+        """
+        table, digest = context.stores.own.pending_marks, digest_of_left(left)
         if not left:
             table.delete(context.queue, self.pending.run)
+        elif digest != self.pending.digest:
+            file = f"{self.pending.run.rpartition('#')[2]}-{digest[:_DIGITS]}-{LEFT}"
+            self.folder.write_json(file, {"left": left})
+            table.save(context.queue, replace(self.pending, plan=self.folder.file(file), digest=digest, marks=len(left)))
+        else:
             return
-        file = f"{self.pending.run.rpartition('#')[2]}-{LEFT}"
-        self.folder.write_json(file, {"left": left})
-        table.save(context.queue, replace(self.pending, plan=self.folder.file(file), marks=len(left)))
+        if self.pending.plan.endswith(LEFT):
+            context.folder.artifacts.remove(self.pending.plan)

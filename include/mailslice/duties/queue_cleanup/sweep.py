@@ -6,14 +6,12 @@ mark does (I5): its table keeps no write time, so the moment it was seen counts,
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
 from uuid import UUID
 
-from mailslice.duties.queue_cleanup.pending import LEFT, OpenedPending
+from mailslice.duties.queue_cleanup.pending import LEFT, OpenedPending, digest_of_left, read_left
 from mailslice.duties.queue_cleanup.plan_file import Plan
 from mailslice.duties.queue_cleanup.view import existing_places
 from mailslice.duty.context import StepContext
@@ -52,8 +50,9 @@ def find_marks_without_row(context: StepContext, tables: Iterable[QueueTable]) -
     waiting = np.fromiter(_waiting(context), dtype=np.uint64)
     without = marks[~np.isin(marks[:, 1].astype(np.uint64), np.concatenate([rows.astype(np.uint64), waiting]))]
     found = sorted(str(UUID(bytes=each.tobytes())) for each in without[:MOST])
-    context.folder.write_json(FILE, {"left": [[each, 0, 0] for each in found]})
-    return _digest(found) if found else ""
+    left = [(each, 0, 0) for each in found]
+    context.folder.write_json(FILE, {"left": left})
+    return digest_of_left(left) if left else ""
 
 
 def _waiting(context: StepContext) -> Iterator[int]:
@@ -66,8 +65,11 @@ def register_marks_without_row(context: StepContext, plan: Plan) -> int:
     """Let them wait for their proof beside the plans'; how many. Raises PlanRefused when the file is not what the plan says."""
     if not plan.marks_without_row:
         return 0
-    left = (context.folder.read_json(FILE) or {}).get("left", [])
-    if _digest(each[0] for each in left) != plan.marks_without_row:
+    try:
+        left = read_left(context.folder.read_json(FILE) or {})
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanRefused(f"{context.folder.uri}/{FILE} was changed since the plan was made ({type(error).__name__}: {error}): plan again") from error
+    if digest_of_left(left) != plan.marks_without_row:
         raise PlanRefused(f"{context.folder.uri}/{FILE} was changed since the plan was made: plan again")
     name = f"{plan.digest[:12]}.sweep"
     context.folder.write_json(f"{name}-{LEFT}", {"left": left})
@@ -75,7 +77,3 @@ def register_marks_without_row(context: StepContext, plan: Plan) -> int:
     pending = PendingMark(f"{plan.run}#{name}", context.folder.file(f"{name}-{LEFT}"), plan.marks_without_row, len(left), closed_at)
     context.stores.own.pending_marks.save(context.queue, pending)
     return len(left)
-
-
-def _digest(ids: Iterable[str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()
