@@ -17,7 +17,7 @@ from mailslice.codec.headers import place_in
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, TryAgain, Undecodable
 from mailslice.model.mail import QueuedMail
-from mailslice.model.names import HEADER_REDRIVE_COUNT, HEADER_RENEWED
+from mailslice.model.names import HEADER_DELIVERY_COUNT, HEADER_REDRIVE_COUNT, HEADER_RENEWED
 from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.cleaned import REASON, Standing, standing
@@ -31,8 +31,6 @@ from mailslice.worker.stages import WAIT_SECONDS
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
-_DELIVERY_COUNT = "x-delivery-count"
-"""RabbitMQ's header on messages of quorum queues: how often it came back. Past the limit it is dead-lettered."""
 
 
 class Preparer:
@@ -185,7 +183,7 @@ class Preparer:
         Only from a count of `least` on: a mail that is in a handler here is better left here the first time, where its copies wait for each other.
         """
         message = slot.message
-        count = message.headers.get(_DELIVERY_COUNT)
+        count = message.headers.get(HEADER_DELIVERY_COUNT)
         if slot.copied or slot.item is None or not isinstance(count, int) or count < least:
             return False
         slot.copied = True
