@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
 
 from mailslice.local.health import answers_cql, answers_http
 from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
+
+# No test is about the speed of one example: on a machine that runs three test processes any of them may take a second.
+hypothesis.settings.register_profile("mailslice", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("mailslice")
 
 
 @pytest.hookimpl(wrapper=True)
