@@ -48,7 +48,7 @@ def waiting(shared_view):
     return shared_view, live, waits, files
 
 
-@pytest.mark.parametrize("harm", [cut, Path.unlink, no_ids, no_times])
+@pytest.mark.parametrize("harm", [cut, Path.unlink, no_ids, pytest.param(no_times, marks=pytest.mark.soak)])
 def test_a_plan_whose_files_cannot_be_read_waits_and_holds_up_nothing_else(waiting, harm):
     view, gone, waits, files = waiting
     for path in files:
@@ -109,6 +109,7 @@ def test_an_id_that_was_added_to_the_marks_that_are_left_keeps_its_mark(left):
     assert "cannot be used: its digest is another" in report["marks"]["why"][0]
 
 
+@pytest.mark.soak
 def test_marks_that_are_left_are_written_again_when_they_are_others_and_the_old_list_goes(shared_view):
     view = shared_view
     view.start_at(0)
