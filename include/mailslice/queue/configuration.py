@@ -130,7 +130,8 @@ class ConfigurationGuard:
         if self._settings.blob.strategy is BlobStrategy.DEDUPLICATION and self.recorded_strategy() is BlobStrategy.PASSTHROUGH:
             raise ConfigurationDiffers(
                 f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and James recorded PASSTHROUGH in its event store: at completion it "
-                "deletes blobs that other mails would share; allowed is passthrough, until a James that deduplicates was started"
+                "deletes blobs that other mails would share; allowed is passthrough, until a James that deduplicates was started "
+                "(`mailslice config apply` stores slices and buckets, not this)"
             )
 
     def _events(self) -> list[tuple[int, str]]:

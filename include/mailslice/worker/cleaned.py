@@ -65,7 +65,7 @@ async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | Non
     places = {place for place in where if place is not None}
     if not places:
         return False
-    ended = wiring.clock() - (max(place.slice_start for place in places) + wiring.shape.window)
+    ended = wiring.clock() - (max(place.slice_start for place in places) + wiring.shape.largest_window)
     if ended < timedelta(0):
         return False
     for pause in _RECENT if ended < _LATELY else _OLD:
@@ -86,11 +86,16 @@ async def _is_in_one(wiring: Wiring, tables: Iterable[EnqueuedMails], places: It
     return any(await asyncio.gather(*(asyncio.to_thread(found, rows) for rows in tables)))
 
 
-async def row_of(wiring: Wiring, item: QueuedMail, place: Place | None) -> ViewRow | None:
-    """The mail's row, in V3 or V4. Without a place every slice from browseStart to now is looked at, in the bucket of the mail's name."""
+async def row_of(wiring: Wiring, item: QueuedMail, place: Place | None, *, most: int | None = None) -> ViewRow | None:
+    """The mail's row, in V3 or V4. Without a place every slice from browseStart to now is looked at, the newest first, in the bucket of the mail's name.
+
+    At most `most` reads, None for as many as it takes.
+    """
     places = [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)
-    looked = iter([(rows, at) for at in places for rows in wiring.tables.existing])
-    while some := list(islice(looked, _IN_FLIGHT)):
+    looked = islice(((rows, at) for at in places for rows in wiring.tables.existing), most)
+    at_once = 2
+    while some := list(islice(looked, at_once)):
+        at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
         found = await asyncio.gather(*(asyncio.to_thread(rows.read, wiring.queue, at, item.enqueue_id) for rows, at in some))
         if (row := _first(found)) is not None:
             return row

@@ -14,7 +14,7 @@ from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import QueuedMail, ViewRow
-from mailslice.model.names import HEADER_FAILURES, HEADER_REASON, HEADER_THROTTLED, RabbitNames
+from mailslice.model.names import HEADER_BUCKET, HEADER_FAILURES, HEADER_REASON, HEADER_SLICE, HEADER_THROTTLED, RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
@@ -28,6 +28,8 @@ from mailslice.worker.throttle import BlockingThrottle
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
+_LOOKS_FOR_PLACE = 64
+"""Reads for the row of a mail that is delayed, newest slice first. One that is not found names no place, which costs nothing but a doubt."""
 
 
 class Delivery:
@@ -272,11 +274,14 @@ class Delivery:
     async def _publish_again(self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]) -> None:
         narrowed = recipients != self._message_recipients
         place = place_in(self._message.headers)
-        # A message of James does not say where its row is: what is delayed must know it when it is due, to see whether it was deleted and cleaned meanwhile.
-        if narrowed or (place is None and after is not None):
-            row = await row_of(self._wiring, self._item, place)
+        # What is delayed must know when it is due where its row is (a message of James does not say), to see whether it was deleted and cleaned meanwhile.
+        # A mail that has no row now would look so then: it names no place, and is delivered.
+        if narrowed or after is not None:
+            row = await row_of(self._wiring, self._item, place, most=None if narrowed else _LOOKS_FOR_PLACE)
             if row is not None:
                 headers |= headers_of(row.place)
+            elif after is not None:
+                headers = {name: value for name, value in headers.items() if name not in {HEADER_SLICE, HEADER_BUCKET}}
             if row is not None and narrowed:
                 await self._rewrite_row(row, recipients)
         body = codec.encode(_narrowed(self._item, recipients))
@@ -360,7 +365,12 @@ async def dead_letter(
 
 
 async def copy_to_dead_letters(wiring: Wiring, message: Message, reason: str, *, settle: Callable[[Callable[[], bool]], object] = lambda by: by()) -> None:
-    """A confirmed copy to the dead letter exchange, which `open_worker` has made sure of, and then the ack."""
+    """A confirmed copy to the dead letter exchange, which is made when it is missing, and then the ack."""
     exchange = RabbitNames(wiring.queue).dead_letter_exchange
-    await wiring.publisher.publish(exchange, message.body, {**own_headers(message.headers), HEADER_REASON: reason[:500]}, message.timestamp)
+    await wiring.ensure_dead_letters()
+    try:
+        await wiring.publisher.publish(exchange, message.body, {**own_headers(message.headers), HEADER_REASON: reason[:500]}, message.timestamp)
+    except StoreUnavailable:
+        wiring.dead_letters_there = False  # it may be for that: the next try looks
+        raise
     settle(message.ack)

@@ -154,7 +154,8 @@ class Deliveries:
         """What was not handed out is forgotten: the broker hands it out again, under new tags."""
         self._connected = False
         if isinstance(why, QueueMissing):
-            self._wiring.broker_dead_letters = False  # the queue that comes in its place may have no dead letter exchange
+            # The queue that comes in its place may have no dead letter exchange, nor may there be one.
+            self._wiring.broker_dead_letters = self._wiring.dead_letters_there = False
         self._troubled(why)
         self._slots.lose(link)
 

@@ -274,6 +274,9 @@ class Conversation(SMTP):  # type: ignore[misc]
 
     def _cut_off(self) -> None:
         (self._original_transport or self.transport).abort()
+        if self._handler_coroutine is not None:
+            self._handler_coroutine.cancel()  # of a connection that ends within a TLS handshake asyncio tells nobody
+        self.hold.release()
 
     def dismiss(self) -> None:
         """Closes it, with the word for that (RFC 5321 3.8). Called again and again until it is gone: a client that does not read is cut off in the end."""

@@ -55,6 +55,8 @@ class Wiring:
     enqueue_budget: ContentBudget
     loader: Loader
     broker_dead_letters: bool
+    dead_letters_there: bool = True
+    """Whether the dead letter exchange and queue were made sure of, as at the start, since anything was missing."""
     worker: str = field(default_factory=worker_name)
     """The identity of this worker, in its record and wherever it owns something."""
     in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Wiring:
     """Only where destinations have limits."""
     on_throttled: Callable[[str, bool], None] = _nothing
     """Called with the rule, and whether a mail was let through, for each destination with a limit that was asked: for figures."""
+    _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
     told: deque[tuple[EnqueueId, int]] = field(default_factory=lambda: deque(maxlen=1000))
     """The last mails and attempts whose failures this worker has told: asked again before it is written down, it does not tell again."""
 
@@ -94,6 +97,13 @@ class Wiring:
     def _delayed_mails(self) -> DelayedMails:
         self.stores.own.delayed_mails.prepare()
         return self.stores.own.delayed_mails
+
+    async def ensure_dead_letters(self) -> None:
+        """The dead letter exchange and queue, where one was missing. To publish to what is not there costs the channel, and what others wait for on it."""
+        async with self._declaring:
+            if not self.dead_letters_there:
+                await asyncio.to_thread(self.stores.rabbitmq.declare_dead_letter, self.queue)
+                self.dead_letters_there = True
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is deleted or done, at the settings' consistency."""

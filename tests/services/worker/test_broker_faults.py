@@ -174,13 +174,17 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(spool
     assert spool.coming(spool.names.hop_queue, 0) == 0
 
 
-async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_dead_letters(spool: Any) -> None:
-    """As James 3.5 declares it: RabbitMQ drops what is rejected there."""
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_dead_letters(spool: Any, *, gone: bool) -> None:
+    """As James 3.5 declares it: RabbitMQ drops what is rejected there. `gone`: the dead letter exchange and queue were lost with it, and nobody made them."""
     async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
         await worker.enqueue(mail("before"), CONTENT)
         await (await next_of(deliveries)).complete()
         with blocking_connection(spool.settings.rabbitmq) as connection:
             channel = connection.channel()
+            if gone:
+                channel.exchange_delete(spool.names.dead_letter_exchange)
+                channel.queue_delete(spool.names.dead_letter_queue)
             channel.queue_delete(spool.names.work_queue)
             channel.queue_declare(spool.names.work_queue, durable=True)
             channel.queue_bind(spool.names.work_queue, spool.names.exchange, routing_key="")

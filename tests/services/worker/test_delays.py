@@ -284,6 +284,19 @@ async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_com
         assert await nothing_within(deliveries, 0.5)
 
 
+async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_is_due(spool: Any) -> None:
+    """One that somebody forced back, or whose view was lost: that it has no row then says nothing of what happened since."""
+    async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
+        item = await worker.enqueue(mail(), CONTENT)
+        cleaned(spool, Place(slice_start(hours_ago(3)(), timedelta(hours=1)), 0))
+    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
+        assert row(spool, item).place is None
+        again = await next_of(deliveries)
+        assert again.item == item
+        await again.complete()
+
+
 async def test_in_doubt_a_delayed_mail_is_delivered(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is not absent because a store did not answer, because it is written late, because it is in a table that was made since, or nobody knows where."""
     old, now = (Place(slice_start(at, timedelta(hours=1)), 0) for at in (hours_ago(3)(), datetime.now(UTC) + timedelta(hours=1)))

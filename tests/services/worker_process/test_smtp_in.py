@@ -417,6 +417,19 @@ async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(mo
         await asyncio.wait_for(server.task, 15)
 
 
+async def test_a_client_that_is_silent_within_its_tls_handshake_does_not_keep_the_server_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smtp_session, "_GOODBYE", 0.3)
+    cert, key = certificate(tmp_path)
+    async with serving(tls_certificate=cert, tls_key=key) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"EHLO c\r\nSTARTTLS\r\n")
+        while not (await reader.readline()).startswith(b"220 Ready"):
+            pass
+        server.stop.set()
+        await asyncio.wait_for(server.task, 15)
+        writer.close()
+
+
 async def test_commands_sent_in_one_go_are_answered_in_order() -> None:
     async with serving() as server:
         answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"RCPT TO:<bad>", b"RCPT TO:<b@x>", b"DATA", b"x\r\n.", b"NOOP")

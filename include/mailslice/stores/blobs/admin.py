@@ -143,14 +143,23 @@ class AdminBlobs:
                 try:
                     self.client.head_object(Bucket=self.bucket, Key=blob_id)
                 except ClientError as error:
-                    if _code(error) in _NO_KEY:
-                        listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
-                        return any(found["Key"] == blob_id for found in listed.get("Contents", ()))
-                    if not _never_there(error, blob_id):
+                    if _code(error) not in _NO_KEY and not _never_there(error, blob_id):
                         raise
                 else:
                     return True
-            self.client.head_bucket(Bucket=self.bucket)
+            return self._is_listed(blob_id)
+
+    def _is_listed(self, blob_id: BlobId) -> bool:
+        """Whether a listing has the key. One that cannot be listed for what it is cannot be there either. Raises ClientError when the bucket is gone."""
+        if not is_impossible(blob_id):
+            try:
+                listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
+            except ClientError as error:
+                if not _never_there(error, blob_id):
+                    raise
+            else:
+                return any(found["Key"] == blob_id for found in listed.get("Contents", ()))
+        self.client.head_bucket(Bucket=self.bucket)
         return False
 
     def list(self, prefix: str = "") -> Iterator[StoredBlob]:
@@ -200,7 +209,7 @@ class AdminBlobs:
                 return SlowDown(f"S3 at {place}, bucket {self.bucket!r} is too busy: {' '.join(str(error).split())}")
             if code in _REFUSED:
                 return wrong_key(self.settings, f"{code}, bucket {self.bucket!r}")
-            if blob_id is not None and (code == "NoSuchKey" or (_never_there(error, blob_id) and self.bucket_exists())):
+            if blob_id is not None and (code == "NoSuchKey" or (_never_there(error, blob_id) and not self.exists(blob_id))):
                 return self._missing(blob_id)
         return StoreUnavailable(f"S3 at {place}, bucket {self.bucket!r}: {' '.join(str(error).split())}")
 

@@ -53,7 +53,7 @@ class QuickObjects:
     def _can(self, key: str) -> bool:
         """Not where S3's keys are looked for by boto3's own rules, nor keys that the object_store crate would change: see `crate_changes`."""
         settings = self._settings
-        return settings.access_key is not None and settings.secret_key is not None and not crate_changes(key)
+        return settings.access_key is not None and settings.secret_key is not None and key != "" and not crate_changes(key)
 
     @cached_property
     def _store(self) -> S3Store:
