@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
 
 DutyName = Annotated[str, typer.Argument(metavar="DUTY", help="Name of a duty; duty list shows them.")]
-QueueOption = Annotated[QueueName | None, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Name of a mail queue; a few duties take none.")]
+QueueOption = Annotated[
+    QueueName | None,
+    typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Name of a mail queue; a duty that is about all queues says that it changes nothing."),
+]
 Param = Annotated[list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A param of the duty, as its option gives it.")]
 Run = Annotated[
     str | None, typer.Option("--run", metavar="RUN", help="Run id; when not given, the newest run of this duty and queue that waits for this step.")

@@ -63,7 +63,11 @@ def enqueue(
     queue: Queue,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for stdin: an mbox, else one mail."),
+        typer.Argument(
+            metavar="PATH...",
+            help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for stdin: an mbox if it begins with a From_ line, which every line "
+            "'From ' after an empty one parts, else one mail.",
+        ),
     ],
     *,
     sender: Sender = None,

@@ -6,7 +6,6 @@ joins what it does not understand to addresses that nobody wrote (`Foo a@b` -> `
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -14,20 +13,26 @@ from mailslice.codec.addresses import is_address
 
 _SIMPLE = re.compile(r"(?:[^<>@\"(),:;\\\[\]]*<\s*([^<>\s\"(),:;\\]+)\s*>|([^<>\s\"(),:;\\]+))\s*")
 """`a@b` or `words <a@b>`: nearly every address, and ten times quicker than piece by piece."""
-_PIECE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|\s+|\[[0-9A-Za-z:.\-]*\]|\\.|[^\s"\\()<>,:;@.\[\]]+|.', re.DOTALL)
-"""A quoted string, blanks, a domain literal, an escaped character, a word, or one special character."""
+_ENCODED = r"=\?[^?\s]+\?[bqBQ]\?[^?\s]*\?="
+"""RFC 2047: one word of a name, whatever is in it."""
+_ENCODED_WORD = re.compile(_ENCODED)
+_PIECE = re.compile(rf'{_ENCODED}|"[^"\\]*(?:\\.[^"\\]*)*"|\s+|\[[0-9A-Za-z:.\-]*\]|\\.|[^\s"\\()<>,:;@.\[\]]+|.', re.DOTALL)
+"""An encoded word, a quoted string, blanks, a domain literal, an escaped character, a word, or one special character."""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _SEPARATORS = frozenset(",;")
-_STRAY = frozenset('"(')
-"""What follows one that is never closed, up to the next separator, is text: only what is in brackets is an address there."""
+_UNCLOSED = frozenset('"(')
+"""All that follows one that is never closed is text (RFC 5322). But an address in brackets is one there, too, and what follows it is read as ever."""
+_CLOSERS = frozenset(">)")
+"""Closes nothing: at the ends of a word it is no part of it; what has one inside is no address."""
 
 
 def parse_addresses(value: str) -> list[str]:
     """The addresses of a header's value, in order, without display names and comments; members of groups, too.
 
     Semicolons part addresses as commas do, and several in angle brackets beside each other are all taken. What is no address is left out, and hides none
-    of those behind it; no part of it is ever taken for an address.
+    of those beside it; no part of it is ever taken for an address. A quote or parenthesis that is never closed makes text of what follows, up to the next
+    address in brackets: who stands there bare may be no more than mentioned.
     """
     plain = _plain_list(value)
     return [address for address in plain if is_address(address)] if plain is not None else list(_listed(_pieces(value)))
@@ -36,6 +41,8 @@ def parse_addresses(value: str) -> list[str]:
 def _plain_list(value: str) -> list[str] | None:
     """What stands where addresses do when each is of the simple form, else None."""
     found = []
+    if "=?" in value and any("," in word for word in _ENCODED_WORD.findall(value)):
+        return None  # that one parts nothing
     for part in value.split(","):
         text = part.strip()
         if not text:
@@ -89,23 +96,22 @@ def _closed_comments(value: str, start: int) -> dict[int, int]:
 def _listed(pieces: Sequence[str]) -> Iterator[str]:
     closing = _closing_brackets(pieces)
     bare: list[str] = []
-    over = False
+    over = unclosed = False
     at = 0
     while at < len(pieces):
         piece = pieces[at]
         if piece == "<" and at in closing:
             yield from _in_brackets(pieces[at + 1 : closing[at]])
-            bare, over, at = [], True, closing[at]
+            bare, over, unclosed, at = [], True, False, closing[at]
         elif piece == "<":
             bare = []  # what was before it is a name; its `>` is missing
-        elif piece in _SEPARATORS:
+        elif piece in _SEPARATORS or piece == ":":
+            # The name of a group has no @ in it: what is an address before a colon (`a@b:25`) is no such name.
             yield from _addresses(bare, named=True)
             bare, over = [], False
-        elif piece == ":":
-            bare, over = [], False  # the name of a group
-        elif piece in _STRAY:
-            over = True
-        elif piece != ">" and not over:
+        elif piece in _UNCLOSED:
+            unclosed = True
+        elif not over and not unclosed:
             bare.append(piece)
         at += 1
     yield from _addresses(bare, named=True)
@@ -125,9 +131,12 @@ def _closing_brackets(pieces: Sequence[str]) -> dict[int, int]:
 
 
 def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
-    """`a@b`, with a route before it (RFC 5322 4.4), or several where somebody put brackets around a list."""
-    if next((piece for piece in pieces if piece != " "), None) == "@":
+    """`a@b`, with a route (RFC 5322 4.4) or `mailto:` before it, or several where somebody put brackets around a list."""
+    first = next((piece for piece in pieces if piece != " "), "")
+    if first == "@":
         pieces = pieces[pieces.index(":") + 1 :] if ":" in pieces else ()
+    elif first.lower() == "mailto" and ":" in pieces[: pieces.index(first) + 2]:
+        pieces = pieces[pieces.index(":") + 1 :]
     part: list[str] = []
     for piece in (*pieces, ","):
         if piece in _SEPARATORS:
@@ -138,15 +147,18 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
 
 
 def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
-    """One address, or several with blanks between them; `named`: words of a name may be before each. None when nobody can know what was meant."""
+    """One address, or several with blanks between them. `named`: other words may be around them; else none when one of the words is no address."""
     whole = _words(pieces, around_dots=True)
     if len(whole) <= 1:
         return filter(None, map(_address, whole))
     words = _words(pieces, around_dots=False)
-    if any(name[-1] == "." and "@" in word for name, word in itertools.pairwise(words)):
-        return iter(())  # `Mr J. doe@x.y`: is the J in it or not?
-    found = [_address(word) for word in words if not named or "@" in word]
-    return iter(()) if None in found else filter(None, found)
+    if not named:
+        found = [_address(word) for word in words]
+        return iter(()) if None in found else filter(None, found)
+    # `Mr J. doe@x.y`, `doe@x .y`: is what the dot joins to it in it or not? Nobody knows.
+    befores, afters = [["-"], *words], [*words[1:], ["-"]]
+    alone = (word for before, word, after in zip(befores, words, afters, strict=False) if "@" in word and before[-1] != "." and after[0] != ".")
+    return filter(None, map(_address, alone))
 
 
 def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
@@ -163,7 +175,13 @@ def _words(pieces: Sequence[str], *, around_dots: bool) -> list[list[str]]:
         else:
             words.append([piece])
         blank, glued = False, joins
-    return words
+    return list(filter(None, map(_trimmed, words)))
+
+
+def _trimmed(word: Sequence[str]) -> list[str]:
+    """Without what closes nothing at its ends."""
+    kept = [at for at, piece in enumerate(word) if piece not in _CLOSERS]
+    return list(word[kept[0] : kept[-1] + 1]) if kept else []
 
 
 def _address(word: Sequence[str]) -> str | None:

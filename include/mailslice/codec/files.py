@@ -17,6 +17,8 @@ STDIN = "-"
 _CHUNK = 1 << 20
 _SEPARATOR = re.compile(rb"From \S.*\d{1,2}:\d{2}.*\d{4}")
 """A `From ` line with a time and a year: counts as one even where no empty line is before it."""
+_MAILDIR_NAME = re.compile(r"\d+[._][^.]+\..+|.+:2,[A-Za-z]*|.+\.eml", re.IGNORECASE | re.DOTALL)
+"""`time.unique.host`, or any name with flags; and mails that people put there."""
 _QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 
@@ -32,8 +34,9 @@ class FoundMail:
 def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO | None = None) -> Iterator[FoundMail]:
     """The mails at `path`: a file *.eml is one mail whatever its bytes, another file is an mbox, a folder is a Maildir or holds *.eml at any depth.
 
-    `-` is standard input: an mbox if it begins with a line `From ` that has a time and a year, else one mail. A mail of more than `max_bytes` gives an error.
-    Nothing is raised for what is found, or not found, there.
+    `-` is standard input: an mbox if it begins with a line `From ` that has a time and a year, else one mail. In an mbox a line
+    `From ` after an empty line, or with such a time, begins the next mail even where it was meant as text and not quoted (`>From `). A mail of more than
+    `max_bytes` gives an error. Nothing is raised for what is found, or not found, there.
     """
     if str(path) == STDIN:
         yield from _stream(stdin or sys.stdin.buffer, max_bytes)
@@ -111,8 +114,11 @@ def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
 
 
 def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
-    """One of the two is enough, for git, tar and rsync may leave out an empty folder: unless *.eml lie elsewhere in a folder that happens to have a `new`."""
-    return len(parts) == 2 or (len(parts) == 1 and all(path.parent == parts[0] for path in _eml_files(folder)))
+    """One of the two is enough, for git, tar and rsync may leave out an empty folder: where all in it is named as in a Maildir, and no *.eml lie elsewhere."""
+    if len(parts) != 1:
+        return len(parts) == 2
+    names_fit = all(_MAILDIR_NAME.fullmatch(path.name) and not path.is_dir() for path in parts[0].iterdir() if not path.name.startswith("."))
+    return names_fit and all(path.parent == parts[0] for path in _eml_files(folder))
 
 
 def _maildir(parts: Iterable[Path]) -> Iterator[Path]:

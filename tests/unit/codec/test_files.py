@@ -143,6 +143,24 @@ def test_a_folder_of_eml_files_may_hold_a_folder_called_like_a_maildirs(tmp_path
     assert contents(tmp_path) == [b"one", b"zero"]
 
 
+@pytest.mark.parametrize("part", ["new", "cur"])
+@pytest.mark.parametrize("name", ["main.py", "README", "2026.txt", "1796.m2.host/x"])
+def test_a_folder_that_happens_to_have_one_of_a_maildirs_is_none(tmp_path, part, name):
+    (tmp_path / part / name).parent.mkdir(parents=True)
+    (tmp_path / part / name).write_bytes(b"To: a@b.example\n")
+    (tmp_path / part / "1795.m1.host:2,S").write_bytes(b"A: 1\n")
+    [error] = errors(tmp_path)
+    assert error.startswith("no *.eml in this folder, and it is no Maildir")
+
+
+@pytest.mark.parametrize("name", ["1795000000_0.12.host,U=3,FMD5=0:2,", "1795000000.12_3.host.example,S=9", "odd:2,RS", "1795.M1P2V3.host"])
+def test_names_of_mails_as_programs_make_them(tmp_path, name):
+    (tmp_path / "cur").mkdir()
+    (tmp_path / "cur" / name).write_bytes(b"A: 1\n")
+    (tmp_path / "cur" / ".gitkeep").write_bytes(b"")
+    assert contents(tmp_path) == [b"A: 1\n"]
+
+
 @pytest.mark.parametrize("parts", [("new", "cur", "tmp"), ("new",), ("cur",)])
 def test_an_empty_maildir_is_no_error(tmp_path, parts):
     for part in parts:
