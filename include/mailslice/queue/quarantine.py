@@ -83,11 +83,12 @@ class Quarantine:
     def keep(self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING) -> QuarantinedMail:
         """Copy the content, then write the row: the row as it is now, which may be an earlier one of this enqueue id and attempt.
 
+        One that waits for a person names these recipients then, too: whoever relies on it forgets nobody. Not so for RECOVERING, which may come to nothing.
         A content that is gone is said in the row (`lost`); what is known of the mail is kept. Raises StoreUnavailable: then nothing was set aside.
         """
         there = self._table.read(self._queue, item.enqueue_id, holder.attempt)
         if there is not None and there.state is not State.NOTED:
-            return there
+            return self._naming(there, item, holder, decided, state)
         content, size = (Content.NOT_COPIED, 0) if state is State.NOTED else self._copy(item, holder.attempt)
         crash.point("quarantine:copied")
         if there is not None:
@@ -96,11 +97,44 @@ class Quarantine:
             self._table.remove(self._queue, there)
         kept = self._table.add(self._queue, self._row(item, holder, decided, state, content, size))
         crash.point("quarantine:kept")
-        return kept
+        return self._naming(kept, item, holder, decided, state)
 
     def note(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Write down what would be done; nothing is copied."""
         return self.keep(item, holder, decided, State.NOTED)
+
+    def name(self, mail: QuarantinedMail, item: QueuedMail, decided: Decided) -> QuarantinedMail | None:
+        """A row that waits for a person, once it names the recipients of `item`, too; None when it is not as `mail` any more.
+
+        A mail has one row an attempt, and each decision about it its own recipients: those in doubt first, then the others, when it is closed.
+        """
+        kept = codec.decode(mail.message)
+        if set(item.mail.recipients) <= set(kept.mail.recipients):
+            return mail
+        every = tuple(dict.fromkeys((*kept.mail.recipients, *item.mail.recipients)))
+        message = codec.encode(replace(kept, mail=replace(kept.mail, recipients=every)))
+        # By a new time, never the same: who has read the row before is refused.
+        at = max(self._clock(), mail.decided + timedelta(milliseconds=1))
+        return self._table.move(self._queue, mail, message=message, why=f"{mail.why}; {decided.why}", decided=at)
+
+    def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        """Keep recipients in doubt for good, for a worker: a row that no duty withdraws names them all then, whatever stuck_mails is doing with the mail.
+
+        Raises StoreUnavailable: somebody closes the mail, or discards its row; ask again.
+        """
+        kept = self.keep(item, holder, decided, State.KEPT)
+        if kept.state is State.RECOVERING:
+            # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is kept from it. Else it decided before these were begun, and
+            # surely cannot take it any more.
+            if kept.action == decided.action:
+                self.settle(kept)
+            else:
+                self.withdraw(kept)
+            kept = self.keep(item, holder, decided, State.KEPT)
+        named = set(codec.decode(kept.message).mail.recipients)
+        if kept.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(item.mail.recipients):
+            raise StoreUnavailable(f"{item.enqueue_id} of {self._queue} is {kept.state} in quarantine (run {kept.run or '-'}): its recipients wait for that")
+        return kept
 
     def settle(self, mail: QuarantinedMail) -> QuarantinedMail:
         """The mail is out of the queue: from now on it waits here for a person."""
@@ -123,9 +157,9 @@ class Quarantine:
         return going is not None
 
     def is_here(self, mail: QuarantinedMail) -> bool:
-        """Whether its row still says that it is being set aside, or was: to be asked before it is marked as deleted."""
+        """Whether its row, and not that of another decision, still says that it is being set aside, or was: to be asked before it is marked as deleted."""
         now = self._table.read(self._queue, mail.enqueue_id, mail.attempt)
-        return now is not None and now.state in {State.CLOSING, State.KEPT}
+        return now is not None and now.state in {State.CLOSING, State.KEPT} and (now.run, now.action) == (mail.run, mail.action)
 
     def is_over(self, enqueue_id: EnqueueId) -> bool:
         """Whether a mail that had a row in the view is done or deleted: it has a mark, or neither mark nor row.
@@ -237,6 +271,12 @@ class Quarantine:
             if not self._stores.own_blobs.exists(self._saying):
                 self._stores.own_blobs.put(self._saying, b"")
             self._said = True
+
+    def _naming(self, there: QuarantinedMail, item: QueuedMail, holder: Holder, decided: Decided, state: State) -> QuarantinedMail:
+        """What `keep` found or wrote, naming the recipients of `item`."""
+        if there.state is not State.KEPT or state is State.RECOVERING:
+            return there
+        return self.name(there, item, decided) or self.keep(item, holder, decided, state)
 
     def _release(self, mail: QuarantinedMail, until: float) -> EnqueueId:
         if mail.state is State.RELEASED and mail.released_as is not None:

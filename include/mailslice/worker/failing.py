@@ -18,7 +18,6 @@ from mailslice.model.mail import QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own import DecisionRow
-from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ def _set_aside(wiring: Wiring, item: QueuedMail, record: MailStage) -> None:
     now = wiring.clock()
     since = record.updated or now
     holder = Holder(record.owner, Stage.SENDING.value, since, max(timedelta(0), now - since), record.attempt)
-    Quarantine(wiring.stores, wiring.queue, wiring.clock).keep(item, holder, Decided("failed", WHY, wiring.worker), State.KEPT)
+    Quarantine(wiring.stores, wiring.queue, wiring.clock).keep_failed(item, holder, Decided("failed", WHY, wiring.worker))
     _decide(wiring, item, record, "failed", WHY)
 
 

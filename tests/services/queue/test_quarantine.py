@@ -9,7 +9,7 @@ import pytest
 from mailslice.codec import message
 from mailslice.model import crash
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import ContentMissing, Refused
+from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId
 from mailslice.model.names import RabbitNames
 from mailslice.queue.directory import create
@@ -113,6 +113,65 @@ def test_setting_aside_twice_is_one_row_and_another_attempt_another(place):
     assert again == first
     place.quarantine().keep(place.item, replace(HOLDER, attempt=2), Decided("failed", "second attempt", "x"), State.KEPT)
     assert [(mail.attempt, mail.action) for mail in place.quarantine().mails()] == [(1, "closed"), (2, "failed")]
+
+
+IN_DOUBT = Decided("failed", "nobody knows", "host:1:abc")
+
+
+def to(place, *recipients):
+    return replace(place.item, mail=replace(place.item.mail, recipients=recipients))
+
+
+def recipients(mail):
+    return message.decode(mail.message).mail.recipients
+
+
+def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_mail(place):
+    quarantine = place.quarantine()
+    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    again = quarantine.keep(to(place, "a@x.example", "b@x.example"), HOLDER, CLOSED)
+    (now,) = quarantine.mails()
+    assert again.message == now.message
+    assert (now.state, now.action, now.why, recipients(now)) == (State.KEPT, "failed", f"nobody knows; {CLOSED.why}", ("a@x.example", "b@x.example"))
+    assert quarantine.settle(kept) == now  # who knows the row of before changes nothing
+    assert recipients(next(quarantine.mails())) == ("a@x.example", "b@x.example")
+    assert quarantine.keep(to(place, "c@x.example"), HOLDER, CLOSED, State.RECOVERING) == now
+    quarantine.release(now)
+    assert [row.item.mail.recipients for row in place.live()] == [("a@x.example", "b@x.example")]
+
+
+@pytest.mark.parametrize("action", ["failed", "released"])
+def test_what_a_run_was_recovering_is_not_withdrawn_from_under_a_worker_that_keeps_those_in_doubt(place, action):
+    quarantine = place.quarantine()
+    of_run = quarantine.keep(to(place, "b@x.example"), HOLDER, Decided(action, "held", "tester", "run-1"), State.RECOVERING)
+    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    assert not quarantine.withdraw(of_run)
+    (now,) = quarantine.mails()
+    assert (kept.message, now.state, now.action) == (now.message, State.KEPT, "failed")
+    assert set(recipients(now)) == ({"a@x.example", "b@x.example"} if action == "failed" else {"a@x.example"})
+    assert quarantine.content(now) == HEADER + BODY
+
+
+def test_those_in_doubt_wait_while_their_mail_is_being_closed_or_its_row_goes(place):
+    quarantine = place.quarantine()
+    closing = quarantine.keep(place.item, HOLDER, CLOSED)
+    with pytest.raises(StoreUnavailable, match="is closing in quarantine"):
+        quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    assert list(quarantine.mails()) == [closing]
+    going = place.stores.own.quarantine.move(place.queue, closing, state=State.DISCARDING)
+    with pytest.raises(StoreUnavailable, match="is discarding in quarantine"):
+        quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    quarantine.withdraw(going)
+    assert quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT).state is State.KEPT
+
+
+def test_the_row_of_another_decision_is_not_the_one_that_was_closing(place):
+    quarantine = place.quarantine()
+    closing = quarantine.keep(place.item, HOLDER, CLOSED)
+    assert quarantine.is_here(closing)
+    quarantine.withdraw(closing)
+    quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    assert not quarantine.is_here(closing)
 
 
 def test_a_mail_without_content_is_kept_as_lost_and_not_released(place):

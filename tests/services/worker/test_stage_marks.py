@@ -357,6 +357,24 @@ async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handle
     assert decisions(spool) == [(item.enqueue_id, "sent")]
 
 
+@pytest.mark.parametrize("action", ["failed", "released"])
+async def test_those_in_doubt_have_a_row_of_their_own_whatever_a_run_was_recovering(spool: Any, action: str) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await enqueued(worker, A, B)
+        async with aclosing(worker.deliveries(3)) as deliveries:
+            delivery = await next_of(deliveries)
+            await delivery.stage_for_coroutine().sending([A])
+            quarantine = Quarantine(spool.stores, spool.queue, worker.wiring.clock)
+            holder = Holder(worker.wiring.worker, "sending", worker.wiring.clock(), timedelta(0))
+            doubtful = replace(item, mail=replace(item.mail, recipients=(A,)))
+            of_run = quarantine.keep(doubtful, holder, Decided(action, "hangs", "duty", "run-1"), State.RECOVERING)
+            await delivery.retry()  # as for an exception, between the run's row and its taking of the mail, which is refused then
+            assert not quarantine.withdraw(of_run)
+            assert set_aside(spool) == [(item.enqueue_id, 1, (A,), False)]
+            await (await next_of(deliveries)).complete()
+    assert [kept.state for kept in quarantine.mails()] == [State.KEPT]
+
+
 async def test_a_rejected_mail_names_only_who_remains_also_when_it_is_redriven(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)

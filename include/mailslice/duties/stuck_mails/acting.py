@@ -20,7 +20,7 @@ from mailslice.model.mail import EnqueueId, Place, QueuedMail
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, Verdict
 from mailslice.queue.entries import publish
-from mailslice.queue.quarantine import Decided, Holder, Quarantine
+from mailslice.queue.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
@@ -84,7 +84,10 @@ class Acting:
         return self._told(item, holder, action, noted)
 
     def _closed(self, item: QueuedMail, holder: Holder) -> dict[str, Any]:
-        """Content and row, decision, mark. A mail that its holder completed at this very moment is left to it."""
+        """Content and row, decision, mark. A mail that its holder completed at this very moment is left to it.
+
+        A holder that hangs over the end of an attempt has kept those in doubt already: `keep` makes its row name the others, too.
+        """
         stores, queue = self.context.stores, self.context.queue
         decided = self._decided(Action.CLOSED, holder)
         kept = self.quarantine.keep(item, holder, decided)
@@ -92,7 +95,8 @@ class Acting:
         if kept.state not in {State.CLOSING, State.KEPT}:
             raise Skipped(f"it is {kept.state} in quarantine")
         if stores.tables.deleted.is_marked(queue, item.enqueue_id):
-            self.quarantine.withdraw(kept)
+            if kept.state is State.CLOSING:  # else it has recipients in doubt of its holder
+                self.quarantine.withdraw(kept)
             raise Skipped("completed meanwhile")
         self._log(item, holder, decided, VERDICTS[Action.CLOSED], kept.decided)
         crash.point("apply:decided")
@@ -124,7 +128,7 @@ class Acting:
         told = self._told(item, holder, Action.RELEASED, kept)
         self._publish(item, decision, place)
         crash.point("apply:published")
-        self.quarantine.withdraw(kept)
+        self._withdraw(kept)
         return told
 
     def _failed(self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None) -> dict[str, Any]:
@@ -132,6 +136,11 @@ class Acting:
         in_doubt = replace(item, mail=replace(item.mail, recipients=decision.failed))
         decided = self._decided(Action.FAILED, holder, f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served")
         kept = self._kept_for_recovery(in_doubt, holder, decided)
+        if kept.state is State.KEPT:
+            named = self.quarantine.name(kept, in_doubt, decided)
+            if named is None:
+                raise Skipped("its row in quarantine was changed meanwhile")
+            kept = named
         self._log(item, holder, decided, VERDICTS[Action.FAILED], kept.decided)
         crash.point("apply:kept")
         self._take(decision, kept)
@@ -145,11 +154,21 @@ class Acting:
         return self._told(item, holder, Action.FAILED, self.quarantine.settle(kept))
 
     def _kept_for_recovery(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
-        """The content and the row. What a killed run is still withdrawing is the next run's: its content may be gone."""
+        """The content and the row: of this run, or the holder's own, where it has kept those in doubt and then hung.
+
+        What a killed run in mode close began is undone first. What is on its way out is the next run's: its content may be gone.
+        """
         kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
-        if kept.state is not State.RECOVERING:
-            raise Skipped(f"it is {kept.state} in quarantine")
-        return kept
+        if kept.state is State.CLOSING and self.quarantine.tidy(kept, None if kept.action == Action.CLOSED else OVER):
+            kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
+        if kept.state is State.RECOVERING or (kept.state is State.KEPT and kept.action == Action.FAILED):
+            return kept
+        raise Skipped(f"it is {kept.state} in quarantine, as {kept.action}")
+
+    def _withdraw(self, kept: QuarantinedMail) -> None:
+        """The row of this run goes. One that was the holder's stays: its recipients in doubt are there and nowhere else."""
+        if kept.state is State.RECOVERING and kept.run == self.plan.run:
+            self.quarantine.withdraw(kept)
 
     def _completed(self, item: QueuedMail, holder: Holder, decision: Decision) -> dict[str, Any]:
         decided = self._decided(Action.COMPLETED, holder)
@@ -162,7 +181,7 @@ class Acting:
     def _take(self, decision: Decision, kept: QuarantinedMail | None) -> None:
         if not self.context.stores.own.mail_stages.advance(self.context.queue, decision.record, decision.after):
             if kept is not None:
-                self.quarantine.withdraw(kept)
+                self._withdraw(kept)
             raise Skipped("its holder went on meanwhile")
 
     def _publish(self, item: QueuedMail, decision: Decision, place: Place | None) -> None:

@@ -17,9 +17,11 @@ from mailslice.queue.quarantine import OVER, Quarantine
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
+_GOING = {State.DISCARDING, State.RELEASED}
+
 
 def finish(context: StepContext, quarantine: Quarantine, planned: Collection[EnqueueId]) -> dict[str, int]:
-    """What was finished, by what became of it. Mails that this run's plan has are its own business.
+    """What was finished, by what became of it. What is being closed of this run's plan is its own business.
 
     Also remembered: which closed mails their workers completed after all, so that nobody releases those without knowing it.
     """
@@ -32,7 +34,8 @@ def finish(context: StepContext, quarantine: Quarantine, planned: Collection[Enq
             finished["completed by its worker after all"] += 1
         elif mail.state is State.RECOVERING:
             finished[_recover(context, quarantine, mail)] += 1
-        elif mail.enqueue_id not in planned and quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER):
+        # What was on its way out is so for every plan: nothing can be kept beside it.
+        elif (mail.state in _GOING or mail.enqueue_id not in planned) and quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER):
             finished[f"was {mail.state}"] += 1
     return dict(finished)
 

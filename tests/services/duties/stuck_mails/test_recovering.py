@@ -11,8 +11,10 @@ from mailslice.model.clock import system_clock
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.queue import directory
+from mailslice.queue.quarantine import Decided, Holder
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.services.duties.stuck_mails.conftest import BODY, HEADER
 
 A, B, C = "a@x.example", "b@x.example", "c@x.example"
 
@@ -162,10 +164,100 @@ def test_close_mode_leaves_a_mail_that_was_given_to_another_attempt(recover):
     assert not recover.is_marked(item)
 
 
+def kept_by_holder(place, item, worker, *recipients, **changes):
+    """Its row of those in doubt, as a worker leaves it that hangs over the end of an attempt: written before its stage marks say that they failed."""
+    doubtful = replace(item, mail=replace(item.mail, recipients=recipients))
+    holder = Holder(worker.name, "sending", system_clock(), timedelta(0))
+    return place.quarantine.keep(doubtful, holder, replace(Decided("failed", "in doubt", worker.name), **changes), State.KEPT)
+
+
+@pytest.mark.parametrize("sending", [(A,), (A, C)])
+def test_a_holder_that_hangs_after_it_kept_those_in_doubt_loses_the_mail_and_the_others_are_served(recover, sending):
+    item, worker, _ = held(recover, A, B, C, sending=sending)
+    kept_by_holder(recover, item, worker, A)
+    report = recover.run(mode="recover")
+    assert (report["failed"], report["skippedBy"]) == (1, {})
+    left = tuple(recipient for recipient in (A, B, C) if recipient not in sending)
+    assert [each.mail.recipients for each in published(recover)] == [left]
+    (kept,) = recover.kept()
+    assert (kept.state, kept.action, message.decode(kept.message).mail.recipients) == (State.KEPT, "failed", sending)
+    assert recover.quarantine.content(kept) == HEADER + BODY
+    assert stage(recover, item).remaining == left
+    assert recover.run(mode="recover")["planned"] == 0
+
+
+@pytest.mark.parametrize("sending", [(A,), ()])
+def test_the_row_of_a_holder_that_goes_on_meanwhile_stays(recover, monkeypatch, sending):
+    item, worker, record = held(recover, A, B, sending=sending, sent=(A,) if not sending else ())
+    mine = kept_by_holder(recover, item, worker, A)
+
+    def goes_on(point):
+        if point == "apply:kept":
+            assert recover.stores.own.mail_stages.advance(recover.queue, record, replace(record, attempt=2, step=record.step + 1))
+
+    monkeypatch.setattr("mailslice.model.crash.point", goes_on)
+    report = recover.run(mode="recover")
+    assert report["skippedBy"] == {"its holder went on meanwhile": 1}
+    assert (recover.kept(), published(recover)) == ([mine], [])
+
+
+def test_a_release_leaves_the_row_of_recipients_that_were_sent_to_after_all(recover):
+    item, worker, _ = held(recover, A, B, sent=(A,))
+    mine = kept_by_holder(recover, item, worker, A)
+    assert recover.run(mode="recover")["released"] == 1
+    assert ([each.mail.recipients for each in published(recover)], recover.kept()) == ([(B,)], [mine])
+
+
+def test_mode_close_keeps_the_others_beside_those_in_doubt(recover):
+    item, worker, _ = held(recover, A, B, sending=(A,))
+    kept_by_holder(recover, item, worker, A)
+    report = recover.run(mode="close")
+    assert (report["closed"], report["status"]) == (1, "done")
+    assert recover.is_marked(item)
+    (kept,) = recover.kept()
+    assert (kept.state, message.decode(kept.message).mail.recipients) == (State.KEPT, (A, B))
+    assert kept.why.startswith("in doubt; held by ")
+    recover.quarantine.release(kept)
+    assert [each.mail.recipients for each in published(recover)] == [(A, B)]
+
+
+@pytest.mark.parametrize("point", ["apply:kept", "apply:decided"])
+def test_a_closing_that_was_cut_off_is_no_bar_to_recovery(recover, monkeypatch, point):
+    item, _, _ = held(recover, A, B, sending=(A,))
+    cut(recover, monkeypatch, point, mode="close")
+    assert [mail.state for mail in recover.kept()] == [State.CLOSING]
+    report = recover.run(mode="recover")
+    assert (report["failed"], report["skippedBy"], recover.is_marked(item)) == (1, {}, False)
+    assert [each.mail.recipients for each in published(recover)] == [(B,)]
+    (kept,) = recover.kept()
+    assert (kept.state, kept.action, message.decode(kept.message).mail.recipients) == (State.KEPT, "failed", (A,))
+
+
+def test_a_mail_that_was_closed_and_cleaned_is_not_recovered(recover):
+    item, worker, _ = held(recover, A, B)
+    mine = kept_by_holder(recover, item, worker, A, B, action="closed")
+    report = recover.run(mode="recover")
+    assert report["skippedBy"] == {"it is kept in quarantine, as closed": 1}
+    assert (recover.kept(), published(recover)) == ([mine], [])
+
+
+@pytest.mark.parametrize("mode", ["recover", "close"])
+def test_a_withdrawal_that_was_cut_off_is_finished_and_the_mail_acted_on(recover, monkeypatch, mode):
+    """Killed before the mail was taken; the run after it withdrew that, and was killed, too."""
+    item, _, _ = held(recover, A)
+    cut(recover, monkeypatch, "apply:kept")
+    cut(recover, monkeypatch, "quarantine:emptied")
+    assert [mail.state for mail in recover.kept()] == [State.DISCARDING]
+    report = recover.run(mode=mode)
+    assert (report["released"], report["closed"], report["skippedBy"]) == (*((1, 0) if mode == "recover" else (0, 1)), {})
+    assert (len(published(recover)), len(recover.kept())) == ((1, 0) if mode == "recover" else (0, 1))
+    assert recover.is_marked(item) is (mode == "close")
+
+
 CUTS = ["apply:kept", "apply:taken", "apply:published", "quarantine:emptied"]
 
 
-def cut(place, monkeypatch, point):
+def cut(place, monkeypatch, point, mode="recover"):
     """A run that ends at this point; its lock is free."""
 
     def crash(at):
@@ -175,7 +267,7 @@ def cut(place, monkeypatch, point):
     with monkeypatch.context() as patched:
         patched.setattr("mailslice.model.crash.point", crash)
         with pytest.raises(Killed):
-            place.run(mode="recover")
+            place.run(mode=mode)
 
 
 @pytest.mark.parametrize("point", CUTS)

@@ -138,13 +138,14 @@ class QuarantineTable:
         return _row(rows[0]) if rows else None
 
     def move(self, queue: QueueName, mail: QuarantinedMail, **changes: object) -> QuarantinedMail | None:
-        """Change state, released_as, voided, finished, entered or decided of a row that is still as `mail`; the changed row, None when another was faster.
+        """Change state, released_as, voided, finished, entered, decided, message or why of a row that is still as `mail`; the changed row.
 
-        As `mail` is a row of the same state, released_as and decided.
+        None when another was faster.
+        As `mail` is a row of the same state, released_as and decided: who changes message or why changes one of these, too.
         """
         after = replace(mail, **changes)  # type: ignore[arg-type]
         finished = None if after.finished is None else epoch_ms(after.finished)
-        written = [after.state.value, after.released_as, list(after.voided), finished, after.entered, epoch_ms(after.decided)]
+        written = [after.state.value, after.released_as, list(after.voided), finished, after.entered, epoch_ms(after.decided), after.message, after.why]
         known = [mail.state.value, mail.released_as, epoch_ms(mail.decided)]
         rows = self._session.execute(self._move, [*written, queue, mail.enqueue_id, mail.attempt, *known])
         return after if rows[0][0] else None
@@ -168,7 +169,7 @@ class QuarantineTable:
 
     @cached_property
     def _move(self) -> PreparedStatement:
-        changed = "state = ?, released_as = ?, voided = ?, finished = ?, entered = ?, decided = ?"
+        changed = "state = ?, released_as = ?, voided = ?, finished = ?, entered = ?, decided = ?, message = ?, why = ?"
         return self._session.prepare(f"UPDATE {self._name} SET {changed} WHERE {_KEY} IF state = ? AND released_as = ? AND decided = ?", idempotent=False)
 
     @cached_property
