@@ -235,8 +235,8 @@ async def test_retry_with_the_recipients_that_remain_keeps_the_identity_and_show
 async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_come_back(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     read = delivery_module.row_of
 
-    async def read_and_cleaned(*args: Any) -> Any:
-        row = await read(*args)
+    async def read_and_cleaned(*args: Any, **options: Any) -> Any:
+        row = await read(*args, **options)
         spool.stores.tables.written.delete_partition(spool.queue, row.place, 2**62)
         return row
 
