@@ -18,7 +18,7 @@ from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, PlannedPlace, 
 from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
 from mailslice.duties.queue_cleanup.starts import move_browse_start, move_content_start
 from mailslice.duties.queue_cleanup.strays import set_aside
-from mailslice.duties.queue_cleanup.sweep import register_marks_without_row
+from mailslice.duties.queue_cleanup.sweep import forget_unusable_plans, register_marks_without_row
 from mailslice.duties.queue_cleanup.view import shape_of, slices_to_read, starts_of, tables_of
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
@@ -83,6 +83,7 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     theirs = _rows_that_others_deleted(context, places, now)
     register(context, plan, sum(place.rows for place in places) - sum(theirs.values()))
     register_marks_without_row(context, plan)
+    forget_unusable_plans(context)
     skips = plan.planned - sum(place.rows for place in places) + sum(theirs.values())
     progress.keep(planned=plan.planned, aside=aside, skipped=skips, browseStart=iso(browse))
     crash.point("apply:after-pending")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
 from mailslice.duty.artifacts import RunFolder
@@ -19,9 +19,13 @@ from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.mail import Place
 from mailslice.spark.compare import low_half
 from mailslice.spark.ids import low_halves, of_texts
-from mailslice.spark.plan_files import PlanReader
+from mailslice.spark.plan_files import Digest, PlanReader, digest_of_table
 from mailslice.spark.slices import instant
 from mailslice.stores.cassandra.own import PendingMark
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 log = logging.getLogger(__name__)
 
@@ -91,22 +95,32 @@ class OpenedPending:
             return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: its digest is another")
         return opened
 
-    def low_halves(self, context: StepContext) -> Iterator[int]:
-        """The low halves of the ids whose marks wait; none when the files cannot be used."""
-        yield from (low_half(one) for one, _, _ in self.left)
-        if self.plan is not None:
-            try:
-                yield from self._planned(context, self.plan)
-            except Exception as error:  # noqa: BLE001 - of a file that broke or was changed anything may be raised
-                log.warning("a plan file of run %s cannot be read (%s: %s): its marks count as none that wait", self.pending.run, type(error).__name__, error)
+    def low_halves(self, context: StepContext) -> npt.NDArray[np.uint64] | None:
+        """The low halves of the ids whose marks wait; None when the files cannot be used: then nobody knows them, and they never go by this plan."""
+        import numpy as np
 
-    def _planned(self, context: StepContext, plan: Plan) -> list[int]:
-        place, found = context.folder.artifacts, list[int]()
+        if self.problem is not None:
+            return None
+        if self.plan is None:
+            return np.fromiter((low_half(one) for one, _, _ in self.left), dtype=np.uint64)
+        try:
+            return self._planned(context, self.plan)
+        except Exception as error:  # noqa: BLE001 - of a file that broke or was changed anything may be raised
+            log.warning("the plan files of run %s cannot be used (%s: %s): its marks count as none that wait", self.pending.run, type(error).__name__, error)
+            return None
+
+    def _planned(self, context: StepContext, plan: Plan) -> npt.NDArray[np.uint64]:
+        import numpy as np
+
+        place, found, digest = context.folder.artifacts, [np.empty(0, np.uint64)], Digest()
         with PlanReader(place.filesystem, place.path(self.folder.file(PARTS))) as reader:
             for planned in plan.places:
                 for table in reader.groups(planned.part):
-                    found += low_halves(of_texts(table.column("enqueue_id"))).tolist()
-        return found
+                    found.append(low_halves(of_texts(table.column("enqueue_id"))))
+                    digest += digest_of_table(table)
+        if digest != plan.rows:
+            raise PlanRefused("they were changed")
+        return np.concatenate(found)
 
     def keep_only(self, context: StepContext, left: Sequence[Left]) -> None:
         """Remember these marks alone; forget the plan when there are none.

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mailslice.duties.queue_cleanup import sweep
 from mailslice.model.names import RabbitNames
-from tests.services.duties.queue_cleanup.test_marks import dead_letter, seen_empty
+from tests.services.duties.queue_cleanup.test_marks import dead_letter, rewrite, seen_empty
 
 
 def cut(path):
@@ -74,14 +75,79 @@ def test_a_plan_whose_files_cannot_be_read_waits_with_spark_too(waiting, with_sp
     assert "were changed or removed (ArrowInvalid: " in report["marks"]["why"][0]
 
 
-def test_a_sweep_takes_the_marks_of_a_plan_that_cannot_be_read(waiting):
+def remembered(view):
+    """How many plans are."""
+    return len(view.stores.own.pending_marks.list(view.queue))
+
+
+@pytest.mark.parametrize("harm", [cut, pytest.param(rewrite, marks=pytest.mark.soak)])
+def test_a_sweep_takes_the_marks_of_a_plan_that_cannot_be_used_and_forgets_it(waiting, harm):
+    view, _, waits, files = waiting
+    for path in files:
+        harm(path)
+    assert view.clean(sweep=True)["marks"]["waiting"] == 1
+    assert (remembered(view), view.is_marked(waits)) == (1, True)
+    seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
+    report = view.clean()
+    assert (report["marks"]["dropped"], report["marks"]["waiting"], view.is_marked(waits), remembered(view)) == (1, 0, False, 0)
+
+
+def test_a_plan_whose_marks_are_gone_is_forgotten_by_a_sweep_that_finds_none(waiting):
     view, _, waits, files = waiting
     for path in files:
         cut(path)
-    assert view.clean(sweep=True)["marks"]["waiting"] == 2
+    view.unmark(waits)
+    assert view.clean()["marks"]["waiting"] == 1
+    assert view.clean(sweep=True)["marks"]["waiting"] == 0
+    assert remembered(view) == 0
+
+
+def test_a_sweep_that_leaves_marks_for_the_next_forgets_no_plan(waiting, monkeypatch):
+    view, _, waits, files = waiting
+    for path in files:
+        cut(path)
+    view.mark(uuid.uuid4())
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, "MOST", 1)
+        view.clean(sweep=True)
+    assert remembered(view) == 2
+    view.clean(sweep=True)
+    assert remembered(view) == 2  # this sweep's and the one before
     seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
-    report = view.clean()
-    assert (report["marks"]["dropped"], report["marks"]["waiting"], view.is_marked(waits)) == (1, 1, False)
+    assert (view.clean()["marks"]["dropped"], view.is_marked(waits), remembered(view)) == (2, False, 0)
+
+
+def test_a_plan_that_can_be_read_again_when_the_sweep_is_applied_is_not_forgotten(waiting):
+    view, _, waits, files = waiting
+    kept = [path.read_bytes() for path in files]
+    for path in files:
+        cut(path)
+    request = view.request(sweep=True)
+    view.steps(request, "plan", "check")
+    for path, content in zip(files, kept, strict=True):
+        path.write_bytes(content)
+    view.steps(request, "apply")
+    assert (remembered(view), view.is_marked(waits)) == (2, True)
+
+
+def test_a_sweep_that_ends_before_it_forgets_a_plan_loses_no_mark_and_the_next_one_does(waiting, monkeypatch):
+    view, _, waits, files = waiting
+    for path in files:
+        cut(path)
+
+    class Died(Exception):
+        pass
+
+    def die(*_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(view.stores.own.pending_marks), "delete", die)
+        with pytest.raises(Died):
+            view.clean(sweep=True)
+    assert remembered(view) == 2  # its own was written before
+    assert view.clean(sweep=True)["marks"]["waiting"] == 1
+    assert (remembered(view), view.is_marked(waits)) == (1, True)
 
 
 @pytest.fixture
