@@ -221,7 +221,7 @@ def test_mode_close_keeps_the_others_beside_those_in_doubt(recover):
     assert [each.mail.recipients for each in published(recover)] == [(A, B)]
 
 
-@pytest.mark.parametrize("point", ["apply:kept", "apply:decided"])
+@pytest.mark.parametrize("point", ["apply:kept", pytest.param("apply:decided", marks=pytest.mark.soak)])
 def test_a_closing_that_was_cut_off_is_no_bar_to_recovery(recover, monkeypatch, point):
     item, _, _ = held(recover, A, B, sending=(A,))
     cut(recover, monkeypatch, point, mode="close")
@@ -241,7 +241,7 @@ def test_a_mail_that_was_closed_and_cleaned_is_not_recovered(recover):
     assert (recover.kept(), published(recover)) == ([mine], [])
 
 
-@pytest.mark.parametrize("mode", ["recover", "close"])
+@pytest.mark.parametrize("mode", ["recover", pytest.param("close", marks=pytest.mark.soak)])
 def test_a_withdrawal_that_was_cut_off_is_finished_and_the_mail_acted_on(recover, monkeypatch, mode):
     """Killed before the mail was taken; the run after it withdrew that, and was killed, too."""
     item, _, _ = held(recover, A)
