@@ -65,8 +65,8 @@ def enqueue(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for stdin: an mbox if it begins with a From_ line, which every line "
-            "'From ' after an empty one parts, else one mail.",
+            help="A .eml file, an mbox, a Maildir, a folder of .eml files, or - for stdin: an mbox if it begins with a line 'From ' that has a time "
+            "and a year, else one mail; in an mbox every line 'From ' after an empty one, or with a time and a year, begins the next mail.",
         ),
     ],
     *,

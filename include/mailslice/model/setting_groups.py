@@ -97,7 +97,8 @@ class BlobSettings(Group):
     """How blob ids are made."""
 
     strategy: BlobStrategy = Field(
-        BlobStrategy.PASSTHROUGH, description="passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc"
+        BlobStrategy.PASSTHROUGH,
+        description="passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc; refused beside a James of passthrough",
     )
     id: BlobIdKind = Field(BlobIdKind.PLAIN, description="generation-aware: FAMILY_GENERATION_ before the id")
     hash_encoding: HashEncoding = Field(HashEncoding.BASE64, description="of deduplicated ids, as James' property james.blob.id.hash.encoding says")

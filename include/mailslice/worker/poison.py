@@ -10,7 +10,7 @@ from __future__ import annotations
 from mailslice.worker.slots import Slot
 
 TRIES = 8
-"""With the pauses between them, half a minute."""
+"""With the pauses between them, about 20 seconds."""
 OTHERS = 20
 """Mails that were prepared since this one first failed, and since the last one was given up."""
 
