@@ -132,15 +132,14 @@ def _closing_brackets(pieces: Sequence[str]) -> dict[int, int]:
 
 def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
     """`a@b`, with a route (RFC 5322 4.4) or `mailto:` before it, or several where somebody put brackets around a list."""
-    first = next((piece for piece in pieces if piece != " "), "")
-    if first == "@":
+    if next((piece for piece in pieces if piece != " "), "") == "@":
         pieces = pieces[pieces.index(":") + 1 :] if ":" in pieces else ()
-    elif first.lower() == "mailto" and ":" in pieces[: pieces.index(first) + 2]:
-        pieces = pieces[pieces.index(":") + 1 :]
     part: list[str] = []
     for piece in (*pieces, ","):
         if piece in _SEPARATORS:
             yield from _addresses(part, named=False)
+            part = []
+        elif piece == ":" and "".join(part).strip().lower() == "mailto":
             part = []
         else:
             part.append(piece)

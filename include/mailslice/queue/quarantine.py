@@ -83,7 +83,7 @@ class Quarantine:
     def keep(self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING) -> QuarantinedMail:
         """Copy the content, then write the row: the row as it is now, which may be an earlier one of this enqueue id and attempt.
 
-        One that waits for a person names these recipients then, too: whoever relies on it forgets nobody. Not so for RECOVERING, which may come to nothing.
+        One that waits for a person names these recipients then, too, where `state` is KEPT; what is only being decided may come to nothing (see `name`).
         A content that is gone is said in the row (`lost`); what is known of the mail is kept. Raises StoreUnavailable: then nothing was set aside.
         """
         there = self._table.read(self._queue, item.enqueue_id, holder.attempt)
@@ -123,6 +123,8 @@ class Quarantine:
         Raises StoreUnavailable: somebody closes the mail, or discards its row; ask again.
         """
         kept = self.keep(item, holder, decided, State.KEPT)
+        if kept.state is State.CLOSING and self.tidy(kept):  # a kill cut that off long ago, and no duty may come to finish it
+            kept = self.keep(item, holder, decided, State.KEPT)
         if kept.state is State.RECOVERING:
             # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is kept from it. Else it decided before these were begun, and
             # surely cannot take it any more.
@@ -274,7 +276,7 @@ class Quarantine:
 
     def _naming(self, there: QuarantinedMail, item: QueuedMail, holder: Holder, decided: Decided, state: State) -> QuarantinedMail:
         """What `keep` found or wrote, naming the recipients of `item`."""
-        if there.state is not State.KEPT or state is State.RECOVERING:
+        if there.state is not State.KEPT or state is not State.KEPT:
             return there
         return self.name(there, item, decided) or self.keep(item, holder, decided, state)
 

@@ -129,7 +129,10 @@ def recipients(mail):
 def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_mail(place):
     quarantine = place.quarantine()
     kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
-    again = quarantine.keep(to(place, "a@x.example", "b@x.example"), HOLDER, CLOSED)
+    assert (
+        quarantine.note(to(place, "a@x.example", "b@x.example"), HOLDER, CLOSED) == quarantine.keep(place.item, HOLDER, CLOSED) == kept
+    )  # may come to nothing
+    again = quarantine.name(kept, to(place, "a@x.example", "b@x.example"), CLOSED)
     (now,) = quarantine.mails()
     assert again.message == now.message
     assert (now.state, now.action, now.why, recipients(now)) == (State.KEPT, "failed", f"nobody knows; {CLOSED.why}", ("a@x.example", "b@x.example"))
@@ -163,6 +166,19 @@ def test_those_in_doubt_wait_while_their_mail_is_being_closed_or_its_row_goes(pl
         quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
     quarantine.withdraw(going)
     assert quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT).state is State.KEPT
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_closing_that_was_cut_off_long_ago_does_not_hold_up_those_in_doubt(place, marked):
+    place.quarantine().keep(to(place, "b@x.example"), HOLDER, CLOSED)
+    if marked:
+        place.stores.tables.deleted.mark_many(place.queue, [place.item.enqueue_id])
+    else:
+        place.stores.tables.written.insert_many([replace(row(place.queue, system_clock()), item=place.item)])
+    later = place.quarantine(clock=lambda: system_clock() + 2 * OVER)
+    kept = later.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    assert (kept.state, later.content(kept)) == (State.KEPT, HEADER + BODY)
+    assert set(recipients(kept)) == ({"a@x.example", "b@x.example"} if marked else {"a@x.example"})
 
 
 def test_the_row_of_another_decision_is_not_the_one_that_was_closing(place):

@@ -21,6 +21,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.spark.slices import PlaceFound, instant, millis
+from mailslice.stores.cassandra.own.quarantine import State
 
 MOST = 100
 """A run; the next sweep takes more."""
@@ -80,7 +81,10 @@ def set_aside(context: StepContext, strays: Sequence[Stray], window: timedelta, 
         since = row.enqueued_time or stray.place.slice_start
         holder = Holder("-", ACTION, since, context.clock() - since)
         # It may be the row of a try that was killed long ago, which stuck_mails is withdrawing: then the next sweep takes the mail.
-        kept = quarantine.renew(quarantine.keep(row.item, holder, Decided(ACTION, _WHY, context.request.who, context.request.run)))
+        decided = Decided(ACTION, _WHY, context.request.who, context.request.run)
+        kept = quarantine.renew(quarantine.keep(row.item, holder, decided))
+        # One that a worker kept for some recipients: the others, too.
+        kept = quarantine.name(kept, row.item, decided) if kept is not None and kept.state is State.KEPT else kept
         if kept is None:
             continue
         stores.tables.deleted.mark_many(queue, [stray.enqueue_id])

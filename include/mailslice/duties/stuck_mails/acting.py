@@ -86,7 +86,7 @@ class Acting:
     def _closed(self, item: QueuedMail, holder: Holder) -> dict[str, Any]:
         """Content and row, decision, mark. A mail that its holder completed at this very moment is left to it.
 
-        A holder that hangs over the end of an attempt has kept those in doubt already: `keep` makes its row name the others, too.
+        A holder that hangs over the end of an attempt has kept those in doubt already: its row is made to name the others, too.
         """
         stores, queue = self.context.stores, self.context.queue
         decided = self._decided(Action.CLOSED, holder)
@@ -98,6 +98,7 @@ class Acting:
             if kept.state is State.CLOSING:  # else it has recipients in doubt of its holder
                 self.quarantine.withdraw(kept)
             raise Skipped("completed meanwhile")
+        kept = self._named(kept, item, decided)
         self._log(item, holder, decided, VERDICTS[Action.CLOSED], kept.decided)
         crash.point("apply:decided")
         if not self.quarantine.is_here(kept):  # this process stood still, its lock ran out, and the run after it has withdrawn the mail
@@ -136,11 +137,7 @@ class Acting:
         in_doubt = replace(item, mail=replace(item.mail, recipients=decision.failed))
         decided = self._decided(Action.FAILED, holder, f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served")
         kept = self._kept_for_recovery(in_doubt, holder, decided)
-        if kept.state is State.KEPT:
-            named = self.quarantine.name(kept, in_doubt, decided)
-            if named is None:
-                raise Skipped("its row in quarantine was changed meanwhile")
-            kept = named
+        kept = self._named(kept, in_doubt, decided)
         self._log(item, holder, decided, VERDICTS[Action.FAILED], kept.decided)
         crash.point("apply:kept")
         self._take(decision, kept)
@@ -164,6 +161,13 @@ class Acting:
         if kept.state is State.RECOVERING or (kept.state is State.KEPT and kept.action == Action.FAILED):
             return kept
         raise Skipped(f"it is {kept.state} in quarantine, as {kept.action}")
+
+    def _named(self, kept: QuarantinedMail, item: QueuedMail, decided: Decided) -> QuarantinedMail:
+        """The row, which names these recipients, too, where it is the holder's."""
+        named = self.quarantine.name(kept, item, decided) if kept.state is State.KEPT else kept
+        if named is None:
+            raise Skipped("its row in quarantine was changed meanwhile")
+        return named
 
     def _withdraw(self, kept: QuarantinedMail) -> None:
         """The row of this run goes. One that was the holder's stays: its recipients in doubt are there and nowhere else."""

@@ -221,6 +221,19 @@ def test_mode_close_keeps_the_others_beside_those_in_doubt(recover):
     assert [each.mail.recipients for each in published(recover)] == [(A, B)]
 
 
+def test_shadow_and_a_closing_that_comes_too_late_leave_the_row_of_a_holder_as_it_is(recover, monkeypatch):
+    """Those whom the holder still answers for are not to be released by a person."""
+    item, worker, _ = held(recover, A, B, sending=(A,))
+    mine = kept_by_holder(recover, item, worker, A)
+    recover.run(mode="shadow")
+    assert recover.kept() == [mine]
+    monkeypatch.setattr(
+        "mailslice.model.crash.point", lambda point: point == "apply:kept" and recover.stores.tables.deleted.mark_many(recover.queue, [item.enqueue_id])
+    )
+    assert recover.run(mode="close")["skippedBy"] == {"completed meanwhile": 1}
+    assert recover.kept() == [mine]
+
+
 @pytest.mark.parametrize("point", ["apply:kept", pytest.param("apply:decided", marks=pytest.mark.soak)])
 def test_a_closing_that_was_cut_off_is_no_bar_to_recovery(recover, monkeypatch, point):
     item, _, _ = held(recover, A, B, sending=(A,))
