@@ -6,7 +6,8 @@ still unacknowledged. For a copy is acknowledged only when its successor, with t
 the row's may be dropped, whatever crashed. What a crash doubles meets a closed row when it surfaces after the other one, and is dropped.
 A row is not deleted when its mail is published but closed (`published`), for 30 days: a copy without any row means that the row was lost, and
 is delivered rather than dropped. A mail that has lost its row in the view since it was delayed is not delivered, though it has no mark: it was deleted,
-and cleaned away (`cleaned.was_cleaned`). Closing is written at the write time of the row that was read, plus 1 us: a handler may have delayed the mail anew since.
+and cleaned away (`cleaned.was_cleaned`). Closing is written at the write time of the row that was read, plus 1 us: a handler may have delayed the mail
+anew since.
 """
 
 from __future__ import annotations
