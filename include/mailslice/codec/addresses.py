@@ -46,5 +46,5 @@ def domain_of(address: str) -> str:
 
 
 def same(left: str | None, right: str | None) -> bool:
-    """Whether two addresses are one, as James compares them; the null sender equals only itself."""
-    return left == right or (left is not None and right is not None and left.casefold() == right.casefold())
+    """Whether two addresses are one, as James compares them, letter for letter without case (ß is not ss); the null sender equals only itself."""
+    return left == right or (left is not None and right is not None and left.lower() == right.lower())

@@ -108,5 +108,5 @@ def _addresses(fields: dict[str, list[str]], names: Iterable[str]) -> Iterator[s
 def _once(addresses: Iterable[str]) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for address in addresses:
-        found.setdefault(address.casefold(), address)
+        found.setdefault(address.lower(), address)  # not casefold(), for which ß is ss: that would lose a recipient
     return tuple(found.values())

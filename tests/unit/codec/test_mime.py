@@ -59,6 +59,10 @@ def test_the_sender_is_found(header, sender):
         ("To: josé@example.org, 用户@例子.测试".encode(), ("josé@example.org", "用户@例子.测试")),
         (b"To: =?utf-8?q?a=2C?= <k@l.m>", ("k@l.m",)),
         (b"X-To: a@x.y", ()),
+        (
+            "To: weiß@x.de, weiss@x.de, ﬁx@x.de, fix@x.de, WEISS@x.de, ÉMILE@x.de, émile@x.de".encode(),
+            ("weiß@x.de", "weiss@x.de", "ﬁx@x.de", "fix@x.de", "ÉMILE@x.de"),
+        ),
     ],
 )
 def test_recipients_are_found_in_order_and_once(header, recipients):
@@ -182,5 +186,7 @@ def test_the_null_sender_is_none():
 
 def test_addresses_are_compared_without_case():
     assert same("A@B.c", "a@b.C")
+    assert same("ÉMILE@x.de", "émile@x.de")
+    assert not same("weiß@x.de", "weiss@x.de")
     assert not same(None, "")
     assert same(None, None)
