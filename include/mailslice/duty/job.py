@@ -12,10 +12,9 @@ import time
 from collections.abc import Sequence
 
 from mailslice.duty.artifacts import plain
-from mailslice.duty.request import NO_QUEUE, STEPS, RunRequest
+from mailslice.duty.request import NO_QUEUE, STEPS, RunRequest, subject
 from mailslice.duty.road import run_step
 from mailslice.model.errors import BadInput, MailsliceError
-from mailslice.model.names import queue_name
 from mailslice.model.settings import load_settings
 
 _SHOWN = 4000
@@ -27,7 +26,7 @@ def main(duty: str, argv: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     _end_with_parent()
     try:
-        request = RunRequest(duty, queue_name(given.queue), given.run, given.dag_run, given.who, _params(given.params))
+        request = RunRequest(duty, subject(given.queue), given.run, given.dag_run, given.who, _params(given.params))
         summary = run_step(given.step, request, load_settings())
     except MailsliceError as error:
         print(f"{duty} {given.step}: {error}", file=sys.stderr, flush=True)  # noqa: T201

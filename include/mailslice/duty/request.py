@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
+from mailslice.model.names import NO_QUEUE_NAME, queue_name
 
 STEPS = ("plan", "check", "apply", "verify", "report")
-NO_QUEUE = QueueName("-")
+NO_QUEUE = QueueName(NO_QUEUE_NAME)
 """In place of a queue's name, for duties that are not about one queue."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:~-]{0,199}")
 
@@ -41,6 +42,11 @@ class RunRequest:
     def reported_queue(self) -> QueueName | None:
         """The queue as reports have it: None for a duty that is not about one."""
         return None if self.queue == NO_QUEUE else self.queue
+
+
+def subject(text: str) -> QueueName:
+    """What a run is about: a queue's name, or NO_QUEUE. Raises BadInput for what no queue is named."""
+    return NO_QUEUE if text == NO_QUEUE else queue_name(text)
 
 
 def new_run(clock: Clock) -> str:

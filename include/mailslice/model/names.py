@@ -15,6 +15,8 @@ EXCHANGE_PREFIX = f"{_PREFIX}-exchange-"
 WORK_QUEUE_PREFIX = f"{_PREFIX}-workqueue-"
 BENCH_NAMES = "mailslice-bench-"
 """Names of a benchmark's mails begin so: what else is in its queue is somebody's mail."""
+NO_QUEUE_NAME = "-"
+"""In place of a queue's name in run folders, the ledger and on command lines of jobs, for what is not about one queue; no queue may be named so."""
 ROUTING_KEY = ""
 _LONGEST_FILE_NAME = 160
 """Room for what stands before and after a queue's name."""
@@ -103,13 +105,16 @@ CONFIGURATION_EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 def queue_name(text: str) -> QueueName:
     """A checked queue name. RabbitMQ's short strings hold 255 bytes, of which the longest prefix takes 36."""
     if not is_queue_name(text):
-        raise BadInput(f"queue name {text!r}: allowed are 1 to 200 bytes of UTF-8 without '/' or control characters")
+        why = f", and {NO_QUEUE_NAME!r} alone stands for no queue" if text == NO_QUEUE_NAME else ""
+        raise BadInput(f"queue name {text!r}: allowed are 1 to 200 bytes of UTF-8 without '/' or control characters{why}")
     return QueueName(text)
 
 
 def is_queue_name(text: str) -> bool:
     """Whether mailslice works on a queue of this name; RabbitMQ itself takes any."""
-    return bool(text) and not is_broken(text) and len(text.encode()) <= 200 and not any(ord(c) < 32 or ord(c) == 127 for c in text) and "/" not in text
+    if not text or text == NO_QUEUE_NAME or is_broken(text) or "/" in text:
+        return False
+    return len(text.encode()) <= 200 and not any(ord(c) < 32 or ord(c) == 127 for c in text)
 
 
 def file_name(queue: str) -> str:

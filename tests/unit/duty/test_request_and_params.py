@@ -6,7 +6,7 @@ import pytest
 
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duty import registry
-from mailslice.duty.request import RunRequest, new_run, run_of_dag
+from mailslice.duty.request import NO_QUEUE, RunRequest, new_run, run_of_dag, subject
 from mailslice.duty.road import steps_of
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -25,6 +25,13 @@ def test_all_tasks_of_a_dag_run_share_the_run_id_of_their_queue():
     assert run_of_dag("queue_cleanup", "spool", dag_run) == run_of_dag("queue_cleanup", "spool", dag_run)
     assert len({run_of_dag(duty, queue, dag_run) for duty in ("queue_cleanup", "queue_size") for queue in ("spool", "ä/..")}) == 4
     RunRequest("queue_cleanup", QueueName("spool"), run_of_dag("queue_cleanup", "ä b", dag_run))
+
+
+def test_a_run_is_about_a_queue_or_about_none():
+    assert subject("spool") == "spool"
+    assert RunRequest("blob_gc", subject(NO_QUEUE), "r").reported_queue is None
+    with pytest.raises(BadInput, match="queue name"):
+        subject("")
 
 
 @pytest.mark.parametrize("run", ["", "../x", "a/b", ".hidden", "x" * 201])

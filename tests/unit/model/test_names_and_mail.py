@@ -29,10 +29,16 @@ def test_queue_names(name):
     assert queue_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\x7f", "a" * 201, "ü" * 101, "\udcff"])
+@pytest.mark.parametrize("name", ["", "-", "a/b", "a\nb", "a\x7f", "a" * 201, "ü" * 101, "\udcff"])
 def test_bad_queue_names_are_refused_and_named(name):
     with pytest.raises(BadInput, match="queue name"):
         queue_name(name)
+
+
+def test_the_name_that_stands_for_no_queue_is_no_queues():
+    with pytest.raises(BadInput, match=r"queue name '-': .*, and '-' alone stands for no queue"):
+        queue_name("-")
+    assert queue_name("--") == "--"
 
 
 @pytest.mark.parametrize("name", ["spool", "..", "a b#c%", "-", "ü" * 100, "😀" * 50, "x" * 200])

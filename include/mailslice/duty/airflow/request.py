@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from mailslice.duty.registry import load
-from mailslice.duty.request import RunRequest, run_of_dag
+from mailslice.duty.request import RunRequest, run_of_dag, subject
 from mailslice.model.errors import BadInput
-from mailslice.model.names import queue_name
 
 QUEUES = "queues"
 """The one param that chooses which queues run, not what a run does."""
@@ -45,7 +44,7 @@ def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
     params = limit | duty_params(context) | weekly_params(context, duty)
     if "slices_from" in params and "slices_from" not in load(duty).params.model_fields:
         raise BadInput(f"{duty} works on what is there now: there is nothing to backfill; trigger it instead")
-    return RunRequest(duty, queue_name(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params)
+    return RunRequest(duty, subject(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params)
 
 
 def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
