@@ -1,6 +1,7 @@
 """The code behind the tasks, with a context as Airflow gives it: requests, Spark steps, failures, notifiers."""
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from mailslice.duty.airflow.notifier import DutyNotifier, channels, message_of
 from mailslice.duty.airflow.notify_connections import Webhook
 from mailslice.duty.airflow.request import duty_params, request_of, who
 from mailslice.duty.airflow.spark_step import SparkStep
+from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput, BadSetting, GateFailed, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
 
@@ -192,6 +194,21 @@ def test_failed_steps_are_those_of_this_queue_by_name():
     states = {"plan_cleanup_1": "success", "check_plan_1": "failed", "apply_cleanup_1": "upstream_failed", "verify_1": "upstream_failed"}
     assert road.failed_steps({"ti": States(states)}, before) == ["check_plan"]
     assert road.failed_steps({"ti": States(dict.fromkeys(states, "skipped"))}, before) == []
+
+
+@pytest.mark.parametrize(("raised", "wanted"), [(True, "apply: no such table"), (False, None)])
+def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_killed(monkeypatch, tmp_path, raised, wanted):
+    """Only a step that raised has left its word; of a killed one the row is of the try before."""
+    settings = load_settings({"MAILSLICE_ARTIFACTS": str(tmp_path)}, tmp_path / "none")
+    run = request_of(context(), "queue_cleanup", "spool").run
+    if raised:
+        RunFolder(artifacts(settings), "queue_cleanup", "spool", run).write_json("failure.json", {"step": "apply"})
+    row = SimpleNamespace(report=json.dumps({"run": run, "status": "failed", "message": "apply: no such table"}))
+    stores = SimpleNamespace(own=SimpleNamespace(runs=SimpleNamespace(get=lambda _: row)))
+    monkeypatch.setattr("mailslice.model.settings.load_settings", lambda: settings)
+    monkeypatch.setattr("mailslice.stores.open_stores", lambda _: nullcontext(stores))
+    found = road._recorded(context(), "queue_cleanup", "spool")
+    assert (found["message"] if found else None) == wanted
 
 
 def test_what_a_task_keeps_is_small():

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mailslice.model.durations import format_duration
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.errors import BadSetting, PlanRefused, StoreUnavailable
 from mailslice.model.names import file_name
 from mailslice.model.settings import S3Settings, Settings, artifacts_of
 
@@ -125,6 +125,15 @@ class Artifacts:
             found = self.filesystem.get_file_info(fs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
         return sorted(info.path.removeprefix(self._root).lstrip("/") for info in found if info.type == fs.FileType.File)
 
+    def times(self, name: str) -> dict[str, datetime]:
+        """All files below the folder `name`, as `files` has them, with when each was last written (UTC)."""
+        from pyarrow import fs
+
+        with _named(self.uri(name)):
+            found = self.filesystem.get_file_info(fs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
+        written = [(info.path, info.mtime) for info in found if info.type == fs.FileType.File and info.mtime is not None]
+        return {path.removeprefix(self._root).lstrip("/"): when.astimezone(UTC) for path, when in written}
+
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""
         from pyarrow import fs
@@ -175,9 +184,34 @@ class RunFolder:
         self.artifacts.write(self.file(name), json.dumps(value, indent=1, default=plain, ensure_ascii=False).encode() + b"\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object of this run; None when it was not written."""
+        """A JSON object of this run; None when it was not written. Raises PlanRefused for a file that is none any more; so does asking it for a key
+        that it has not: it was edited, or another version wrote it.
+        """
         data = self.artifacts.read(self.file(name))
-        return json.loads(data) if data is not None else None
+        if data is None:
+            return None
+        where = self.artifacts.uri(self.file(name))
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise PlanRefused(f"{where} is no JSON ({error}): it was edited or cut short; plan again") from error
+        if not isinstance(found, dict):
+            raise PlanRefused(f"{where} holds {str(found)[:40]!r}: allowed is a JSON object; plan again")
+        return _Summary(found, where)
+
+
+class _Summary(dict[str, Any]):
+    """What a file of a run holds; a key that is missing is the file's fault."""
+
+    def __init__(self, found: Mapping[str, Any], where: str) -> None:
+        super().__init__(found)
+        self._where = where
+
+    def __missing__(self, key: str) -> Any:
+        raise PlanRefused(f"{self._where} has no {key!r} any more: it was edited, or another version wrote it; plan again")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Summary, (dict(self), self._where)
 
 
 def queue_folder(duty: str, queue: str) -> str:

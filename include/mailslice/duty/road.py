@@ -27,7 +27,7 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 FAILURE = "failure.json"
-"""In the run's folder while the last step that was tried has raised."""
+"""In the run's folder while the last step that was tried, of those before the report, has raised."""
 
 
 def run_step(step: str, request: RunRequest, settings: Settings, *, clock: Clock = system_clock) -> dict[str, Any]:
@@ -84,6 +84,9 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
     context = StepContext(run.request, run.params, run.settings, run.stores, run.folder, run.clock)
     started, began = run.clock(), time.perf_counter()
     try:
+        if step != "report":
+            # What an earlier try of this run met is not why this one ends, should it be killed without a word.
+            run.folder.artifacts.remove(run.folder.file(FAILURE))
         found = function(context)
     except Exception as error:
         _record_failure(run, step, error, {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)})
@@ -91,7 +94,6 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
     times = {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
     if step == "report":
         return _finish(run, found, times)
-    run.folder.artifacts.remove(run.folder.file(FAILURE))
     queue = run.request.reported_queue
     summary: dict[str, Any] = {"run": run.request.run, "duty": run.request.duty, "queue": queue, "step": step, **found, **times}
     run.folder.write_json(FILES[step], summary)
@@ -106,7 +108,10 @@ def _finish(run: _Run, found: dict[str, Any], times: dict[str, Any]) -> dict[str
     base = reports.base_report(run.request, run.params, run.folder)
     report = reports.with_steps({**base, "started": times["started"], **found}, reports.read_summaries(run.folder, STEPS[:4]))
     report["seconds"]["report"] = times["seconds"]
-    if failure := run.folder.read_json(FAILURE):
+    failure = run.folder.read_json(FAILURE)
+    if failure and failure["step"] == "report":
+        run.folder.artifacts.remove(run.folder.file(FAILURE))  # of an earlier version, which kept what failed in a report that got through now
+    elif failure:
         # Airflow runs the report whatever happened: a step that raised stays the last word, until a retry of it got through.
         report |= {"status": failure["status"], "message": failure["message"]}
     before = next((each for each in run.ledger.list(run.request.duty, run.request.queue, 5) if each["run"] != run.request.run and each["finished"]), {})
@@ -133,7 +138,8 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
     text = str(error) if isinstance(error, MailsliceError) else f"{type(error).__name__}: {error}"
     with suppress(Exception):
-        run.folder.write_json(FAILURE, {"step": step, "status": status, "message": f"{step}: {text}"})
+        if step != "report":  # a report that failed says nothing of the run: the next try of it has the last word, beside a step that raised
+            run.folder.write_json(FAILURE, {"step": step, "status": status, "message": f"{step}: {text}"})
     with suppress(Exception):
         report = _so_far(run, times, {"status": status, "message": f"{step}: {text}"})
         _end(run, report)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from mailslice.model.clock import Clock, system_clock
+
 FOLDER = "data_docs"
+GATES = f"{FOLDER}/gates"
+"""A page for each gate of each run."""
+ENTRIES = f"{FOLDER}/entries"
+"""A small file for each page, named by its time, in a folder for each day: the index looks at the newest alone, however many there are."""
+VALIDATIONS = f"{FOLDER}/validations"
+"""Great Expectations' own pages: DUTY/GATE/FRAME/RUN/TIME/PAGE."""
 _NEWEST = 200
+_LONGEST = 180
+_AT_ONCE = 8
 
 
 class Files(Protocol):
@@ -21,7 +32,7 @@ class Files(Protocol):
     def write(self, name: str, data: bytes) -> None: ...
     def read(self, name: str) -> bytes | None: ...
     def files(self, name: str) -> list[str]: ...
-    def remove(self, name: str) -> None: ...
+    def folders(self, name: str) -> list[str]: ...
     def uri(self, name: str) -> str: ...
 
 
@@ -33,11 +44,17 @@ class Docs:
     duty: str
     queue: str
     run: str
+    clock: Clock = system_clock
 
     @property
     def run_name(self) -> str:
-        """Names the run in paths and pages."""
-        return re.sub(r"[^A-Za-z0-9._+-]", "-", f"{self.duty}-{self.queue}-{self.run}")[:200]
+        """Names the run in paths and pages. One that is too long for a file's name ends in a digest of all of it."""
+        whole = f"{self.duty}-{self.queue}-{self.run}"
+        name = re.sub(r"[^A-Za-z0-9._+-]", "-", whole)
+        if len(name) <= _LONGEST:
+            return name
+        digest = hashlib.blake2s(whole.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return f"{name[: _LONGEST - len(digest) - 1]}-{digest}"
 
     def publish(self, site: Path, gate: str, *, success: bool, findings: Sequence[Mapping[str, object]]) -> str:
         """Copy a gate's pages to the artifacts, and list it in the index; the link to its page."""
@@ -48,6 +65,8 @@ class Docs:
                 continue  # Great Expectations' own index knows this gate alone; styles are the same for all
             self.files.write(name, file.read_bytes())
         pages = sorted(path.relative_to(site).as_posix() for path in (site / "validations").rglob("*.html"))
+        now = self.clock()
+        page = f"{GATES}/{self.run_name}-{gate}.html"
         entry = {
             "duty": self.duty,
             "queue": self.queue,
@@ -55,20 +74,28 @@ class Docs:
             "gate": gate,
             "success": success,
             "pages": pages,
-            "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            "page": page.removeprefix(f"{FOLDER}/"),
         }
-        page = f"{FOLDER}/gates/{self.run_name}-{gate}"
-        self.files.write(f"{page}.html", _gate_page(entry, findings).encode())
-        self.files.write(f"{page}.json", json.dumps(entry).encode())
+        self.files.write(page, _gate_page(entry, findings).encode())
+        self.files.write(f"{ENTRIES}/{now:%Y-%m-%d}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json", json.dumps(entry).encode())
         self.files.write(f"{FOLDER}/index.html", _index(self._entries()).encode())
-        return link(self.files.uri(f"{page}.html"))
+        return link(self.files.uri(page))
 
     def _entries(self) -> list[dict[str, Any]]:
-        """The newest gates, newest first; entries beyond those shown are left to retention."""
-        names = (name for name in self.files.files(f"{FOLDER}/gates") if name.endswith(".json"))
-        read = ((name, self.files.read(name)) for name in names)
-        found = [{**json.loads(data), "page": name.removeprefix(f"{FOLDER}/").removesuffix(".json") + ".html"} for name, data in read if data is not None]
-        return sorted(found, key=lambda entry: entry["at"], reverse=True)[:_NEWEST]
+        """The newest gates, newest first, each page once: a gate that was tried again has written its page anew."""
+        names: list[str] = []
+        for day in sorted(self.files.folders(ENTRIES), reverse=True):
+            names += sorted((name for name in self.files.files(f"{ENTRIES}/{day}") if name.endswith(".json")), reverse=True)
+            if len(names) >= _NEWEST:
+                break
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            # One that is gone by now was pruned by another run's report.
+            found = [json.loads(data) for data in pool.map(self.files.read, names[:_NEWEST]) if data is not None]
+        newest: dict[str, dict[str, Any]] = {}
+        for entry in found:
+            newest.setdefault(entry["page"], entry)
+        return list(newest.values())
 
 
 def link(uri: str) -> str:

@@ -164,16 +164,24 @@ def failed_steps(context: Any, before: list[str]) -> list[str]:
 
 
 def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
-    """The report that a step left when it raised, with its reason. None when there is none: a killed step says nothing, and the report step must."""
+    """The report that a step left when it raised, with its reason. None when there is none: a killed step says nothing, and the report step must.
+
+    The row alone proves nothing: it may be of a try before the tasks were cleared.
+    """
+    from mailslice.duty.artifacts import RunFolder, artifacts
     from mailslice.duty.ledger import Ledger
+    from mailslice.duty.road import FAILURE
     from mailslice.model.errors import BadInput
     from mailslice.model.settings import load_settings
     from mailslice.stores import open_stores
 
     settings = load_settings()
-    with open_stores(settings) as stores, suppress(BadInput):
-        found = Ledger(stores, settings).show(request_of(context, duty, queue).run)
-        return found if found["status"] in BAD else None
+    with suppress(BadInput):
+        request = request_of(context, duty, queue)
+        if RunFolder(artifacts(settings), duty, request.queue, request.run).read_json(FAILURE) is not None:
+            with open_stores(settings) as stores:
+                found = Ledger(stores, settings).show(request.run)
+            return found if found["status"] in BAD else None
     return None
 
 
