@@ -9,14 +9,17 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 STDIN = "-"
 _CHUNK = 1 << 20
-_SEPARATOR = re.compile(rb"From \S.*\d{1,2}:\d{2}.*\d{4}")
-"""A `From ` line with a time and a year: counts as one even where no empty line is before it."""
+_SEPARATOR = re.compile(rb"From \S(?>.*?\d:\d{2}).*?\d{4}")
+"""A `From ` line with a time and a year: counts as one even where no empty line is before it.
+
+The first time of a line has the most behind it: where no year follows it, none follows a later one. Tried from each time, a crafted line takes hours.
+"""
 _MAILDIR_NAME = re.compile(r"\d+[._][^.]+\..+|.+:2,[A-Za-z]*|.+\.eml", re.IGNORECASE | re.DOTALL)
 """`time.unique.host`, or any name with flags; and mails that people put there."""
 _QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
@@ -76,13 +79,13 @@ def _read_file(path: Path, max_bytes: int | None) -> FoundMail:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for without end
             return FoundMail(str(path), None, "not a file")
-        with path.open("rb") as stream:
-            return _mail(str(path), stream.read() if max_bytes is None else stream.read(max_bytes + 1), max_bytes)
+        with path.open("rb", buffering=0) as stream:
+            return _mail(str(path), _with_rest(b"", stream, max_bytes), max_bytes)
     except OSError as error:
         return FoundMail(str(path), None, error.strerror or str(error))
 
 
-def _with_rest(first: bytes, stream: BinaryIO, max_bytes: int | None) -> bytes:
+def _with_rest(first: bytes, stream: BinaryIO | FileIO, max_bytes: int | None) -> bytes:
     """`first` and all that follows, or more than `max_bytes` of it: in a buffer that is handed over, lest a large mail is held twice."""
     content = BytesIO()
     content.write(first)
@@ -106,9 +109,9 @@ def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
     parts = [folder / name for name in ("new", "cur") if (folder / name).is_dir()]
     maildir = _is_maildir(folder, parts)
     found = False
-    for path in _maildir(parts) if maildir else _eml_files(folder):
+    for each in _maildir(parts) if maildir else _eml_files(folder):
         found = True
-        yield _read_file(path, max_bytes)
+        yield _read_file(each, max_bytes) if isinstance(each, Path) else each
     if not found and not maildir:
         yield FoundMail(str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)")
 
@@ -118,18 +121,31 @@ def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
     if len(parts) != 1:
         return len(parts) == 2
     names_fit = all(_MAILDIR_NAME.fullmatch(path.name) and not path.is_dir() for path in parts[0].iterdir() if not path.name.startswith("."))
-    return names_fit and all(path.parent == parts[0] for path in _eml_files(folder))
+    return names_fit and all(path.parent == parts[0] for path in _eml_files(folder) if isinstance(path, Path))
 
 
-def _maildir(parts: Iterable[Path]) -> Iterator[Path]:
+def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
     for part in parts:
-        yield from sorted(path for path in part.iterdir() if not path.name.startswith(".") and not path.is_dir())
+        try:
+            yield from sorted(path for path in part.iterdir() if not path.name.startswith(".") and not path.is_dir())
+        except OSError as error:
+            yield _unread(error)
 
 
-def _eml_files(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
+def _eml_files(folder: Path) -> Iterator[Path | FoundMail]:
+    """At any depth, and what could not be looked into: a folder without the right to, or a link to a folder elsewhere, which may lead round in a circle."""
+    unread: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=unread.append):
         folders.sort()
         yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(".eml"))
+        for link in (Path(parent, name) for name in folders):
+            if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
+                yield FoundMail(str(link), None, "a link to a folder is not followed; name that folder itself")
+    yield from map(_unread, unread)
+
+
+def _unread(error: OSError) -> FoundMail:
+    return FoundMail(str(error.filename), None, error.strerror or str(error))
 
 
 class _Mbox:

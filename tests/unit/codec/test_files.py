@@ -4,13 +4,14 @@ import io
 import mailbox
 import os
 import re
+import time
 from email.message import EmailMessage
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.codec.files import read_mails
+from mailslice.codec.files import _SEPARATOR, read_mails
 
 FROM = b"From alice@example.org Sat Nov 21 10:00:00 2026\n"
 
@@ -98,6 +99,7 @@ def test_a_mail_over_the_limit_is_said_and_the_rest_goes_on(tmp_path):
     (tmp_path / "fits.eml").write_bytes(b"x" * 100)
     assert contents(tmp_path / "big.eml", max_bytes=100) == [None]
     assert contents(tmp_path / "fits.eml", max_bytes=100) == [b"x" * 100]
+    assert contents(tmp_path / "fits.eml", max_bytes=2**70) == [b"x" * 100], "the limit is no buffer's size"
 
 
 def test_a_line_longer_than_any_buffer_is_kept(tmp_path):
@@ -193,6 +195,43 @@ def test_an_unreadable_file_is_said_and_the_others_are_read(tmp_path):
     assert [(found.content, found.error) for found in read_mails(tmp_path)] == [(None, "No such file or directory"), (b"two", None)]
 
 
+@pytest.mark.parametrize("maildir", [False, True])
+def test_a_folder_that_cannot_be_read_is_said_and_the_others_are_read(tmp_path, monkeypatch, maildir):
+    for name in ("new", "cur") if maildir else ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.eml").write_bytes(name.encode())
+    broken = tmp_path / ("new" if maildir else "b")
+
+    def refuse(of):
+        def asked(path, *rest):
+            if str(path) == str(broken):
+                raise OSError(5, "Input/output error", str(path))
+            return of(path, *rest)
+
+        return asked
+
+    monkeypatch.setattr(os, "scandir", refuse(os.scandir))
+    monkeypatch.setattr(os, "listdir", refuse(os.listdir))
+    found = sorted((each.label, each.content, each.error) for each in read_mails(tmp_path))
+    other = tmp_path / ("cur" if maildir else "a")
+    assert found == sorted([(str(other / "1.eml"), other.name.encode(), None), (str(broken), None, "Input/output error")])
+
+
+def test_a_link_to_a_folder_is_said_unless_its_mails_are_read_already(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside / "a", outside):
+        folder.mkdir(parents=True)
+        (folder / "1.eml").write_bytes(folder.name.encode())
+    (inside / "again").symlink_to("a")
+    (inside / "a" / "round").symlink_to("..")
+    assert contents(inside) == [b"a"]
+    (inside / "elsewhere").symlink_to(outside)
+    assert [(each.label, each.content, each.error) for each in read_mails(inside)] == [
+        (str(inside / "elsewhere"), None, "a link to a folder is not followed; name that folder itself"),
+        (str(inside / "a/1.eml"), b"a", None),
+    ]
+
+
 def from_stdin(given, **limits):
     return [(found.label, found.content) for found in read_mails("-", stdin=io.BytesIO(given), **limits)]
 
@@ -222,6 +261,20 @@ def test_standard_input_that_cannot_be_read_is_said():
             raise OSError(5, "Input/output error")
 
     assert [(found.label, found.content, found.error) for found in read_mails("-", stdin=Broken())] == [("-", None, "Input/output error")]
+
+
+def test_a_line_of_many_times_and_no_year_is_quick(tmp_path):
+    path = tmp_path / "mbox"
+    content = b"A: 1\n\nx\nFrom x " + b"1:11" * 50_000 + b"\n"
+    path.write_bytes(FROM + content + b"\n")
+    begun = time.thread_time()
+    assert contents(path) == [content]
+    assert time.thread_time() - begun < 2, "is each time of the line the beginning of another search?"
+
+
+@given(st.lists(st.sampled_from(["From ", "x", " ", "1", "12:34", "5:60", "2026", ":", "\t"]), max_size=12).map("".join))
+def test_a_separator_has_a_time_and_after_it_a_year(text):
+    assert bool(_SEPARATOR.match(text.encode())) == bool(re.match(r"From \S.*\d{1,2}:\d{2}.*\d{4}", text))
 
 
 lines = st.sampled_from([b"From x", b"From a@b Sat Nov 21 10:00:00 2026", b">From x", b">>From y", b"", b"body", b"\xff\x00", b"A: 1"])
