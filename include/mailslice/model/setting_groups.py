@@ -13,10 +13,12 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.durations import format_duration
 from mailslice.model.names import QueueTable
-from mailslice.model.setting_types import Duration, Group, LimitRules, Time, Words
+from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
 from mailslice.model.throttling import Limits
 
 _LONGEST_KEPT = timedelta(days=3650)
+_LARGEST_OBJECT = 5 * 1024**3
+"""What S3 takes in one PUT."""
 
 
 class Consistency(StrEnum):
@@ -31,7 +33,7 @@ class Consistency(StrEnum):
 class CassandraSettings(Group):
     """Where the view is."""
 
-    contact_points: Words = Field(("127.0.0.1",), description="hosts, comma-separated; host:port is read too")
+    contact_points: Hosts = Field(("127.0.0.1",), description="hosts, comma-separated; host:port is read too")
     port: int = Field(9042, ge=1, le=65535, description="native protocol port")
     keyspace: str = Field("apache_james", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="James' keyspace")
     datacenter: str | None = Field(None, description="local data centre; the first contact point's when unset")
@@ -124,7 +126,9 @@ class S3Settings(Group):
         if not isinstance(given, dict) or "@" not in str(given.get("endpoint", "")):
             return given
         head, _, place = str(given["endpoint"]).rpartition("@")
-        scheme, _, userinfo = head.partition("://")
+        scheme, there, userinfo = head.partition("://")
+        if not there:  # what is before the @ may be a key: only what is behind it is refused, and shown
+            return {**given, "endpoint": place.rpartition("://")[2]}
         user, _, password = userinfo.partition(":")
         keys = {name: unquote(word) for name, word in (("access_key", user), ("secret_key", password)) if word}
         return {**keys, **given, "endpoint": f"{scheme}://{place}"}
@@ -153,7 +157,7 @@ class QueueSettings(Group):
     quorum_group_size: int = Field(1, ge=1, description="x-quorum-initial-group-size of new quorum queues")
     delivery_limit: int | None = Field(None, ge=1, description="x-delivery-limit of new quorum queues")
     shared: bool = Field(True, description="James works on these queues, too: marks go only when the broker was seen drained")
-    max_mail_bytes: int = Field(150 * 1024 * 1024, ge=1, description="largest mail that is accepted")
+    max_mail_bytes: int = Field(150 * 1024 * 1024, ge=1, le=_LARGEST_OBJECT, description="largest mail that is accepted; S3 takes 5 GiB in one piece")
     stage_marks: Words = Field(
         (), description="queues whose workers write stage marks, comma-separated: a mail whose worker died while it was sending is failed, never sent twice"
     )
@@ -267,7 +271,7 @@ class AlertSettings(Group):
 class SmtpInSettings(Group):
     """`mailslice worker smtp-in`."""
 
-    host: str = Field("127.0.0.1", description="address to listen on")
+    host: Host = Field("127.0.0.1", description="address to listen on")
     port: int = Field(2525, ge=0, le=65535)
     allowed_networks: Words = Field(("127.0.0.0/8", "::1/128"), description="clients that may send without AUTH")
     username: str | None = Field(None, description="AUTH user; with a password, clients outside the allowed networks may send after AUTH")
@@ -290,9 +294,14 @@ class GiveUp(StrEnum):
 class RelaySettings(Group):
     """The relay handler's next hop."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: int = Field(25, ge=1, le=65535)
-    timeout: Time = timedelta(seconds=60)
+    timeout: Time = Field(timedelta(seconds=60), description="of connecting, of each command, and of each 64 KiB of a mail")
+    answer_timeout: Time = Field(
+        timedelta(minutes=10),
+        description="of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who waits for less than 10m (RFC 5321 4.5.3.2.6) "
+        "sends mails twice that a slow server has taken; with the 15 minutes that sending may take it must fit into RabbitMQ's consumer_timeout (30m)",
+    )
     starttls: bool = Field(False, description="require STARTTLS")
     max_age: Duration = Field(timedelta(days=5), description="of a mail that is still tried again; an older one is given up")
     give_up: GiveUp = Field(

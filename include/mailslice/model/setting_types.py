@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
-from mailslice.model.throttling import Rules
+from mailslice.model.throttling import Rules, destination
 
 
 def _duration(value: object) -> object:
@@ -32,6 +32,13 @@ def _more_than_nothing(value: timedelta) -> timedelta:
     return value
 
 
+def _only_hosts(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """A URL with a password in it would be shown wherever the host is named."""
+    if any("@" in word for word in ((value,) if isinstance(value, str) else value)):
+        raise ValueError("allowed: host names and addresses, without a user")
+    return value
+
+
 def _rules(value: object) -> object:
     """`example.com=60,*.example.org=600,*=1200` as pairs. Pydantic checks what is no text."""
     if not isinstance(value, str):
@@ -41,19 +48,23 @@ def _rules(value: object) -> object:
         pattern, equals, number = (part.strip() for part in word.strip().partition("="))
         if not word.strip():
             continue
-        if not equals or not _PATTERN.fullmatch(pattern) or not _NUMBER.fullmatch(number) or pattern.lower() in rules:
+        below = pattern[: 2 * pattern.startswith("*.")]
+        named = below + destination(pattern.removeprefix("*."))
+        if not equals or not _PATTERN.fullmatch(pattern) or not _NUMBER.fullmatch(number) or named in rules:
             raise ValueError(f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: example.com, *.example.com, or * for all others")
-        rules[pattern.lower()] = int(number)
+        rules[named] = int(number)
     return tuple(rules.items())
 
 
-_PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*")
+_PATTERN = re.compile(r"\*|(?:\*\.)?[^\s*=,@.]+(?:\.[^\s*=,@.]+)*\.?")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 LimitRules = Annotated[Rules, BeforeValidator(_rules)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 """A duration that is not 0s: nothing ends in no time."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Host = Annotated[str, AfterValidator(_only_hosts)]
+Hosts = Annotated[Words, AfterValidator(_only_hosts)]
 
 
 class Group(BaseModel):

@@ -178,8 +178,13 @@ def _sentence(problem: Any, source: str) -> str:
     name = next(name for name, place in variables().items() if place == (group, field))
     secret = _GROUPS[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
     value = problem["input"]
-    shown = "***" if secret else repr(format_duration(value) if isinstance(value, timedelta) else value)
+    shown = "***" if secret else repr(_without_user(format_duration(value) if isinstance(value, timedelta) else value))
     return f"{name}={shown} (in the {source}): {_allowed(problem)}"
+
+
+def _without_user(value: object) -> object:
+    """What is before an @ may be a user and a password, given to a variable that has no place for them."""
+    return "***@" + value.rpartition("@")[2] if isinstance(value, str) and "@" in value else value
 
 
 def _allowed(problem: Any) -> str:

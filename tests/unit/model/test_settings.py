@@ -46,6 +46,7 @@ def test_an_empty_variable_counts_as_unset():
         ("MAILSLICE_RABBITMQ_TIMEOUT", "0s", "MAILSLICE_RABBITMQ_TIMEOUT='0s' (in the environment): allowed: more than 0s"),
         ("MAILSLICE_BLOB_GENERATION_DURATION", "PT0S", "allowed: more than 0s"),
         ("MAILSLICE_RETENTION", "10000d", "MAILSLICE_RETENTION='10000d' (in the environment): allowed: at most 3650d"),
+        ("MAILSLICE_QUEUE_MAX_MAIL_BYTES", "5368709121", "less than or equal to 5368709120"),
         ("MAILSLICE_S3_ENDPOINT", "localhost:9000", "allowed: http:// or https://host:port"),
         ("MAILSLICE_S3_ENDPOINT", "http://h:99999", "allowed: http:// or https://host:port"),
         ("MAILSLICE_S3_BUCKET", "a/b c", "MAILSLICE_S3_BUCKET='a/b c'"),

@@ -53,7 +53,8 @@ def broker_address(settings: RabbitSettings) -> BrokerAddress:
     except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
         raise BadSetting(f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}") from None
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
-        raise BadSetting(f"{_URL} has scheme {parts.scheme!r} and host {parts.hostname!r}; {_FORM}")
+        scheme = parts.scheme if "://" in url else ""  # what else is before a colon may be a user
+        raise BadSetting(f"{_URL} has scheme {scheme!r} and host {parts.hostname!r}; {_FORM}")
     tls = parts.scheme == "amqps"
     return BrokerAddress(
         parts.hostname, port or (5671 if tls else 5672), _vhost(parts), unquote(parts.username or "guest"), unquote(parts.password or "guest"), tls

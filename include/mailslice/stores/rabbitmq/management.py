@@ -44,13 +44,15 @@ class Management:
 
     def __init__(self, settings: RabbitSettings) -> None:
         self._address = broker_address(settings)
+        url = settings.management_url.get_secret_value()
         try:
-            parts = urlsplit(settings.management_url.get_secret_value())
+            parts = urlsplit(url)
             _ = parts.port
         except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
             raise BadSetting(f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadSetting(f"{_URL} has scheme {parts.scheme!r} and host {parts.hostname!r}; {_FORM}")
+            scheme = parts.scheme if "://" in url else ""  # what else is before a colon may be a user
+            raise BadSetting(f"{_URL} has scheme {scheme!r} and host {parts.hostname!r}; {_FORM}")
         self._place = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}"
         user = unquote(parts.username) if parts.username else self._address.user
