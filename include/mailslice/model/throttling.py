@@ -29,6 +29,17 @@ _FIRST_HOLD_US = 1_000_000
 Rules = tuple[tuple[str, int], ...]
 
 
+def destination(domain: str) -> str:
+    """The one form under which a domain has its limit and its book: lower case, no dot at the end, A-labels where IDNA has them."""
+    plain = domain.lower().removesuffix(".") or domain
+    if plain.isascii():
+        return plain
+    try:
+        return plain.encode("idna").decode()
+    except UnicodeError:
+        return plain  # no domain that DNS could have: its own book, as it is
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """What holds for one domain: messages a minute, connections at once (None: no limit). `rule` is the pattern that says so, for figures."""
@@ -49,7 +60,8 @@ class Limits:
     connections: Rules = ()
 
     def of(self, domain: str) -> Limit | None:
-        """What holds for a domain in lower case; None without a limit."""
+        """What holds for a domain, in any of its forms (`destination`); None without a limit."""
+        domain = destination(domain)
         rate, connections = _closest(self.rates, domain), _closest(self.connections, domain)
         found = [rule for rule, number in (rate, connections) if number]
         return Limit(found[0], rate[1] or None, connections[1] or None) if found else None
