@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.cli import shapes
+from mailslice.cli.output import NoRoomError
+from mailslice.cli.streams import StoppedError, stoppable
 from mailslice.codec.addresses import NULL_SENDER
-from mailslice.codec.files import FoundMail, read_mails, too_large
+from mailslice.codec.files import STDIN, FoundMail, read_mails, too_large
 from mailslice.codec.mime import envelope
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, MailsliceError, TryAgain
@@ -53,45 +56,57 @@ class Enqueuing:
         self._out = out
         self._budget = _Budget(IN_FLIGHT, _BYTES_IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stop: MailsliceError | None = None
+        self._error: Exception | None = None
+        self._stop = threading.Event()
         self.done = 0
         self.failures: list[dict[str, object]] = []
 
     async def run(self, paths: Sequence[str]) -> None:
-        """Enqueue all mails of `paths`. Raises TryAgain, after the mails in flight ended, when a store went away."""
-        with _progress(paths) as advance:
-            found = _mails(paths, self._given.max_bytes)
-            while self._stop is None and (mail := await asyncio.to_thread(next, found, None)) is not None:
-                if mail.content is None:
-                    self._failed(mail, mail.error or "cannot be read")
-                    continue
-                await self._budget.take(len(mail.content))
-                task = asyncio.create_task(self._one(mail, mail.content))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-                advance(len(mail.content))
-                del mail
-            results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        if self._stop is not None:
-            raise self._stop
+        """Enqueue all mails of `paths`. Raises, after the mails in flight ended, what stopped it: TryAgain when a store went away.
+
+        Whatever ends it, a read of standard input that waits ends, too.
+        """
+        try:
+            with _progress(paths) as advance:
+                found = _mails(paths, self._given.max_bytes, self._stop)
+                while self._error is None and (mail := await asyncio.to_thread(_next, found)) is not None:
+                    if mail.content is None:
+                        self._failed(mail, mail.error or "cannot be read")
+                        continue
+                    await self._budget.take(len(mail.content))
+                    task = asyncio.create_task(self._one(mail, mail.content))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                    advance(len(mail.content))
+                    del mail
+                await asyncio.gather(*self._tasks)
+        finally:
+            self._stop.set()
+        if isinstance(self._error, NoRoomError):
+            raise NoRoomError(f"{self._error}; {self.done} mails were enqueued, listed or not") from self._error
+        if self._error is not None:
+            raise self._error
 
     async def _one(self, found: FoundMail, content: bytes) -> None:
         try:
-            if self._stop is None:
+            if self._error is None:
                 await self._enqueue(found, content)
         except TryAgain as error:
-            self._stop = self._stop or error
+            self._end(error)
             self._failed(found, str(error))
+        except NoRoomError as error:  # the mail is enqueued: only its line found no place
+            self._end(error)
         except MailsliceError as error:
             self._failed(found, str(error))
-        except Exception as error:  # whoever reads our output went away, or a bug: no further mail is enqueued
-            self._stop = self._stop or MailsliceError(str(error))
-            raise
+        except Exception as error:  # noqa: BLE001 - whoever reads our output went away, or a bug: raised by `run`
+            self._end(error)
         finally:
             self._budget.give_back(len(content))
+
+    def _end(self, error: Exception) -> None:
+        """No further mail is enqueued. The first error is the one that is told."""
+        self._error = self._error or error
+        self._stop.set()
 
     async def _enqueue(self, found: FoundMail, content: bytes) -> None:
         if len(content) > self._given.max_bytes:
@@ -135,9 +150,18 @@ def _mail(given: Given, content: bytes) -> Mail:
     )
 
 
-def _mails(paths: Iterable[str], max_bytes: int) -> Iterator[FoundMail]:
+def _mails(paths: Sequence[str], max_bytes: int, stop: threading.Event) -> Iterator[FoundMail]:
+    stdin = stoppable(sys.stdin.buffer, stop) if STDIN in paths else None
     for path in paths:
-        yield from read_mails(path, max_bytes)
+        yield from read_mails(path, max_bytes, stdin)
+
+
+def _next(found: Iterator[FoundMail]) -> FoundMail | None:
+    """None at the end, and when the reading was stopped."""
+    try:
+        return next(found, None)
+    except StoppedError:
+        return None
 
 
 class _Budget:
@@ -184,8 +208,12 @@ def _progress(paths: Sequence[str]) -> Iterator[Callable[[int], None]]:
 
 
 def _size(path: str) -> int:
-    if path == "-" or not Path(path).exists():
+    """0 when it cannot be known: what cannot be read is said when it is read."""
+    try:
+        if path == STDIN or not Path(path).exists():
+            return 0
+        if Path(path).is_file():
+            return Path(path).stat().st_size
+        return sum(Path(parent, name).stat().st_size for parent, _, names in os.walk(path) for name in names if Path(parent, name).is_file())
+    except OSError:
         return 0
-    if Path(path).is_file():
-        return Path(path).stat().st_size
-    return sum(Path(parent, name).stat().st_size for parent, _, names in os.walk(path) for name in names if Path(parent, name).is_file())

@@ -3,10 +3,51 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import select
 import sys
+import threading
+from typing import BinaryIO
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+_BUFFER = 64 * 1024
+"""What a pipe holds."""
+_LOOK = 0.5
+"""Seconds after which a read that waits looks whether it is to stop."""
+
+
+class StoppedError(Exception):
+    """The reading was told to stop. No OSError: those are of what is read."""
+
+
+def stoppable(stream: BinaryIO, stop: threading.Event) -> BinaryIO:
+    """What is still to be read of `stream`, until `stop` is set: then a read raises StoppedError within a second, also one that waits.
+
+    A thread that waits for a pipe which stays open, and silent, cannot be ended from outside, and the process would wait for it.
+    """
+    try:
+        number = stream.fileno()
+    except OSError:  # bytes in memory, which nobody waits for
+        return stream
+    return io.BufferedReader(_Stoppable(number, stop), _BUFFER)
+
+
+class _Stoppable(io.RawIOBase):
+    def __init__(self, number: int, stop: threading.Event) -> None:
+        self._number = number
+        self._stop = stop
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._stop.is_set():
+            if select.select([self._number], [], [], _LOOK)[0]:
+                return os.readv(self._number, [buffer])
+        raise StoppedError
 
 
 def open_streams() -> None:

@@ -3,6 +3,10 @@
 import asyncio
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +16,7 @@ import pytest
 
 from mailslice.cli import enqueueing
 from mailslice.cli.enqueueing import Enqueuing, Given
-from mailslice.cli.output import Output
+from mailslice.cli.output import NoRoomError, Output, ReaderGoneError
 from mailslice.codec.mime import envelope
 from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
@@ -160,6 +164,91 @@ async def test_a_store_that_goes_away_stops_the_reading_and_is_raised(capsys):
     assert run.done == 5
     assert len(capsys.readouterr().out.splitlines()) == 5
     assert {failure["error"] for failure in run.failures} == {"S3 at 127.0.0.1:9 does not answer"}
+
+
+class Full:
+    """An output that fails from the second line on."""
+
+    def __init__(self, error):
+        self.error, self.lines = error, 0
+
+    def line(self, _item, _sentence):
+        self.lines += 1
+        if self.lines > 1:
+            raise self.error
+
+
+async def test_a_mail_whose_line_finds_no_room_is_enqueued_not_failed():
+    worker = FakeWorker(delay=0.01)
+    run = Enqueuing(worker, given(), Full(NoRoomError("stdout cannot be written to: No space left on device")))
+    with pytest.raises(NoRoomError, match=r"^stdout cannot be written to: No space left on device; \d+ mails were enqueued, listed or not$") as raised:
+        await run.run([str(DATA / "sample")])
+    assert run.failures == []
+    assert f"; {len(worker.mails)} mails" in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [ReaderGoneError(), ZeroDivisionError("a bug")])
+async def test_the_error_that_stopped_it_is_raised_itself_also_when_it_was_long_ago(tmp_path, error):
+    for number in range(150):
+        (tmp_path / f"{number:03}.eml").write_bytes(b"To: a@b.example\r\n\r\n%d" % number)
+    worker = FakeWorker()
+    run = Enqueuing(worker, given(), Full(error))
+    with pytest.raises(type(error)) as raised:
+        await run.run([str(tmp_path)])
+    assert raised.value is error
+    assert run.failures == []
+    assert len(worker.mails) < 150
+
+
+BOX = b"From a@b.example Sat Nov 21 10:00:00 2026\nTo: a@b.example\n\nx\n\n"
+
+
+async def test_a_store_that_goes_away_while_standard_input_is_silent_ends_it(monkeypatch):
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, BOX * 2)
+        with os.fdopen(reader, "rb") as stream:
+            monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
+            worker = FakeWorker(delay=0.2)
+            worker.error = lambda _: StoreUnavailable("S3 at 127.0.0.1:9 does not answer")
+            with pytest.raises(StoreUnavailable):
+                await asyncio.wait_for(Enqueuing(worker, given(), Output(as_json=True)).run(["-"]), 60)
+    finally:
+        os.close(writer)
+
+
+WITH_A_DOUBLE = """
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+import mailslice.worker
+from mailslice.cli import main
+
+class Worker:
+    async def enqueue(self, mail, content, *, delay=None):
+        return SimpleNamespace(enqueue_id=1)
+
+@asynccontextmanager
+async def open_worker(settings, queue):
+    yield Worker()
+
+mailslice.worker.open_worker = open_worker
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_while_standard_input_stays_open_and_silent(number, code):
+    words = [sys.executable, "-c", WITH_A_DOUBLE, "mail", "enqueue", "spool", "-", "--json"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdin.write(BOX * 2)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["path"] == "-#1", "the first mail is whole when the next begins; now it waits"
+            process.send_signal(number)
+            assert process.wait(60) == code
+        finally:
+            process.kill()
 
 
 async def test_at_most_64_mails_are_in_flight(tmp_path):

@@ -1,11 +1,16 @@
 """Standard streams as service managers and shells leave them: closed, full, read by nobody."""
 
+import io
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from mailslice.cli.streams import StoppedError, stoppable
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
 
@@ -31,6 +36,37 @@ def test_a_stream_that_is_closed_or_full_is_no_bug_and_sends_nothing_to_another(
     assert (answer.returncode, answer.stdout) == (code, out)
     assert answer.stderr.startswith(err)
     assert len(answer.stderr.splitlines()) == bool(err)
+
+
+def test_a_stream_that_can_be_stopped_gives_all_bytes_of_files_pipes_and_memory(tmp_path):
+    content = bytes(range(256)) * 2000
+    (tmp_path / "file").write_bytes(content)
+    with (tmp_path / "file").open("rb") as file:
+        assert stoppable(file, threading.Event()).read() == content
+    with Path(os.devnull).open("rb") as nothing:
+        assert stoppable(nothing, threading.Event()).read() == b""
+    assert stoppable(io.BytesIO(content), threading.Event()).read() == content
+    with subprocess.Popen(["/bin/cat", str(tmp_path / "file")], stdout=subprocess.PIPE) as cat:
+        stream = stoppable(cat.stdout, threading.Event())
+        assert stream.readline() + stream.read() == content
+
+
+def test_a_read_that_waits_ends_when_it_is_told_to_stop():
+    reader, writer = os.pipe()
+    stop, ended = threading.Event(), threading.Event()
+
+    def read():
+        with pytest.raises(StoppedError):
+            stoppable(stream, stop).readline()
+        ended.set()
+
+    with os.fdopen(reader, "rb") as stream:
+        os.write(writer, b"half a line")
+        threading.Thread(target=read, daemon=True).start()
+        assert not ended.wait(0.2)
+        stop.set()
+        assert ended.wait(60)
+    os.close(writer)
 
 
 def test_json_and_debug_may_come_first_or_after_the_group():
