@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.codec.addresses import NO_DOMAIN, domain_of
 from mailslice.duties.queue_size.shape import COLUMNS, OTHERS, Shape
-from mailslice.model.throttling import Book, Limits
+from mailslice.model.throttling import Book, Limits, destination
 
 if TYPE_CHECKING:
     from mailslice.model.mail import QueueName, ViewRow
@@ -106,4 +106,6 @@ def _books(stores: Stores, queue: QueueName, domains: list[str]) -> dict[str, Bo
     own = stores.settings.own.keyspace
     if not domains or Destinations.TABLE not in tables_of(stores.cassandra, own):
         return {}
-    return Destinations(stores.cassandra, own).books(queue, domains)
+    named = {domain: destination(domain) for domain in domains}
+    books = Destinations(stores.cassandra, own).books(queue, set(named.values()))
+    return {domain: books[book] for domain, book in named.items() if book in books}

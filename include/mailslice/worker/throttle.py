@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mailslice.model.errors import MailsliceError, StoreUnavailable
-from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, decide
+from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, decide, destination
 from mailslice.stores.cassandra.own import Destinations, destinations
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Throttle:
     async def enter(self, connection: str, domains: Collection[str], *, waited: bool) -> dict[str, timedelta]:
         """Asks for one mail to each of the domains: how long those have to wait that take none now. Raises StoreUnavailable; then nothing may be sent.
 
-        `leave` follows, whatever comes of the mail.
+        Domains are named as `destination` names them. `leave` follows, whatever comes of the mail.
         """
         limited = {domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None}
         places = asyncio.Semaphore(_DOMAINS_AT_ONCE)
@@ -195,7 +195,7 @@ class BlockingThrottle:
 
     @contextmanager
     def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
-        """While one connection carries a mail for `domains` (lower case): how long those of them have to wait that take none now.
+        """While one connection carries a mail for `domains`: how long those of them have to wait that take none now. Forms of one domain share its book.
 
         Raises StoreUnavailable when nobody can be asked: then nothing may be sent.
         """
@@ -204,12 +204,14 @@ class BlockingThrottle:
             yield {}
             return
         connection = str(uuid4())
-        waits = asyncio.run_coroutine_threadsafe(throttle.enter(connection, domains, waited=self._waited), loop).result()
+        books = {domain: destination(domain) for domain in domains}
+        asked = set(books.values())
+        waits = asyncio.run_coroutine_threadsafe(throttle.enter(connection, asked, waited=self._waited), loop).result()
         try:
-            yield waits
+            yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:
             with suppress(RuntimeError):  # the loop is gone, and with it the worker: the place lapses
-                loop.call_soon_threadsafe(throttle.leave, connection, domains)
+                loop.call_soon_threadsafe(throttle.leave, connection, asked)
 
 
 UNTHROTTLED = BlockingThrottle()

@@ -18,7 +18,11 @@ COLUMNS = ["5", "10", "20", "40", "80", "160", "320", "640", "1280", "1280+"]
 
 @pytest.fixture
 def cli(fresh_module: Any) -> Any:
-    return Cli({**fresh_module.env, "MAILSLICE_RELAY_RATES": "slow.example=60", "MAILSLICE_RELAY_CONNECTIONS": "slow.example=2"}).inside().own_queue()
+    return (
+        Cli({**fresh_module.env, "MAILSLICE_RELAY_RATES": "slow.example=60,bücher.example=30", "MAILSLICE_RELAY_CONNECTIONS": "slow.example=2"})
+        .inside()
+        .own_queue()
+    )
 
 
 def add(cli: Any, *recipients: str, delay: str | None = None) -> None:
@@ -60,6 +64,18 @@ def test_shape_counts_domains_by_age_with_what_is_delayed_and_what_waits_for_its
     table = cli("queue", "shape", "spool").out.decode().split("\n")
     assert any(line.split()[:3] == ["domain", "T", "5"] for line in table)
     assert any(line.split()[:3] == ["TOTAL", "3", "3"] for line in table)
+
+
+def test_a_domain_has_its_limit_and_its_line_in_whatever_form_addresses_name_it(cli: Any) -> None:
+    async def ask() -> None:
+        async with open_worker(load_settings(cli.env), cli.spool) as worker:
+            assert worker.wiring.throttle is not None
+            await worker.wiring.throttle.enter("c", ("xn--bcher-kva.example",), waited=False)
+
+    asyncio.run(ask())
+    add(cli, "x@bücher.example")
+    _, line = cli.json("queue", "shape", "spool")
+    assert (line["domain"], line["perMinute"], line["lineSeconds"]) == ("bücher.example", 30, 0)
 
 
 def test_an_empty_queue_has_the_total_alone(cli: Any) -> None:

@@ -17,7 +17,7 @@ from mailslice.stores.cassandra.own import destinations
 from mailslice.worker import consume, open_worker
 from mailslice.worker.handlers.relay import Relay
 from mailslice.worker.queue_worker import QueueWorker
-from mailslice.worker.throttle import Throttle
+from mailslice.worker.throttle import BlockingThrottle, Throttle
 from tests.services.worker.conftest import mail
 from tests.services.worker_process.sink import Sink, running
 
@@ -70,6 +70,23 @@ async def test_connections_at_once_are_counted_over_all_workers_and_come_back(sp
         await until(lambda: "0" not in book(spool).holders)
         assert not await throttle_of(two).enter("4", SLOW, waited=True)
         assert await throttle_of(two).enter("5", ("other.example",), waited=False) == {}
+
+
+async def test_the_forms_of_a_domain_share_its_book_and_each_is_told_how_long_it_waits(spool: Any) -> None:
+    forms = ("Bücher.example.", "xn--bcher-kva.example", "bücher.example")
+    async with open_worker(limited(spool, connections="*=1,bücher.example.=1"), spool.queue) as worker:
+        throttle = throttle_of(worker)
+        assert await throttle.enter("first", ("xn--bcher-kva.example",), waited=False) == {}
+        asking = BlockingThrottle(throttle, loop=asyncio.get_running_loop())
+
+        def ask() -> set[str]:
+            with asking.entering(forms) as waits:
+                return set(waits)
+
+        assert await asyncio.to_thread(ask) == set(forms)
+        throttle.leave("first", ("xn--bcher-kva.example",))
+        await until(lambda: not book(spool, "xn--bcher-kva.example").holders)
+    assert book(spool, "bücher.example") == Book()
 
 
 async def test_domains_without_a_limit_ask_nobody(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:

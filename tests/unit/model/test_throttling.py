@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings, load_settings
-from mailslice.model.throttling import LEASE, LONGEST_LINE, Ask, Book, Freed, Limit, Limits, decide
+from mailslice.model.throttling import LEASE, LONGEST_LINE, Ask, Book, Freed, Limit, Limits, decide, destination
 
 SECOND = 1_000_000
 NOW = 1_750_000_000 * SECOND
@@ -39,7 +39,42 @@ def test_the_closest_rule_holds(domain: str, limit: Limit | None) -> None:
     assert load_settings(environ).relay.limits.of(domain) == limit
 
 
-@pytest.mark.parametrize("text", ["example.com", "example.com=", "=5", "example.com=-1", "a=1,a=2", "a=1,A=2", "ex*.com=5", "*.=5", "a@b=5", "x=1.5", "**=1"])
+@pytest.mark.parametrize("domain", ["bücher.example", "BÜCHER.example.", "xn--bcher-kva.example", "XN--Bcher-KVA.Example."])
+@pytest.mark.parametrize("pattern", ["bücher.example", "xn--bcher-kva.EXAMPLE", "Bücher.example."])
+def test_a_domain_is_one_in_all_its_forms(domain: str, pattern: str) -> None:
+    limits = load_settings({"MAILSLICE_RELAY_RATES": f"{pattern}=60,*.{pattern}=5"}).relay.limits
+    assert destination(domain) == "xn--bcher-kva.example"
+    assert (limits.of(domain), limits.of(f"mx.{domain}")) == (Limit("xn--bcher-kva.example", 60), Limit("*.xn--bcher-kva.example", 5))
+
+
+@pytest.mark.parametrize(
+    ("domain", "book"), [("(none)", "(none)"), (".", "."), ("a..b", "a..b"), ("ü" * 80 + ".Example", "ü" * 80 + ".example"), ("ü..x", "ü..x")]
+)
+def test_what_is_no_domain_has_a_book_of_its_own(domain: str, book: str) -> None:
+    assert destination(domain) == book
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bücher.example=1,xn--bcher-kva.example=2",
+        "a.example=1,A.example.=2",
+        "*.a.=1,*.A=1",
+        "example..=1",
+        ".=5",
+        "example.com",
+        "example.com=",
+        "=5",
+        "example.com=-1",
+        "a=1,a=2",
+        "a=1,A=2",
+        "ex*.com=5",
+        "*.=5",
+        "a@b=5",
+        "x=1.5",
+        "**=1",
+    ],
+)
 def test_a_bad_rule_is_named(text: str) -> None:
     with pytest.raises(BadSetting, match=r"MAILSLICE_RELAY_RATES=.*allowed: DOMAIN=NUMBER"):
         load_settings({"MAILSLICE_RELAY_RATES": text})
