@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import email.policy
 import email.utils
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,16 +15,18 @@ from email.message import EmailMessage, Message
 from uuid import uuid4
 
 from mailslice.codec.content import split
+from mailslice.model.errors import BadInput
 from mailslice.model.mail import Mail
 
 _MOST_HEADER_BYTES = 64 * 1024
 _POLICY = email.policy.SMTPUTF8.clone(max_line_length=None)
 """An address beyond ASCII stays as it is (RFC 6532): who has one speaks SMTPUTF8."""
+_STATUS = re.compile(r"[245](?:\.\d{1,3}){2}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One recipient: its status (RFC 3463), the words of the server that refused (None: there are none), and the reason in plain words."""
+    """One recipient: its status (RFC 3463; what is none is told as 5.0.0), the reason in plain words, and the words of the server that refused, if any."""
 
     recipient: str
     status: str
@@ -41,12 +44,18 @@ def in_doubt(recipient: str) -> Failure:
 
 
 def report_of(mail: Mail, failures: Iterable[Failure], content: bytes | None, *, reporter: str, now: datetime) -> tuple[Mail, bytes] | None:
-    """The report to the mail's sender, to be enqueued: envelope and content. None for the null sender: no report is ever answered by another."""
+    """The report to the mail's sender, to be enqueued: envelope and content. None for the null sender: no report is ever answered by another.
+
+    Raises BadInput when none can be made: James' JSON may name a sender that cannot stand in a header.
+    """
     if not mail.sender:
         return None
     report_id = str(uuid4())
     envelope = Mail(f"report-{report_id}", None, (mail.sender,))
-    return envelope, failure_report(content, failures, to=mail.sender, reporter=reporter, report_id=report_id, now=now)
+    try:
+        return envelope, failure_report(content, failures, to=mail.sender, reporter=reporter, report_id=report_id, now=now)
+    except Exception as error:  # the email package has no common one: AttributeError, IndexError, ValueError...
+        raise BadInput(f"sender of mail {mail.name!r}: no report can be made for it ({type(error).__name__}); allowed: local@domain") from error
 
 
 def failure_report(content: bytes | None, failures: Iterable[Failure], *, to: str, reporter: str, report_id: str, now: datetime) -> bytes:
@@ -61,7 +70,7 @@ def failure_report(content: bytes | None, failures: Iterable[Failure], *, to: st
     report["Date"] = email.utils.format_datetime(now)
     report["Message-ID"] = f"<{_line(report_id)}@{_line(reporter)}>"
     report["Auto-Submitted"] = "auto-replied"
-    for part in (_text(_explained(failures, reporter)), _status(failures, reporter), _header(content)):
+    for part in (_text(_explained(failures, reporter)), _status(failures, reporter, utf8=not to.isascii()), _header(content)):
         report.attach(part)
     return report.as_bytes()
 
@@ -74,14 +83,19 @@ def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _status(failures: tuple[Failure, ...], reporter: str) -> EmailMessage:
+def _status(failures: tuple[Failure, ...], reporter: str, *, utf8: bool) -> EmailMessage:
+    """The part for machines: ASCII (RFC 3464 2.1.1), but for addresses, and for a sender that speaks SMTPUTF8 (`utf8`)."""
     status = EmailMessage(_POLICY)
     status["Content-Type"] = "message/delivery-status"
     blocks: list[Message[str, str] | str] = [_block({"Reporting-MTA": f"dns; {_line(reporter)}"})]
     for failure in failures:
         kind = "rfc822" if failure.recipient.isascii() else "utf-8"
-        fields = {"Final-Recipient": f"{kind}; {_line(failure.recipient)}", "Action": "failed", "Status": failure.status}
-        blocks.append(_block(fields | ({"Diagnostic-Code": f"smtp; {_line(failure.diagnostic)}"} if failure.diagnostic else {})))
+        status_code = failure.status if _STATUS.fullmatch(failure.status) else "5.0.0"
+        fields = {"Final-Recipient": f"{kind}; {_line(failure.recipient)}", "Action": "failed", "Status": status_code}
+        if failure.diagnostic:
+            said = _line(failure.diagnostic)
+            fields["Diagnostic-Code"] = f"smtp; {said if utf8 else said.encode('ascii', 'replace').decode()}"
+        blocks.append(_block(fields))
     status.set_payload(blocks)
     return status
 

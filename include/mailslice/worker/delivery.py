@@ -13,12 +13,12 @@ from mailslice.codec.headers import failures_in, headers_of, place_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
-from mailslice.model.mail import QueuedMail, ViewRow
+from mailslice.model.mail import Place, QueuedMail, ViewRow
 from mailslice.model.names import HEADER_BUCKET, HEADER_FAILURES, HEADER_REASON, HEADER_SLICE, HEADER_THROTTLED, RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
-from mailslice.worker.cleaned import row_of
+from mailslice.worker.cleaned import over_for, row_of
 from mailslice.worker.delays import Delays, checked_delay, own_headers
 from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
@@ -191,7 +191,7 @@ class Delivery:
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
         """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
 
-        It is rejected where nobody can be told: the null sender, or no MAILSLICE_WORKER_BOUNCE_QUEUE.
+        It is rejected where nobody can be told: the null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, or a mail of which no report can be made.
         """
         if self._settled:
             return
@@ -199,7 +199,7 @@ class Delivery:
             await self.reject(reason)
             return
         if not self._told and not await self._wiring.reporter.report(self._item, failures, self._content):
-            await self.reject(reason)
+            await self.reject(f"{reason}; no report could be made" if self._item.mail.sender else reason)
             return
         self._told = True
         log.info("mail %s bounced: %s", self._item.enqueue_id, reason, extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)})
@@ -275,11 +275,14 @@ class Delivery:
         narrowed = recipients != self._message_recipients
         place = place_in(self._message.headers)
         # What is delayed must know when it is due where its row is (a message of James does not say), to see whether it was deleted and cleaned meanwhile.
-        # A mail that has no row now would look so then: it names no place, and is delivered.
+        # A mail that has no row now would look so then. Where nobody can have cleaned it, for its slice is open, it gets its row back. Else it names no place:
+        # then it is delivered on a shared queue; on one of ours it was cleaned while it was handled, which its delivery finds.
         if narrowed or after is not None:
             row = await row_of(self._wiring, self._item, place, most=None if narrowed else _LOOKS_FOR_PLACE)
             if row is not None:
                 headers |= headers_of(row.place)
+            elif after is not None and place is not None and self._is_uncleaned(place):
+                await self._add_row(place, recipients)
             elif after is not None:
                 headers = {name: value for name, value in headers.items() if name not in {HEADER_SLICE, HEADER_BUCKET}}
             if row is not None and narrowed:
@@ -291,6 +294,16 @@ class Delivery:
             await self._wiring.publisher.publish(self._wiring.names.exchange, body, headers, timestamp)
         else:
             await self._delays.schedule(self._item.enqueue_id, body, headers, timestamp, self._wiring.clock() + after)
+
+    def _is_uncleaned(self, place: Place) -> bool:
+        """Whether nobody can have cleaned the place yet: James alone cleans slices that are open, after a clear."""
+        return not self._wiring.settings.queue.shared and over_for(self._wiring, place) < timedelta(0)
+
+    async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
+        """Its row, as it would be in the view if it had not been lost, or never written."""
+        item = _narrowed(self._item, recipients)
+        row = ViewRow(self._wiring.queue, place, self._message.timestamp or self._wiring.clock(), item)
+        await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
 
     async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
         """The view shows the recipients that remain. Only a row that is still there is written: a cleaned one must not come back."""

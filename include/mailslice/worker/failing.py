@@ -29,7 +29,8 @@ _SENT_AFTER_ALL = "its sender was slow, not dead: the mail had gone out, and the
 async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequence[str], content: bytes | None = None) -> None:
     """The operator (quarantine, decision, log, figures) and, where that is set, the sender. Raises StoreUnavailable: then nobody may be written down as failed.
 
-    `record` is what says that they were being sent to. Told once by a worker, however often it is asked.
+    `record` is what says that they were being sent to. Told once by a worker, however often it is asked. A sender of whose mail no report can be made is
+    not told: the operator is.
     """
     key = (item.enqueue_id, record.attempt)
     if not failed or key in wiring.told:

@@ -310,6 +310,10 @@ def _wrong_field(outcome: object) -> str | None:
     failures = fields.get("failures", ())
     if not isinstance(failures, list | tuple) or not all(isinstance(failure, Failure) for failure in failures):
         return "the failures of a bounce are Failure, each"
+    for failure in failures:
+        texts = (failure.recipient, failure.status, failure.reason, failure.diagnostic or "")
+        if not all(isinstance(text, str) for text in texts):
+            return "the fields of a Failure are text"
     recipients = getattr(outcome, "recipients", None)
     if not (recipients is None or (isinstance(recipients, list | tuple | set | frozenset) and all(isinstance(one, str) for one in recipients))):
         return "the recipients of a retry are a tuple of text"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mailslice.codec.reports import Failure, report_of
 from mailslice.model import crash
-from mailslice.model.errors import ContentMissing
+from mailslice.model.errors import BadSetting, ContentMissing, TakenOver, TryAgain
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.worker.delays import Delays
 from mailslice.worker.enqueuer import Enqueuer
@@ -25,35 +26,50 @@ class Reporter:
     """Tells senders which of their recipients failed."""
 
     def __init__(self, wiring: Wiring, queue: QueueName) -> None:
-        elsewhere = replace(wiring, queue=queue)
+        # The limit is for what others give us: a report of very many recipients would be refused however often it is tried.
+        unlimited = wiring.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
+        elsewhere = replace(wiring, queue=queue, settings=wiring.settings.model_copy(update={"queue": unlimited}))
         self._blobs = wiring.blobs
         self._clock = wiring.clock
         self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
         self._name = wiring.settings.smtp_in.hostname or socket.getfqdn()
 
     async def report(self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None) -> bool:
-        """Enqueues one report of these recipients; False when nobody can be told: the mail has the null sender. `content` None: its header is loaded.
+        """Enqueues one report of these recipients. `content` None: its header is loaded.
 
+        False when nobody can be told: the mail has the null sender, or no report can be made of it, now or later (its sender's address cannot stand in a
+        header); that is logged. Raises StoreUnavailable, or BadSetting for a password that was changed: ask again.
         Whoever is killed between this and writing down that it was done reports again: a sender is told twice rather than never.
         """
-        header = content if content is not None or not item.mail.sender else await self._header(item)
-        made = report_of(item.mail, failures, header, reporter=self._name, now=self._clock())
-        if made is None:
+        try:
+            told = await self._enqueued(item, failures, content)
+        except (TryAgain, TakenOver, BadSetting):
+            raise
+        except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
+            extra = {"action": "report_failed", "enqueue_id": str(item.enqueue_id)}
+            log.warning("no report of %d recipients of %s can be made: %s", len(failures), item.enqueue_id, type(error).__name__, extra=extra)
+            log.debug("no report can be made", exc_info=error)  # it may name addresses
             return False
-        enqueued = await self._enqueuer.enqueue(*made)
+        if told is None:
+            return False
         crash.point("report:enqueued")
         log.info(
             "the sender of %s is told of %d recipients by %s",
             item.enqueue_id,
             len(failures),
-            enqueued.enqueue_id,
-            extra={"action": "report", "enqueue_id": str(item.enqueue_id), "report": str(enqueued.enqueue_id)},
+            told.enqueue_id,
+            extra={"action": "report", "enqueue_id": str(item.enqueue_id), "report": str(told.enqueue_id)},
         )
         return True
 
     async def close(self) -> None:
         """Waits for what is being undone."""
         await self._enqueuer.close()
+
+    async def _enqueued(self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None) -> QueuedMail | None:
+        header = content if content is not None or not item.mail.sender else await self._header(item)
+        made = report_of(item.mail, failures, header, reporter=self._name, now=self._clock())
+        return None if made is None else await self._enqueuer.enqueue(*made)
 
     async def _header(self, item: QueuedMail) -> bytes | None:
         try:

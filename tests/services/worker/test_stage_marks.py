@@ -246,12 +246,15 @@ async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender
     async with open_worker(spool.settings, spool.queue) as worker:
         nobody = await worker.enqueue(mail("from nobody", sender=None, recipients=("nobody-told@next.example",)), CONTENT)
         told = await worker.enqueue(mail("told", sender="author@home.example", recipients=("told@next.example",)), CONTENT)
-        for item in (nobody, told):
+        # James' JSON may name a sender of whom no header can be made: the operator is told, and the mail is held by nobody for ever.
+        hopeless = await worker.enqueue(mail("hopeless", sender="a@[", recipients=("never-told@next.example",)), CONTENT)
+        for item in (nobody, told, hopeless):
             states = {item.mail.recipients[0]: SENDING}
             assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(item.enqueue_id, "gone", 1, 1, (), states))
         async with aclosing(worker.deliveries(3)) as deliveries:
-            await settled(spool, deliveries, nobody, told)
-    assert "nobody-told@next.example" not in reported(spool)
+            await settled(spool, deliveries, nobody, told, hopeless)
+    assert not {"nobody-told@next.example", "never-told@next.example"} & set(reported(spool))
+    assert record(spool, hopeless).recipients == {"never-told@next.example": FAILED}
     ((_, report),) = [found for found in reports(spool) if found[0] == ("author@home.example",)]
     assert "Subject: x" in list(report.iter_parts())[2].get_content()
     assert "body" not in list(report.iter_parts())[2].get_content()

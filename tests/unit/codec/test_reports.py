@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mailslice.codec.reports import Failure, failure_report, in_doubt, report_of
+from mailslice.model.errors import BadInput
 from mailslice.model.mail import Mail
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
@@ -82,6 +83,26 @@ def test_addresses_beyond_ascii_are_sent_as_they_are() -> None:
     assert "Final-Recipient: utf-8; 用户@例子.example\r\n".encode() in made
     assert "<用户@例子.example>: no\r\n".encode() in made
     assert [part.get_content_type() for part in parsed.iter_parts()] == ["text/plain", "message/delivery-status", "text/rfc822-headers"]
+
+
+def test_words_of_a_server_beyond_ascii_are_for_senders_who_can_read_them() -> None:
+    failure = Failure("bob@example.net", "5.1.1", "no", "550 5.1.1 unbekannt: für")
+    parsed, made = report(failure)
+    assert b"\r\nDiagnostic-Code: smtp; 550 5.1.1 unbekannt: f?r\r\n" in made
+    assert "für" in next(iter(parsed.iter_parts())).get_content(), "the part for people says its charset"
+    assert "Diagnostic-Code: smtp; 550 5.1.1 unbekannt: für\r\n".encode() in report(failure, to="jürgen@bücher.example")[1]
+
+
+@pytest.mark.parametrize("status", ["5.1", "", "550", "5.1.1\r\nX: y", "9.1.1", "5.1.1111", "٥.1.1"])
+def test_a_status_that_is_none_is_told_as_the_general_one(status: str) -> None:
+    parsed, _ = report(Failure("bob@example.net", status, "no"))
+    (_, block) = list(parsed.iter_parts())[1].get_payload()
+    assert dict(block.items()) == {"Final-Recipient": "rfc822; bob@example.net", "Action": "failed", "Status": "5.0.0"}
+
+
+def test_a_sender_that_cannot_stand_in_a_header_is_bad_input() -> None:
+    with pytest.raises(BadInput, match=r"mail 'm': no report can be made for it \(\w+Error\); allowed: local@domain"):
+        report_of(Mail("m", "a@[", ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW)
 
 
 def test_a_boundary_in_the_mail_does_not_end_a_part() -> None:

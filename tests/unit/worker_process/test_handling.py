@@ -182,6 +182,10 @@ async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
         Reject(None),  # type: ignore[arg-type]
         Bounce("why", ("b@c",)),  # type: ignore[arg-type]
         Bounce("why", None),  # type: ignore[arg-type]
+        Bounce("why", (Failure("b@c", "5.1.1", None),)),  # type: ignore[arg-type]
+        Bounce("why", (FAILURE, Failure("b@c", 5.1, "no"))),  # type: ignore[arg-type]
+        Bounce("why", (Failure(b"b@c", "5.1.1", "no"),)),  # type: ignore[arg-type]
+        Bounce("why", (Failure("b@c", "5.1.1", "no", 550),)),  # type: ignore[arg-type]
     ],
 )
 async def test_an_outcome_with_a_field_of_another_type_is_a_retry_and_the_mail_stays_somebodys(outcome: object) -> None:

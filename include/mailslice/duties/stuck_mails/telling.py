@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from mailslice.codec.reports import in_doubt, report_of
 from mailslice.model.clock import Clock
-from mailslice.model.errors import ContentMissing
+from mailslice.model.errors import BadInput, ContentMissing
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName
 from mailslice.queue.entries import enter
 
@@ -20,12 +20,17 @@ log = logging.getLogger(__name__)
 
 
 def tell_sender(stores: Stores, item: QueuedMail, clock: Clock) -> bool:
-    """Enqueue a report of the recipients of `item`; False when nobody is to be told, or nobody can be: the null sender."""
+    """Enqueue a report of the recipients of `item`; False when nobody is to be told, or nobody can be: the null sender, or one that is no address."""
     queue = stores.settings.worker.bounce_queue
     if queue is None:
         return False
     name = stores.settings.smtp_in.hostname or socket.getfqdn()
-    made = report_of(item.mail, [in_doubt(recipient) for recipient in item.mail.recipients], _header(stores, item), reporter=name, now=clock())
+    failures = [in_doubt(recipient) for recipient in item.mail.recipients]
+    try:
+        made = report_of(item.mail, failures, _header(stores, item), reporter=name, now=clock())
+    except BadInput as error:
+        log.warning("no report of %s: %s", item.enqueue_id, error, extra={"action": "report_failed", "enqueue_id": str(item.enqueue_id)})
+        return False
     if made is None:
         return False
     mail, content = made
