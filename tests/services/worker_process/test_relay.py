@@ -80,7 +80,7 @@ def test_unicode_addresses_go_with_smtputf8(sink: Sink) -> None:
 def test_a_server_without_smtputf8_refuses_only_the_recipients_that_need_it() -> None:
     with running(Sink(), utf8=False) as sink:
         assert send(sink, to=(A, "ü@next.example")) == Retry(recipients=("ü@next.example",))
-        assert send(sink, to=("ü@next.example",)) == Reject("the next hop refused all recipients for good: 553 for 1")
+        assert send(sink, to=("ü@next.example",)) == Reject("the next hop refused all recipients for good: no SMTPUTF8 for 1")
         assert [got[1] for got in sink.got] == [(A,)]
 
 
@@ -145,6 +145,13 @@ def test_of_two_transactions_the_one_that_went_through_is_not_repeated(sink: Sin
     assert [got[1] for got in sink.got] == [(A,)]
 
 
+def test_what_was_refused_before_the_server_closed_keeps_its_answer(sink: Sink) -> None:
+    sink.refuse.update({A: "450 4.2.0 greylisted", B: "421 4.3.2 closing"})
+    last = marked(sink, age=OLD, headers=False)[0]
+    assert isinstance(last, Reject)
+    assert last.reason.endswith("the next hop's last answers: 421 for 1, 450 for 1")
+
+
 def test_required_starttls_that_is_not_offered_sends_nothing(sink: Sink) -> None:
     outcome = relay(sink.port, starttls=True)(Mail("m", None, (A,)), CONTENT)
     assert (outcome, sink.got) == (Retry(recipients=(A,), back_off=True), [])
@@ -190,9 +197,10 @@ class Marked(BlockingStage):
         self.told.append(("not sent", tuple(recipients or ()), len(self.sink.got)))
 
 
-def marked(sink: Sink, *, age: timedelta | None = None, sender: str | None = "s@home.example", **given: Any) -> tuple[Outcome, Marked]:
+def marked(sink: Sink, *, age: timedelta | None = None, sender: str | None = "s@home.example", headers: bool = True, **given: Any) -> tuple[Outcome, Marked]:
     stage = Marked(sink, age)
-    return relay(sink.port, **given)(Mail("m", sender, (A, B), per_recipient_headers=(RecipientHeader(B, "X", "y"),)), CONTENT, stage=stage), stage
+    own = (RecipientHeader(B, "X", "y"),) if headers else ()
+    return relay(sink.port, **given)(Mail("m", sender, (A, B), per_recipient_headers=own), CONTENT, stage=stage), stage
 
 
 def test_each_transaction_is_marked_before_its_data_and_after_its_250(sink: Sink) -> None:

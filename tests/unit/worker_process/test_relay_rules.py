@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,9 +12,12 @@ from hypothesis import strategies as st
 
 from mailslice.codec.reports import Failure
 from mailslice.model.mail import Mail, RecipientHeader
-from mailslice.worker.handlers.relay import Refusals, Transaction, outcome_of, transactions
+from mailslice.model.settings import Settings
+from mailslice.worker.handlers import relay, smtp_dialogue
+from mailslice.worker.handlers.relay import outcome_of, transactions
+from mailslice.worker.handlers.smtp_dialogue import Patience, Refusals, Transaction
 from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire, with_end
-from mailslice.worker.outcome import Complete, Reject, Retry
+from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
 
 A, B, C = "a@x", "b@x", "c@x"
 MAIL = Mail("m", "s@x", (A, B, C))
@@ -72,6 +78,13 @@ def test_recipients_with_own_headers_get_transactions_of_their_own() -> None:
     assert list(transactions(mail)) == [Transaction((A, C)), Transaction((B,), (special,))]
 
 
+def test_headers_find_their_recipient_as_james_compares_addresses() -> None:
+    special = RecipientHeader("BOB@x", "X-For", "bob")
+    assert list(transactions(Mail("m", None, (A, "Bob@X"), per_recipient_headers=(special,)))) == [Transaction((A,)), Transaction(("Bob@X",), (special,))]
+    other = RecipientHeader("weiss@x", "X-For", "weiss")
+    assert list(transactions(Mail("m", None, ("weiß@x",), per_recipient_headers=(other,)))) == [Transaction(("weiß@x",))]
+
+
 def test_a_recipient_named_twice_is_sent_to_once() -> None:
     assert list(transactions(Mail("m", None, (A, A)))) == [Transaction((A,))]
 
@@ -128,6 +141,35 @@ def test_an_address_cannot_end_its_command(address: str, *, good: bool) -> None:
 )
 def test_the_end_of_the_mail_is_one_dot_that_no_line_of_it_can_be(wire: bytes, sent: bytes) -> None:
     assert with_end(wire) == sent
+
+
+def relaying(monkeypatch: pytest.MonkeyPatch, mail: Mail, **given: Any) -> tuple[Outcome, list[tuple[float, float]]]:
+    """What becomes of the mail at a server that takes everything, and the patience that each transaction was given."""
+    given_patience: list[tuple[float, float]] = []
+
+    def sent(*_: Any, patience: Patience, **__: Any) -> None:
+        given_patience.append((patience.step, patience.answer))
+
+    monkeypatch.setattr(relay.Relay, "_connected", lambda _: nullcontext())
+    monkeypatch.setattr(relay, "send", sent)
+    return relay.Relay(Settings.model_validate({"relay": given}))(mail, b""), given_patience
+
+
+@pytest.mark.parametrize(
+    ("given_", "patience"),
+    [({}, (60, 600)), ({"timeout": "20m"}, (1200, 1200)), ({"answer_timeout": "20m"}, (60, 1200)), ({"timeout": "5s", "answer_timeout": "2s"}, (5, 5))],
+)
+def test_the_answer_to_a_mail_has_ten_minutes_and_never_less_than_a_command(
+    given_: dict[str, str], patience: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert relaying(monkeypatch, MAIL, **given_) == (Complete(), [patience])
+
+
+def test_transactions_for_which_there_is_no_time_are_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smtp_dialogue, "_BEGUN_WITHIN", -1.0)
+    mail = replace(MAIL, per_recipient_headers=(RecipientHeader(B, "X", "b"), RecipientHeader(C, "X", "c")))
+    outcome, patience = relaying(monkeypatch, mail)
+    assert (outcome, len(patience)) == (Retry(recipients=(B, C), back_off=True), 1)
 
 
 def test_a_report_has_the_servers_words_and_its_status() -> None:

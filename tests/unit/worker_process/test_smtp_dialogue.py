@@ -1,0 +1,200 @@
+"""One SMTP transaction over a socket that is none: answers as they were written, commands and time-outs as they were asked for."""
+
+from __future__ import annotations
+
+import io
+import smtplib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from mailslice.codec.reports import Failure
+from mailslice.model.mail import RecipientHeader
+from mailslice.worker.handler_stage import BlockingStage
+from mailslice.worker.handlers import smtp_dialogue
+from mailslice.worker.handlers.smtp_dialogue import Patience, Refusals, Transaction, send
+
+A, B, C = "a@x", "b@x", "c@x"
+CONTENT = b"Subject: x\r\n\r\nbody\r\n"
+OK, GO = b"250 ok\r\n", b"354 go on\r\n"
+
+
+@dataclass
+class FakeSocket:
+    """Keeps what is sent and which time-outs were set when; `sendall` fails from the `fails_at`th call on."""
+
+    sent: list[bytes] = field(default_factory=list)
+    timeouts: list[tuple[int, float]] = field(default_factory=list)
+    fails_at: int = 10**9
+    closed: bool = False
+
+    def sendall(self, data: Any) -> None:
+        if len(self.sent) >= self.fails_at:
+            raise ConnectionResetError
+        self.sent.append(bytes(data))
+
+    def settimeout(self, seconds: float) -> None:
+        self.timeouts.append((len(self.sent), seconds))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Told(BlockingStage):
+    """Remembers its marks."""
+
+    marks: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    def sending(self, recipients: Iterable[str] | None = None) -> None:
+        self.marks.append(("sending", tuple(recipients or ())))
+
+    def sent(self, recipients: Iterable[str] | None = None) -> None:
+        self.marks.append(("sent", tuple(recipients or ())))
+
+    def not_sent(self, recipients: Iterable[str] | None = None) -> None:
+        self.marks.append(("not sent", tuple(recipients or ())))
+
+
+@dataclass
+class Dialogue:
+    """What came of one transaction."""
+
+    socket: FakeSocket
+    refused: Refusals
+    stage: Told
+    broken: bool
+
+
+def talk(
+    *answers: bytes, to: tuple[str, ...] = (A,), content: bytes = CONTENT, sender: str | None = "s@x", features: tuple[str, ...] = (), **given: Any
+) -> Dialogue:
+    server = smtplib.SMTP(local_hostname="me")
+    wire = given.pop("socket", None) or FakeSocket()
+    server.sock, server.file = wire, io.BytesIO(b"".join(answers))
+    server.does_esmtp, server.esmtp_features = True, dict.fromkeys(features, "")
+    made = Dialogue(wire, Refusals(), Told(), broken=False)
+    try:
+        send(server, sender, Transaction(to, **given), content, refused=made.refused, stage=made.stage, patience=Patience(60, 600))
+    except (OSError, smtplib.SMTPException):
+        made.broken = True
+    return made
+
+
+BEGUN, SENT, NOT_SENT = ("sending", (A,)), ("sent", (A,)), ("not sent", (A,))
+
+
+@pytest.mark.parametrize("last", [b"250 ok", b"251 forwarded", b"252 who knows", b"299 fine"])
+@pytest.mark.parametrize("rcpt", [b"250 ok", b"251 not here", b"252 cannot verify", b"200 yes"])
+def test_the_first_digit_says_that_a_mail_was_taken(rcpt: bytes, last: bytes) -> None:
+    done = talk(b"251 ok\r\n", rcpt + b"\r\n", GO, last + b"\r\n")
+    assert (done.stage.marks, done.refused, done.broken) == ([BEGUN, SENT], Refusals(), False)
+
+
+@pytest.mark.parametrize("answer", [b"250 ok", b"200 ok", b"350 go", b"garbage", b"101 wait", b"600 what", b"", b"25 o"])
+def test_nothing_but_354_lets_the_mail_go_and_nothing_but_a_refusal_is_one(answer: bytes) -> None:
+    done = talk(OK, OK, answer + b"\r\n", OK)
+    assert (done.stage.marks, done.broken, done.socket.closed) == ([BEGUN, NOT_SENT], True, True)
+    assert b"Subject" not in b"".join(done.socket.sent)
+    assert not done.refused.for_good
+
+
+def test_answers_that_are_out_of_step_are_not_taken_for_the_mails() -> None:
+    """A broken line ends no reply for the library: what follows it would be the answer to the next command, and the last RCPT's 250 that to DATA."""
+    done = talk(OK, b"no code here\r\n250 ok\r\n", OK, GO, OK, to=(A, B))
+    assert (done.stage.marks, done.broken, done.socket.closed) == ([], True, True)
+    twice = talk(OK, OK + OK, GO, OK)
+    assert (twice.stage.marks, twice.broken) == ([BEGUN, NOT_SENT], True)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"452 full", 452), (b"554 spam", 554), (b"499 x", 499), (b"421 closing", 421)])
+def test_after_the_dot_a_refusal_is_certain(answer: bytes, code: int) -> None:
+    done = talk(OK, OK, GO, answer + b"\r\n")
+    assert (done.stage.marks, done.broken) == ([BEGUN, NOT_SENT], False)
+    assert done.refused.for_now | done.refused.for_good == {A: code}
+
+
+@pytest.mark.parametrize("answer", [b"", b"garbage\r\n", b"354 go on\r\n", b"099 x\r\n", b"250" + b"x" * 9000 + b"\r\n"])
+def test_after_the_dot_what_is_no_answer_leaves_the_mail_in_doubt(answer: bytes) -> None:
+    done = talk(OK, OK, GO, answer)
+    assert (done.stage.marks, done.broken) == ([BEGUN], True)
+    assert A not in done.refused
+
+
+@pytest.mark.parametrize("answer", [b"452 full", b"554 spam"])
+def test_a_refusal_of_data_is_certain_and_keeps_the_connection(answer: bytes) -> None:
+    done = talk(OK, OK, answer + b"\r\n")
+    assert (done.stage.marks, done.broken, done.socket.closed) == ([BEGUN, NOT_SENT], False, False)
+    assert done.refused.words == {A: answer[4:].decode()}
+
+
+def test_a_server_that_closes_has_said_so_to_the_one_it_was_asked_about() -> None:
+    done = talk(OK, b"450 4.2.0 greylisted\r\n", b"421 4.3.2 closing\r\n", to=(A, B, C))
+    assert (done.refused.for_now, done.broken, done.socket.closed) == ({A: 450, B: 421}, True, True)
+    assert done.refused.failure(B).diagnostic == "421 4.3.2 closing"
+
+
+@pytest.mark.parametrize("closing", [b"421 closing\r\n", b""])
+def test_a_connection_that_ends_at_data_has_sent_nothing(closing: bytes) -> None:
+    assert talk(OK, OK, closing).stage.marks == [BEGUN, NOT_SENT]
+
+
+def test_a_large_mail_goes_in_pieces_and_its_answer_may_take_ten_minutes() -> None:
+    content = b"S: x\r\n\r\n" + b".line\r\n" * 50_000
+    done = talk(OK, OK, GO, OK, content=content)
+    pieces = done.socket.sent[3:]
+    assert b"".join(pieces) == content.replace(b"\n.", b"\n..") + b".\r\n"
+    assert [len(piece) for piece in pieces[:-1]] == [64 * 1024] * (len(pieces) - 1)
+    assert done.socket.timeouts == [(len(done.socket.sent), 600), (len(done.socket.sent), 60)]
+    assert done.stage.marks == [BEGUN, SENT]
+
+
+def test_a_connection_that_breaks_within_the_mail_has_sent_nothing() -> None:
+    done = talk(OK, OK, GO, content=b"x" * 200_000, socket=FakeSocket(fails_at=5))
+    assert (len(done.socket.sent), done.stage.marks, done.broken) == (5, [BEGUN, NOT_SENT], True)
+
+
+def test_a_mail_that_is_not_sent_whole_in_time_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smtp_dialogue, "_SENT_WITHIN", -1.0)
+    done = talk(OK, OK, GO, OK)
+    assert (done.stage.marks, done.broken, done.socket.closed) == ([BEGUN, NOT_SENT], True, True)
+
+
+def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_always_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smtp_dialogue, "_BEGUN_WITHIN", -1.0)
+    done = talk(OK, b"450 later\r\n", OK, GO, OK, to=(A, B, C))
+    assert (done.stage.marks, done.refused.for_now) == ([("sending", (B,)), ("sent", (B,))], {A: 450, C: 0})
+
+
+@pytest.mark.parametrize(
+    ("sender", "features", "failure"),
+    [
+        ("s@x", (), Failure("ü@x", "5.6.7", "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one")),
+        ("s>\r\n@x", ("smtputf8",), Failure("ü@x", "5.1.7", "no mail server can be told the address of the mail's sender")),
+    ],
+)
+def test_what_the_server_was_never_asked_is_not_reported_as_its_words(sender: str, features: tuple[str, ...], failure: Failure) -> None:
+    done = talk(sender=sender, to=("ü@x",), features=features)
+    assert (done.refused.failure("ü@x"), done.socket.sent) == (failure, [])
+
+
+def test_an_address_that_would_end_its_command_is_a_bad_one_and_the_others_are_served() -> None:
+    done = talk(OK, OK, GO, OK, to=(A, "b> SIZE=1@x"))
+    assert done.stage.marks == [BEGUN, SENT]
+    assert done.refused.failure("b> SIZE=1@x") == Failure("b> SIZE=1@x", "5.1.3", "no mail server can be told this address")
+    assert done.refused.counted() == "bad address for 1"
+
+
+def test_answers_are_counted_by_kind() -> None:
+    refused = Refusals()
+    refused.add((A, B), 550)
+    refused.add((C,), 0)
+    refused.add_here("ü@x", "5.6.7")
+    assert refused.counted() == "no answer for 1, 550 for 2, no SMTPUTF8 for 1"
+
+
+def test_headers_stand_before_the_mail() -> None:
+    done = talk(OK, OK, GO, OK, headers=(RecipientHeader(A, "X-For", "a"),))
+    assert b"".join(done.socket.sent).endswith(b"DATA\r\nX-For: a\r\n" + CONTENT + b".\r\n")
