@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
+from mailslice.codec.addresses import is_address
 from mailslice.codec.content import split
 from mailslice.model import crash
 from mailslice.model.clock import Clock
@@ -299,12 +300,17 @@ def conversation_factory(intake: Intake, open_now: set[Conversation], max_connec
 
 def _wrong_address(address: str, *, utf8: bool) -> str | None:
     """What to answer to an address that cannot be kept; None when it is fine."""
-    local, at, domain = address.rpartition("@")
-    if not (local and at and domain) or any(ord(c) < 32 or ord(c) == 127 or 0xD800 <= ord(c) < 0xE000 for c in address):
+    if not (is_address(address) and _james_takes(address)):
         return "553 5.1.3 Malformed address"
     if not (address.isascii() or utf8):
         return "553 5.6.7 The address needs SMTPUTF8"
     return None
+
+
+def _james_takes(address: str) -> bool:
+    """A James that gets a mail with one recipient that its MailAddress refuses dead-letters it for all of them; with such a sender it takes the null sender."""
+    local, _, domain = address.rpartition("@")
+    return local != '""' and ".." not in local and not any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
 
 
 def _string_attribute(text: str) -> bytes:

@@ -320,6 +320,25 @@ async def test_an_address_that_cannot_be_kept_is_refused(line: bytes) -> None:
         assert answers.splitlines()[-2][:4] == b"553 "
 
 
+@pytest.mark.parametrize("address", ["a@x.", "a..b@x.y", ".a@x", "a.@x", "a@x..y", "a@.x", "a@-x.y", "a@x-.y", '""@x', '"a..b"@x'])
+async def test_an_address_that_james_would_dead_letter_the_whole_mail_for_is_refused(address: str) -> None:
+    async with serving() as server:
+        asked = [f"MAIL FROM:<{address}>", f"MAIL FROM:<{address}> SMTPUTF8", "MAIL FROM:<>", f"RCPT TO:<{address}>", "RCPT TO:<b@x>"]
+        answers = await server.say(b"EHLO c", *(line.encode() for line in asked))
+        assert [line[:9] for line in answers.splitlines()[-6:-1]] == [b"553 5.1.3", b"553 5.1.3", b"250 2.1.0", b"553 5.1.3", b"250 2.1.5"]
+
+
+@pytest.mark.parametrize(
+    "address", ['"a b"@x', '"a@b"@x.y', '".a."@x', "a@[192.0.2.1]", "a@[IPv6:2001:db8::1]", "a.b+c=d@x-y.z", "a@x_y.z", "jürgen@bücher.example", "a@1x.y"]
+)
+async def test_unusual_addresses_that_are_right_are_kept(address: str) -> None:
+    async with serving() as server:
+        lines = [b"EHLO c", f"MAIL FROM:<{address}> SMTPUTF8".encode(), f"RCPT TO:<{address}>".encode(), b"DATA", b"x\r\n."]
+        await server.say(*lines)
+        mail, _ = server.only
+        assert (mail.sender, mail.recipients) == (address, (address,))
+
+
 async def test_one_recipient_too_many_is_452_and_the_rest_get_the_mail() -> None:
     async with serving(max_recipients=2) as server:
         refused = await server.do(send(to=(A, B, "c@x.example")))
