@@ -55,13 +55,19 @@ class Link:
         self._pipe = pipe
         self._drain = drain
         self._sending = threading.Lock()
-        self.turned = time.monotonic()
+        self.turned: float | None = None
+        """When the event loop turned last; None while it has yet to: a handler takes as long to build, and the stores to open, as it takes."""
         self.connected = False
         self.in_flight = 0
 
     def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         """Begins to report; `stop` is set when the parent's end of the pipe closes."""
         threading.Thread(target=self._run, args=(loop, stop), name="link", daemon=True).start()
+
+    @property
+    def lag(self) -> float:
+        """Seconds since the event loop last turned."""
+        return 0.0 if self.turned is None else time.monotonic() - self.turned
 
     def send(self, news: Beat | Failure) -> None:
         """To the parent; from any thread."""
@@ -71,7 +77,7 @@ class Link:
     def _run(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         try:
             while True:
-                self.send(Beat(self.connected, time.monotonic() - self.turned, self.in_flight))
+                self.send(Beat(self.connected, self.lag, self.in_flight))
                 if self._pipe.poll(REPORT_EVERY):
                     self._pipe.recv()
         except (EOFError, OSError):

@@ -63,9 +63,10 @@ class Supervisor:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         host, port = self._health
-        server = HealthServer(host, port, self._liveness, figures) if port else None
+        server: HealthServer | None = None
         try:
-            if server:
+            if port:
+                server = HealthServer(host, port, self._liveness, figures)
                 server.start()
             while not self._stopping and self._failure is None:
                 self._start_due()

@@ -1,0 +1,45 @@
+"""What the parent leaves behind, and what a process that is still being built says of itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+from mailslice.worker import supervisor
+from mailslice.worker.child import Link
+from mailslice.worker.consumer import ConsumerTask
+
+
+def test_a_health_port_that_is_taken_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: Any) -> None:
+        assert os.environ["PROMETHEUS_MULTIPROC_DIR"].startswith(str(tmp_path))
+        raise BadSetting("health port 127.0.0.1:1 cannot be opened")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    monkeypatch.setattr(supervisor, "HealthServer", taken)
+    before = signal.getsignal(signal.SIGTERM)
+    task = ConsumerTask(Settings(), QueueName("spool"), "maildir", prefetch=1, concurrency=1)
+    with pytest.raises(BadSetting, match="cannot be opened"):
+        supervisor.Supervisor(task, 1, "127.0.0.1", 1).run()
+    assert (list(tmp_path.iterdir()), os.environ.get("PROMETHEUS_MULTIPROC_DIR")) == ([], None)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_process_whose_handler_is_still_being_built_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link(None, 30.0)  # type: ignore[arg-type]
+    now = time.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: now + 100)
+        assert link.lag == 0
+        link.turned = now + 80
+        assert link.lag == pytest.approx(20)
