@@ -19,6 +19,7 @@ GIVEN = "mailslice.duty.params"
 _COMMON = {"reason", "dry_run"}
 """Options of every duty, which the commands declare themselves."""
 _WITH_VALUE = {"--queue", "--reason", "--param", "--run"}
+_SWITCHES = {"--dry-run", "--json", "--debug", "--help"}
 
 
 class DutyCommand(TyperCommand):
@@ -49,7 +50,10 @@ def duty_in(args: Sequence[str], known: Sequence[str]) -> str | None:
 
 
 def _first_word(args: Sequence[str]) -> str | None:
-    return next((word for word, previous in zip(args, [None, *args], strict=False) if not word.startswith("-") and previous not in _WITH_VALUE), None)
+    """What is meant as the duty, where none is known. Of which duty an option is, is not known then: what follows one is more likely its value."""
+    words = [(word, previous) for word, previous in zip(args, ["", *args], strict=False) if not word.startswith("-") and previous not in _WITH_VALUE]
+    apart = [word for word, previous in words if not previous.startswith("-") or "=" in previous or previous in _SWITCHES]
+    return next(iter([*apart, *(word for word, _ in words)]), None)
 
 
 def options_of(fields: "dict[str, FieldInfo]") -> list[Any]:
@@ -97,6 +101,14 @@ def refuse_twice(options: dict[str, object], params: dict[str, object]) -> None:
     """BadInput when the same param was given as option and by --param."""
     for name in options.keys() & params.keys():
         raise BadInput(f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is one of them")
+
+
+def refuse_empty(params: dict[str, object], fields: "dict[str, FieldInfo]") -> None:
+    """BadInput for a list that was given and names nothing (`--users "$USERS"` of a variable that is not set): without it the duty is about all there is."""
+    for name, value in params.items():
+        texts = [value] if isinstance(value, str) else value
+        if name in fields and is_list(fields[name].annotation) and isinstance(texts, list) and not any(str(text).strip(" ,") for text in texts):
+            raise BadInput(f"--{name.replace('_', '-')}: it was given and names nothing; allowed is at least one name, or to leave it out for all")
 
 
 def is_switch(annotation: Any) -> bool:

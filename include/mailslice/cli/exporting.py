@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailslice.cli.contents import LOST
 from mailslice.codec.shown import shown
-from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
+from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, SomeFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder: Path) -> None:
-    """Export `rows` into `folder`, a line each. SomeFailed when a content is lost or a file of that name holds something else."""
+    """Export `rows` into `folder`, a line each. SomeFailed when a content is lost or a file of that name holds something else.
+
+    MailsliceError naming the file where the folder takes nothing more: no other mail would get there, either.
+    """
     _prepare(folder)
     failures: list[dict[str, object]] = []
 
@@ -57,11 +61,12 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
     """The enqueue id names the file: unique, and no mail can choose a path. The content is never in memory as a whole."""
     path = folder / f"{row.enqueue_id}.eml"
     read = _Read(queue.pieces(row))
-    if path.exists() or path.is_symlink():
-        if path.is_symlink() or not _holds(path, read):
-            raise _TakenError(f"{path} exists with other content: left as it is")
-    else:
-        _write(path, read)
+    with _named(path):
+        if path.exists() or path.is_symlink():
+            if path.is_symlink() or not _holds(path, read):
+                raise _TakenError(f"{path} exists with other content: left as it is")
+        else:
+            _write(path, read)
     mail = row.item.mail
     return {
         "enqueueId": row.enqueue_id,
@@ -72,6 +77,17 @@ def _export(queue: MailQueue, row: ViewRow, folder: Path) -> dict[str, object]:
         "bytes": read.size,
         "sha256": read.sha256.hexdigest(),
     }
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What fails while a file is read or written names no file of itself: a disk that is full, a file that may be no larger."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise MailsliceError(f"{path} cannot be read or written: {error.strerror or error}") from error
 
 
 class _Read:

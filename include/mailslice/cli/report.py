@@ -22,9 +22,9 @@ _COLUMNS = ("run", "duty", "queue", "status", "started", "planned", "applied", "
 @command(app, "last")
 def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
     """The newest report."""
+    _known(duty)
     from mailslice.duty.ledger import Ledger
 
-    _known(duty)
     with open_stores() as stores:
         found = Ledger(stores, stores.settings).last(duty, queue)
         if found is None:
@@ -35,9 +35,9 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
 @command(app, "list")
 def list_(out: Output, *, duty: Duty = None, queue: OfQueue = None, limit: Limit = 20) -> None:
     """The newest reports, newest first."""
+    _known(duty)
     from mailslice.duty.ledger import Ledger
 
-    _known(duty)
     with open_stores() as stores:
         out.rows(Ledger(stores, stores.settings).list(duty, queue, limit or 20), _COLUMNS, empty=f"there is no run{_of(duty, queue)}")
 
@@ -52,7 +52,7 @@ def show(out: Output, run: Annotated[str, typer.Argument(metavar="RUN", help="Ru
 
 
 def _known(duty: str | None) -> None:
-    """BadInput when there is no such duty."""
+    """BadInput when there is no such duty; asked before the ledger loads Cassandra's driver."""
     if duty is not None:
         from mailslice.duty.registry import load
 

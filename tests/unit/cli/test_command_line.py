@@ -21,7 +21,18 @@ def call(*words: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedPr
     return subprocess.run([str(MAILSLICE), *words], capture_output=True, text=True, check=False, stdin=stdin, cwd="/", env={"PATH": "/usr/bin:/bin"})
 
 
-@pytest.mark.parametrize("words", [["--help"], ["queue", "--help"], ["queue", "delete", "--help"], ["duty", "run", "--help"], ["quue"], ["queue", "brows"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["queue", "--help"],
+        ["queue", "delete", "--help"],
+        ["duty", "run", "--help"],
+        ["quue"],
+        ["queue", "brows"],
+        ["report", "last", "--duty", "nope"],
+    ],
+)
 def test_help_and_a_wrong_word_import_nothing_heavy(words):
     code = f"""
 import sys
@@ -94,6 +105,8 @@ WRONG = {
     "mail enqueue spool x.eml --recipient nobody@": "--recipient: 'nobody@' is not a mail address",
     "mail enqueue spool x.eml --delay 5000000d": "--delay: '5000000d' is not allowed; at most 30d is",
     "duty plan queue_cleanup --queue spool --grace 5000000d": "grace='5000000d': at most 36500d is allowed",
+    "duty run --grace 2s nope": "duty 'nope' is not known; known: blob_gc, ",
+    "duty plan --dry-run nope --queue spool": "duty 'nope' is not known; known: blob_gc, ",
     "bench hotpath --load 2": "--load: '2' is not allowed; a share from 0 to 1 is",
     "bench hotpath --processes 1,0": "--processes: '0' is not allowed; a whole number from 1 to 64",
     "worker top a/b": "queue name 'a/b'",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,8 +12,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from mailslice.cli.exporting import export_mails
-from mailslice.model.errors import ContentMissing, SomeFailed
+from mailslice.model.errors import ContentMissing, MailsliceError, SomeFailed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
 
 MIB = 1024 * 1024
@@ -83,6 +87,21 @@ def test_a_file_that_holds_less_or_more_or_other_is_left_as_it_is(tmp_path: Path
         [line] = export(Queue(1), wanted, tmp_path)
         assert "exists with other content" in line["error"]
         assert file.read_bytes() == written
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left on device"), (errno.EFBIG, "File too large")])
+def test_a_disk_that_takes_no_more_is_said_of_the_file_not_of_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+    class Full(io.FileIO):
+        def write(self, _content: object) -> int:
+            raise OSError(number, words)
+
+    monkeypatch.setattr(Path, "open", lambda path, _mode: io.BufferedWriter(Full(str(path), "xb")))
+    wanted = row()
+    with pytest.raises(MailsliceError) as raised:
+        export(Queue(3), wanted, tmp_path)
+    assert str(raised.value) == f"{tmp_path / str(wanted.enqueue_id)}.eml cannot be read or written: {words}"
+    assert raised.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_content_that_ends_too_early_leaves_no_file(tmp_path: Path) -> None:
