@@ -45,7 +45,7 @@ async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Sta
         return Standing.DONE
     if wiring.settings.queue.shared:
         return Standing.LIVE
-    ended = timedelta.max if place is None else wiring.clock() - (place.slice_start + wiring.shape.window)
+    ended = timedelta.max if place is None else over_for(wiring, place)
     if ended < timedelta(0):
         return Standing.LIVE
     for pause in _RECENT if ended < _RECENTLY else _OLD:
@@ -53,6 +53,11 @@ async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Sta
         if await row_of(wiring, item, place) is not None:
             return Standing.LIVE
     return Standing.DONE if await wiring.is_marked(item.enqueue_id) else Standing.CLEANED
+
+
+def over_for(wiring: Wiring, place: Place) -> timedelta:
+    """Since when its slice is over, by the largest window that any node may still use; negative while it is open, and nobody cleans it."""
+    return wiring.clock() - (place.slice_start + wiring.shape.largest_window)
 
 
 async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | None) -> bool:
@@ -65,7 +70,7 @@ async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | Non
     places = {place for place in where if place is not None}
     if not places:
         return False
-    ended = wiring.clock() - (max(place.slice_start for place in places) + wiring.shape.largest_window)
+    ended = over_for(wiring, max(places, key=lambda place: place.slice_start))
     if ended < timedelta(0):
         return False
     for pause in _RECENT if ended < _LATELY else _OLD:

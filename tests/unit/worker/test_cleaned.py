@@ -1,0 +1,42 @@
+"""When a delivery without a row counts as cleaned away: not before its slice is over by the largest window that any node may still use."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail
+from mailslice.queue.configuration import Shape
+from mailslice.worker import cleaned
+from mailslice.worker.cleaned import Standing, standing
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+ITEM = QueuedMail(EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b"))
+
+
+def wiring(*, shared: bool = False) -> Any:
+    """An own queue whose window was two hours once, and is one now."""
+
+    async def unmarked(_: EnqueueId) -> bool:
+        return False
+
+    settings = SimpleNamespace(queue=SimpleNamespace(shared=shared))
+    return SimpleNamespace(is_marked=unmarked, settings=settings, clock=lambda: NOW, shape=Shape(HOUR, 2 * HOUR, (1,)))
+
+
+@pytest.mark.parametrize(
+    ("minutes", "shared", "expected"),
+    [(59, False, Standing.LIVE), (119, False, Standing.LIVE), (120, False, Standing.CLEANED), (None, False, Standing.CLEANED), (600, True, Standing.LIVE)],
+)
+async def test_a_delivery_without_a_row(monkeypatch: pytest.MonkeyPatch, minutes: int | None, shared: bool, expected: Standing) -> None:
+    async def none(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(cleaned, "row_of", none)
+    monkeypatch.setattr(cleaned, "_OLD", (0.0,))
+    monkeypatch.setattr(cleaned, "_RECENT", (0.0,))
+    place = None if minutes is None else Place(NOW - timedelta(minutes=minutes), 0)
+    assert await standing(wiring(shared=shared), ITEM, place) is expected
