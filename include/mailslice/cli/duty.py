@@ -9,7 +9,7 @@ import typer
 from mailslice.cli.arguments import DryRun, Reason
 from mailslice.cli.command import command, group
 from mailslice.cli.door import open_queue, who
-from mailslice.cli.duty_options import DutyCommand, given, refuse_twice
+from mailslice.cli.duty_options import DutyCommand, given, refuse_empty, refuse_twice
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
@@ -128,6 +128,7 @@ def _opened(duty: str, queue: QueueName | None, params: dict[str, object], run: 
     from mailslice.model.clock import system_clock
 
     found = load(duty)
+    refuse_empty(params, found.params.model_fields)
     found.params.parse(params, f"duty {duty}")
     settings = _settings_for(duty, queue, found.needs_queue)
     subject = queue if queue is not None and found.needs_queue else NO_QUEUE

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING
 
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, PlanRefused
 
 if TYPE_CHECKING:
     from mailslice.model.settings import Settings
+
+log = logging.getLogger(__name__)
 
 # Of Airflow's names (`scheduled__2026-11-20T02-15-00`) and of ours (`20261120T021500Z-1f3a9c`); a name that somebody chose has none: then of its plan.
 _TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)T(\d\d)[-:]?(\d\d)[-:]?(\d\d)")
@@ -19,6 +22,7 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     """The newest run of this duty and queue whose earlier steps ended and which waits for `step`. BadInput when there is none.
 
     Only the newest plan waits for apply, once it passed its check: who planned anew means that plan, and never an older one, such as a dry run's.
+    So a newer run whose files cannot be read is said and passed over by the other steps, and ends an apply with PlanRefused.
     """
     from mailslice.duty.artifacts import RunFolder, artifacts, queue_folder
     from mailslice.duty.context import FILES
@@ -36,13 +40,20 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
 
     for run in sorted(place.folders(queue_folder(duty, queue)), key=age, reverse=True)[:_LOOKED_AT]:
         folder = RunFolder(place, duty, queue, run)
-        if folder.read_json(FILES[step]) is not None:
+        try:
+            ended = {each for each in (*before, step) if folder.read_json(FILES[each]) is not None}
+        except PlanRefused as error:
+            if step == "apply":
+                raise PlanRefused(f"run {run}, the newest of {duty} on {queue}: {error}, or name a run by --run") from error
+            log.warning("run %s is passed over: %s", run, error)
+            continue
+        if step in ended:
             if step == "apply":
                 break
             continue
-        if all(folder.read_json(FILES[earlier]) is not None for earlier in before):
+        if ended.issuperset(before):
             return run
-        if step == "apply" and folder.read_json(FILES["plan"]) is not None:
+        if step == "apply" and "plan" in ended:
             raise BadInput(
                 f"run {run}, the newest plan of {duty} on {queue}, has not passed its check: duty check, name a run by --run, or plan anew: duty plan"
             )

@@ -5,7 +5,7 @@ import pytest
 from mailslice.cli.runs import newest_pending
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.context import FILES
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.settings import load_settings
 
 OLDER, NEWER = "20261120T010000Z-aaaaaa", "20261120T020000Z-bbbbbb"
@@ -60,6 +60,18 @@ def test_a_run_of_a_chosen_name_is_as_old_as_its_plan(settings):
         newest_pending(settings, "blob_gc", "-", "apply")
     ran(settings, "by-hand", "check")
     assert newest_pending(settings, "blob_gc", "-", "apply") == "by-hand"
+
+
+def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_plan_is_applied_instead(settings, caplog):
+    ran(settings, OLDER, "plan", "check")
+    ran(settings, NEWER, "plan", "check")
+    assert newest_pending(settings, "blob_gc", "-", "report") == NEWER
+    place = artifacts(settings)
+    place.write(RunFolder(place, "blob_gc", "-", NEWER).file(FILES["plan"]), b'{"decided": ')
+    assert newest_pending(settings, "blob_gc", "-", "report") == OLDER
+    assert f"run {NEWER} is passed over" in caplog.text
+    with pytest.raises(PlanRefused, match=rf"run {NEWER}, the newest of blob_gc on -: .*plan\.json is no JSON"):
+        newest_pending(settings, "blob_gc", "-", "apply")
 
 
 def test_none_waits(settings):

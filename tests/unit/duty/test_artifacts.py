@@ -1,13 +1,14 @@
 """Run folders: paths, JSON, retention; on a folder. S3 has its test among the services."""
 
 import os
+import pickle
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from mailslice.duty.artifacts import Artifacts, RunFolder, iso, queue_folder
 from mailslice.duty.retention import prune, prune_sometimes
-from mailslice.model.errors import BadSetting
+from mailslice.model.errors import BadSetting, PlanRefused
 from mailslice.model.settings import S3Settings
 
 
@@ -24,6 +25,26 @@ def test_json_comes_back_with_times_and_durations_as_text(place):
 
 def test_what_was_not_written_is_none(place):
     assert RunFolder(place, "d", "q", "r").read_json("plan.json") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(b'{"decided": ', "is no JSON"), (b"\xff\xfe", "is no JSON"), (b"[" * 100_000, "is no JSON"), (b"[1, 2]", r"holds '\[1, 2\]'"), (b"null", "holds 'None'")],
+)
+def test_a_file_that_was_edited_into_something_else_is_refused_by_its_name(place, data, words):
+    folder = RunFolder(place, "d", "q", "r")
+    place.write(folder.file("plan.json"), data)
+    with pytest.raises(PlanRefused, match=rf"/runs/d/q/r/plan\.json {words}"):
+        folder.read_json("plan.json")
+
+
+def test_a_key_that_was_taken_out_is_refused_by_its_name_and_may_be_asked_for_all_the_same(place):
+    folder = RunFolder(place, "d", "q", "r")
+    folder.write_json("plan.json", {"planned": 1})
+    for found in (folder.read_json("plan.json"), pickle.loads(pickle.dumps(folder.read_json("plan.json")))):
+        assert (found["planned"], found.get("reads"), "reads" in found) == (1, None, False)
+        with pytest.raises(PlanRefused, match=r"/runs/d/q/r/plan\.json has no 'reads' any more"):
+            found["reads"]
 
 
 @pytest.mark.parametrize("queue", ["..", ".", "a b", "päckchen", "a%2Fb"])

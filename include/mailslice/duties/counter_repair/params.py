@@ -13,11 +13,14 @@ from mailslice.model.settings import Duration
 
 
 def _words(value: object) -> object:
-    """Names, each once: a list, or text with commas, or a list of such."""
+    """Names, each once: a list, or text with commas, or a list of such. Empty text is a form's field that nobody touched."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple):
         return value
-    return tuple(dict.fromkeys(word.strip() for text in given for word in str(text).split(",") if word.strip()))
+    words = tuple(dict.fromkeys(word.strip() for text in given for word in str(text).split(",") if word.strip()))
+    if not words and any(str(text).strip() for text in given):
+        raise ValueError("it names nothing; allowed are names with commas between them, or nothing at all for all mailboxes")
+    return words
 
 
 def _ids(value: object) -> object:

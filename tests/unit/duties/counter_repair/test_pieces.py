@@ -39,6 +39,11 @@ def test_params_are_kept_as_they_are_read_back():
     assert Params.parse({}).settle == timedelta(minutes=5)
 
 
+@pytest.mark.parametrize("untouched", ["", [], None])
+def test_a_field_of_a_form_that_nobody_touched_means_all(untouched):
+    assert Params.parse({"mailboxes": untouched, "users": untouched}) == Params.parse({})
+
+
 def test_an_id_that_is_none_is_named():
     with pytest.raises(BadInput, match="'not-an-id' is not the id of a mailbox"):
         Params.parse({"mailboxes": "not-an-id"})
