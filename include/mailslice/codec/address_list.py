@@ -139,9 +139,9 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
         if piece in _SEPARATORS:
             yield from _addresses(part, named=False)
             part = []
-        elif piece == ":" and "".join(part).strip().lower() == "mailto":
+        elif piece == ":" and len(part) <= 2 and "".join(part).strip().lower() == "mailto":
             part = []
-        else:
+        elif piece != " " or part[-1:] not in ([], [" "]):  # of blanks, which comments are, too, one that follows something says it all
             part.append(piece)
 
 

@@ -56,6 +56,7 @@ patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, H
         ("a@b.c (was x@y.z, D <d@e.f>, g@h.i", ["a@b.c", "d@e.f", "g@h.i"]),
         ("a@b.c (x (y), <d@e.f> (z)", ["a@b.c", "d@e.f"]),
         ('a@b <mailto:a@b>, "x" <c@d>, e@f <MAILTO:e@f>, < mailto: g@h>', ["a@b", "c@d", "e@f", "g@h"]),
+        ("<(x) mailto (y)(z) : (v) a@b>, <mailto:(x)mailto:c@d>, <mailto x:e@f>", ["a@b", "c@d"]),
         ("a@b.c), d@e.f, (x) g@h.i) , )j@k.l", ["a@b.c", "d@e.f", "g@h.i", "j@k.l"]),
         ("<a@b.c)>, ) d@e.f)) )", ["a@b.c", "d@e.f"]),
         ("a@b.c foo@, @foo d@e.f, g@@h j@k.l", ["a@b.c", "d@e.f", "j@k.l"]),
@@ -156,4 +157,20 @@ def test_a_long_list_of_mistakes_takes_no_more_than_its_length(piece):
     """The square of it would take minutes of CPU."""
     started = time.thread_time()
     assert all(is_address(address) for address in parse_addresses(piece * 50_000))
+    assert time.thread_time() - started < 15
+
+
+@pytest.mark.parametrize(
+    ("before", "piece", "after"),
+    [
+        *(("<", piece, ">") for piece in ("a:", "a@b:", "mailto:", "mailto :", "x(:)", "@", "@a:", '"a":', "a@b,:", "=?x?q?:?=:")),
+        ("<mailto" + "()" * 50_000 + "x", ":", ">"),
+        ("<" + "()" * 50_000 + "mailto", "():", ">"),
+        ("<a" * 50_000, ">", ""),
+        ("<@", ":", "a@b>"),
+    ],
+)
+def test_in_brackets_a_long_list_of_mistakes_takes_no_more_than_its_length_either(before, piece, after):
+    started = time.thread_time()
+    assert all(is_address(address) for address in parse_addresses(before + piece * 150_000 + after))
     assert time.thread_time() - started < 15
