@@ -18,6 +18,7 @@ from mailslice.model.slices import bucket_of, slice_start
 
 if TYPE_CHECKING:
     from mailslice.model.settings import Settings
+    from mailslice.queue.configuration import Shape
     from mailslice.stores import Stores
 
 OWN_QUEUE = "mailslice-bench"
@@ -30,17 +31,18 @@ _ATTRIBUTES = {"bench": b'{"serializer":"StringSerializer","value":"synthetic ro
 
 
 class BenchQueue:
-    """A queue that holds nothing but synthetic rows."""
+    """A queue that holds nothing but synthetic rows, in the slices and buckets of `view`: the stored configuration, not the settings' defaults."""
 
-    def __init__(self, stores: Stores, name: QueueName) -> None:
+    def __init__(self, stores: Stores, name: QueueName, view: Shape) -> None:
         self.stores = stores
         self.name = name
-        self._window = stores.settings.queue.slice_window
+        self._view = view
 
     def fill(self, rows: int, slices: int, *, dead: bool) -> None:
-        """Insert rows evenly into `slices` closed slices that end a day ago (dead), or into the present slice (live); dead ones get their marks."""
-        newest = slice_start(system_clock() - (timedelta(days=1) if dead else timedelta(0)), self._window)
-        starts = [newest - self._window * back for back in range(slices if dead else 1)]
+        """Insert rows evenly into `slices` slices that were closed a day ago (dead), or into the present slice (live); dead ones get their marks."""
+        window = self._view.window
+        newest = slice_start(system_clock() - (timedelta(days=1) + self._view.largest_window if dead else timedelta(0)), window)
+        starts = [newest - window * back for back in range(slices if dead else 1)]
         self._first_start(starts[-1])
         made = (self._row(number, starts[number % len(starts)]) for number in range(rows))
         while chunk := list(islice(made, _AT_ONCE)):
@@ -68,7 +70,7 @@ class BenchQueue:
         name = f"{BENCH_NAMES}{number}"
         mail = Mail(name, "alice@bench.example", (f"bob{number % 97}@bench.example",), attributes=_ATTRIBUTES, last_updated_ns=int(start.timestamp()) * 10**9)
         item = QueuedMail(EnqueueId(uuid4()), mail, BlobId(str(UUID(int=number))), BlobId(str(UUID(int=number + 1))))
-        return ViewRow(self.name, Place(start, bucket_of(name, self.stores.settings.queue.bucket_count)), start, item)
+        return ViewRow(self.name, Place(start, bucket_of(name, self._view.bucket_counts[-1])), start, item)
 
 
 @contextmanager
@@ -81,6 +83,7 @@ def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool, say: Ca
     """
     from mailslice.cli.door import guard
     from mailslice.queue import directory
+    from mailslice.queue.configuration import ConfigurationGuard, shape
     from mailslice.stores import open_stores
 
     with _alone_on(settings, name), open_stores(replace_shared(settings)) as stores:
@@ -91,7 +94,7 @@ def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool, say: Ca
         if not known:
             directory.create(stores, name)
         guard(stores)
-        queue = BenchQueue(stores, name)
+        queue = BenchQueue(stores, name, shape(ConfigurationGuard(stores.tables, stores.settings), stores.settings))
         if _in_broker(settings, name).consumers:
             raise Refused(f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}")
         _refuse_mails(stores, name)

@@ -1,6 +1,8 @@
 """`mailslice bench`: whose queue it may use, what it answers, and that nothing stays behind. Speed is no test's business."""
 
 import asyncio
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,10 +11,13 @@ from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.cli.bench import DEFAULT_QUEUE
 from mailslice.cli.bench_rows import bench_queue
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import Refused
 from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
+from mailslice.queue.filters import MailFilter
+from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker.apart import apart
 from mailslice.worker.bench import bench_mail, take
@@ -172,6 +177,19 @@ def test_a_queue_that_got_mails_of_others_at_the_end_stays_with_them(cli, ends_b
         used()
     assert mails[0]["name"] in (told[-1] if ends_by is ZeroDivisionError else str(raised.value))
     assert [line["enqueueId"] for line in cli.json("worker", "drain", name)] == [mails[0]["enqueueId"]]
+
+
+def test_rows_are_where_the_stored_configuration_has_them(fresh):
+    stored = Cli(fresh.env).inside().but(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_BUCKET_COUNT="4")
+    stored("queue", "create", "spool")
+    with bench_queue(fresh.settings, DEFAULT_QUEUE, synthetic=True) as queue:
+        queue.fill(40, 5, dead=True)
+        dead = sorted({place.slice_start for place in queue.stores.tables.written.places(DEFAULT_QUEUE)})
+        queue.fill(8, 1, dead=False)
+        assert [after - before for before, after in pairwise(dead)] == [timedelta(minutes=10)] * 4
+        assert {place.bucket for place in queue.stores.tables.written.places(DEFAULT_QUEUE)} == {0, 1, 2, 3}
+        mails = MailQueue(queue.stores, DEFAULT_QUEUE, system_clock)
+        assert (mails.size(), len(list(mails.browse(MailFilter(), None)))) == (8, 8)
 
 
 def test_a_queue_whose_name_begins_like_a_benchmarks_is_not_one(cli):
