@@ -29,7 +29,10 @@ _LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One audit. `census`: it knows of each ready message of the work queue; `shared`: James worked on the queue, too. `digest` names this very plan."""
+    """One audit. `census`: it knows of each ready message of the work queue, or found no mail to ask about; `shared`: James worked on the queue, too.
+
+    `digest` names this very plan.
+    """
 
     run: str
     queue: QueueName
@@ -82,7 +85,8 @@ def newest_audit(stores: Stores, queue: QueueName, *, census: bool = False) -> A
     for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
         if held_to_slices(report):
             continue
-        if report["status"] in (DONE, DRY_RUN) and (not census or (report.get("census") or {}).get("taken")):
+        told = report.get("census") or {}
+        if report["status"] in (DONE, DRY_RUN) and (not census or told.get("taken") or told.get("needless")):
             return audit_of(stores, queue, report["run"])
     return None
 

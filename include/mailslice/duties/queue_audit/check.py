@@ -7,7 +7,7 @@ from typing import Any
 
 from mailslice.duty.audits import read_audit
 from mailslice.duty.context import StepContext
-from mailslice.duty.plans import OLDEST_PLAN
+from mailslice.duty.plans import OLDEST_PLAN, reading
 from mailslice.model.verdicts import Verdict
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
@@ -19,7 +19,9 @@ def run(context: StepContext) -> dict[str, Any]:
     audit = read_audit(found, context.folder)
     age = (context.clock() - audit.made_at) / timedelta(hours=1)
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
-    result = run_gate("check", [totals(found, age)], docs)
+    with reading(audit.run, audit.queue):
+        frame = totals(found, age)
+    result = run_gate("check", [frame], docs)
     return {"success": True, "planDigest": audit.digest, "planned": audit.rows.count, "expectations": result.lines(), "dataDocs": result.link}
 
 

@@ -33,7 +33,7 @@ HOLD = timedelta(seconds=15)
 LONGEST_HOLD = timedelta(seconds=45)
 SETTLED = timedelta(seconds=20)
 """An enqueue that is this old has ended: row and message are written beside each other, each within its time-out of 10 s, or its failure is marked."""
-_LOOK_AGAIN = 2.0
+_LOOK_AGAIN = 1.0
 _BYTES_HELD = 5_000
 
 
@@ -96,17 +96,17 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
         hold.drain()
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
-        records, elsewhere = _with_consumers(stores, queue, hold, before)
+        consumers = _with_consumers(stores, queue, hold, before)
         letters = hold.beside(lambda: _dead_letters(context))
         hold.drain()
-        delayed, unproved = counts_of(stores, queue).delayed, _unproved(stores, records, elsewhere)
+        delayed, unproved = counts_of(stores, queue).delayed, _unproved(stores, consumers)
         ended = context.clock()
     held_for = time.monotonic() - since
     evidence = Evidence(
         now=ended,
         shared=context.settings.queue.shared,
         counts=replace(undisturbed, delayed=delayed),
-        in_flight=_in_flight(records) if elsewhere != 0 else {},
+        in_flight=_in_flight(consumers.records) if consumers.hold != 0 else {},
         done=_done(stores.own.worker_records.list(queue)),
         held=held(stores, queue),
         dead_letters=letters,
@@ -119,8 +119,8 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
         "seconds": round(held_for, 3),
         "held": hold.messages,
         "notMails": hold.not_mails,
-        "withConsumers": elsewhere,
-        "recorded": len(_in_flight(records)),
+        "withConsumers": consumers.hold,
+        "recorded": consumers.explained,
         "unproved": unproved,
     }
     return Gathered(evidence, told)
@@ -145,28 +145,58 @@ def _announce(stores: Stores, queue: QueueName, counts: Counts) -> None:
     )
 
 
-def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: Iterable[WorkerRecord]) -> tuple[list[WorkerRecord], int | None]:
-    """The records of workers that were heard of since the hold began, and how many messages consumers hold in all.
+@dataclass(frozen=True, slots=True)
+class _Consumers:
+    """`records` of workers that were heard of since the hold began; messages that consumers `hold` in all (None: nobody knows), `explained` by records."""
 
-    Looked at until both agree, or the longest hold is over: consumers get nothing new meanwhile, so they only come down.
+    records: list[WorkerRecord]
+    hold: int | None
+    explained: int = 0
+
+
+def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: Iterable[WorkerRecord]) -> _Consumers:
+    """What consumers hold, looked at until records explain it, or the longest hold is over.
+
+    Only records that were made after RabbitMQ's figure was read explain it. Consumers get nothing new meanwhile, so what such a record lists was held when the
+    figure was made, too; an earlier one may list what was done by then, and as many messages that nobody tells of would pass for it. A record is
+    written a moment after it is made: the second one that is seen after the figure is certainly of after it. What has come to the hold explains nothing.
     """
-    beats = {record.worker: record.beat for record in before}
+    began = {record.worker: record.beat for record in before}
     deadline = time.monotonic() + (LONGEST_HOLD - HOLD).total_seconds()
     while True:
-        records = [each for each in stores.own.worker_records.list(queue) if each.is_alive and each.beat > beats.get(each.worker, -1)]
-        elsewhere = hold.elsewhere()
-        if elsewhere in (0, len(_in_flight(records))) or time.monotonic() > deadline:
-            return records, elsewhere
-        hold.wait(_LOOK_AGAIN)
+        figure = hold.elsewhere()
+        found = _Consumers(_heard(stores, queue, began), figure)
+        first, second = {record.worker: record.beat for record in stores.own.worker_records.list(queue)}, dict[str, int]()
+        while figure and time.monotonic() < deadline:
+            hold.wait(_LOOK_AGAIN)
+            records = _heard(stores, queue, began)
+            proved = [each for each in records if each.beat > second.get(each.worker, each.beat)]
+            second = {each.worker: each.beat for each in records if each.beat > first.get(each.worker, 0)} | second
+            found = _Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
+            if found.explained == figure:
+                return found
+            if all(each in proved for each in records if _in_flight([each]).keys() - hold.ids):
+                break
+        if figure == 0 or time.monotonic() >= deadline:
+            return found
+        if figure is None:
+            hold.wait(_LOOK_AGAIN)
 
 
-def _unproved(stores: Stores, records: Iterable[WorkerRecord], elsewhere: int | None) -> str | None:
+def _heard(stores: Stores, queue: QueueName, since: Mapping[str, int]) -> list[WorkerRecord]:
+    """The records of workers that live, written after those beats."""
+    return [each for each in stores.own.worker_records.list(queue) if each.is_alive and each.beat > since.get(each.worker, -1)]
+
+
+def _unproved(stores: Stores, consumers: _Consumers) -> str | None:
     """Why a mail that was not found may still be somewhere; None when nothing says so."""
-    if elsewhere is None:
+    if consumers.hold is None:
         return "RabbitMQ gives no figures of what consumers hold"
-    unexplained = elsewhere - len(_in_flight(records))
-    if elsewhere and unexplained > 0:
+    unexplained = consumers.hold - consumers.explained
+    if unexplained > 0:
         return f"consumers hold {unexplained} messages of which no worker's record tells"
+    if unexplained < 0:
+        return f"workers' records tell of {consumers.explained} messages where RabbitMQ says that consumers hold {consumers.hold}"
     if alarms := stores.management.alarms():
         return f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later"
     return None

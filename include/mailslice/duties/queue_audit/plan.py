@@ -52,7 +52,8 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
     places = _old_places(context, looking, slices)
     crash.point("plan:after-first-read")
 
-    gathered = gather(context, census=params.census and not params.dry_run, youngest=_youngest(places))
+    asked = params.census and not params.dry_run
+    gathered = gather(context, census=asked, youngest=_youngest(places))
     crash.point("plan:after-evidence")
     lock.check()
 
@@ -67,7 +68,7 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
         "madeAt": iso(now),
         "olderThan": format_duration(age),
         "shared": gathered.evidence.shared,
-        "census": gathered.census is not None,
+        "census": asked,  # where no mail is old enough there is none that a census could prove lost, and it is left out
         "verdicts": verdicts,
         "rows": str(rows),
         "files": sorted(each.file for each in outcomes if each.file),
@@ -137,7 +138,9 @@ def _told(params: Params, gathered: Gathered) -> dict[str, object]:
         return {"taken": True, **gathered.census}
     if not params.census:
         return {"taken": False, "why": "it was not asked for"}
-    return {"taken": False, "why": "a dry run takes none" if params.dry_run else "no mail is old enough"}
+    if params.dry_run:
+        return {"taken": False, "why": "a dry run takes none"}
+    return {"taken": False, "needless": True, "why": "no mail is old enough"}
 
 
 def _broker(counts: Counts) -> dict[str, object]:

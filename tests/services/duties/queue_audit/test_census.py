@@ -232,7 +232,7 @@ def test_only_mails_of_that_age_are_asked_about(spool):
         assert spool.audit(older_than=older_than)["mails"] == len(names)
         assert spool.verdicts().keys() == {ages[name] for name in names}
     assert spool.audit()["mails"] == 2  # two windows of ten minutes
-    assert spool.audit(older_than="30d", census=True)["census"] == {"taken": False, "why": "no mail is old enough"}
+    assert spool.audit(older_than="30d", census=True)["census"] == {"taken": False, "needless": True, "why": "no mail is old enough"}
     with pytest.raises(BadInput, match="older_than"):
         spool.audit(older_than="36501d")
     with pytest.raises(BadInput, match="older_than"):

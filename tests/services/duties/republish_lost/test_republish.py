@@ -378,3 +378,16 @@ def test_nobody_can_claim_a_mail_twice(spool):
     assert table.claim(spool.queue, second, "a", day) == second
     assert not table.settle(spool.queue, first, PublishState.PUBLISHED, now, day)
     assert table.some(spool.queue, [one, EnqueueId(uuid.uuid4())]) == {one: second}
+
+
+def test_an_audit_with_a_census_that_had_no_old_mail_to_ask_about_leaves_nothing_to_publish(spool):
+    spool.put("young", age=MINUTE, message=False)
+    spool.audit(census=True, dry_run=True)
+    with pytest.raises(PlanRefused, match="nothing is proved lost"):
+        spool.republish()
+    audit = spool.audit(census=True)
+    assert audit["census"]["taken"] is False
+    report = spool.republish()
+    assert (report["status"], report["nbRequeuedMails"], report["audit"]["run"]) == ("nothing to do", 0, audit["run"])
+    assert spool.republish(audit=audit["run"])["nbRequeuedMails"] == 0
+    assert spool.messages() == []

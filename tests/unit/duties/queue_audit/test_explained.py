@@ -1,0 +1,109 @@
+"""A census counts what consumers hold by RabbitMQ's figure, and who holds it by records: only records of after the figure explain it."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+
+from mailslice.duties.queue_audit import evidence
+from mailslice.model.mail import EnqueueId
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord
+
+W, J, OLD = (EnqueueId(UUID(int=number)) for number in (1, 2, 3))
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+QUEUE = "spool"
+
+
+def record(beat, *held, worker="m", silent=timedelta(0)):
+    mails = tuple(InFlightMail(one, "mail", timedelta(minutes=30), "loaded", 1, begun=True, returned=False, place=None, message=None) for one in held)
+    return WorkerRecord(worker, "host", 1, NOW, timedelta(seconds=3), beat, mails, heartbeat=NOW - silent, read_at=NOW)
+
+
+@dataclass
+class Broker:
+    """A hold, told second by second: what RabbitMQ's figure says, which records can be read, what came to the hold. The last of each goes on."""
+
+    figures: list
+    records: list
+    came: dict = field(default_factory=dict)
+    now: int = 0
+    asked: list = field(default_factory=list)
+    ids: set = field(default_factory=set)
+
+    def elsewhere(self):
+        self.asked.append(self.now)
+        return self.figures[min(self.now, len(self.figures) - 1)]
+
+    def wait(self, seconds):
+        self.now += int(seconds)
+        self.ids |= self.came.get(self.now, set())
+
+    def list(self, _queue):
+        return self.records[min(self.now, len(self.records) - 1)]
+
+
+@pytest.fixture(autouse=True)
+def longest(monkeypatch):
+    monkeypatch.setattr(evidence, "LONGEST_HOLD", evidence.HOLD + timedelta(seconds=12))
+
+
+def looked_at(monkeypatch, broker, before=()):
+    monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: broker.now))
+    stores = SimpleNamespace(own=SimpleNamespace(worker_records=broker), management=SimpleNamespace(alarms=list))
+    found = evidence._with_consumers(stores, QUEUE, broker, before)
+    return found, evidence._unproved(stores, found)
+
+
+def test_a_worker_that_goes_on_holding_explains_the_figure(monkeypatch):
+    broker = Broker([1], [[record(beat, W)] for beat in range(5, 20)])
+    found, unproved = looked_at(monkeypatch, broker, [record(4, W)])
+    assert (found.hold, found.explained, unproved) == (1, 1, None)
+    assert evidence._in_flight(found.records).keys() == {W}
+    assert broker.now <= 3
+
+
+def test_a_mail_done_after_the_record_explains_no_message_of_somebody_else(monkeypatch):
+    """The worker has W in its record, completes it, and the next figure counts J, which a consumer without a record holds."""
+    records = [[record(5, W)]] * 3 + [[record(6)]] * 3 + [[record(7)]]
+    found, unproved = looked_at(monkeypatch, Broker([1], records), [record(4, W)])
+    assert (found.hold, found.explained) == (1, 0)
+    assert unproved == "consumers hold 1 messages of which no worker's record tells"
+
+
+def test_a_record_that_was_on_its_way_as_the_figure_was_made_explains_nothing(monkeypatch):
+    records = [[record(5, W)], [record(6, W)], [record(7)]]
+    assert looked_at(monkeypatch, Broker([1], records), [record(4, W)])[1] is not None
+
+
+def test_a_worker_that_was_killed_explains_nothing_though_it_still_seems_alive(monkeypatch):
+    found, unproved = looked_at(monkeypatch, Broker([1], [[record(5, W)]]), [record(4, W)])
+    assert (found.hold, found.explained) == (1, 0)
+    assert unproved is not None
+
+
+def test_what_came_to_the_hold_explains_nothing(monkeypatch):
+    broker = Broker([1], [[record(beat, W)] for beat in range(5, 40)], came={1: {W}})
+    assert looked_at(monkeypatch, broker, [record(4, W)])[1] is not None
+
+
+def test_a_figure_that_comes_down_to_what_the_records_tell_is_looked_at_again(monkeypatch):
+    broker = Broker([2] * 5 + [1], [[record(beat, W)] for beat in range(5, 40)])
+    found, unproved = looked_at(monkeypatch, broker, [record(4, W, OLD)])
+    assert (found.hold, found.explained, unproved) == (1, 1, None)
+    assert len(broker.asked) > 1
+
+
+def test_no_messages_with_consumers_need_no_explanation_and_no_figures_prove_nothing(monkeypatch):
+    broker = Broker([0], [[record(5, W)]])
+    assert looked_at(monkeypatch, broker)[1] is None
+    assert broker.now == 0
+    broker = Broker([None, None, 0], [[]])
+    assert looked_at(monkeypatch, broker)[1] is None
+    assert looked_at(monkeypatch, Broker([None], [[]]))[1] == "RabbitMQ gives no figures of what consumers hold"
+
+
+def test_records_that_tell_of_more_than_the_figure_prove_nothing(monkeypatch):
+    broker = Broker([1], [[record(beat, W, J)] for beat in range(5, 40)])
+    assert looked_at(monkeypatch, broker)[1] == "workers' records tell of 2 messages where RabbitMQ says that consumers hold 1"
