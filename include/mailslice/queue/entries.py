@@ -15,7 +15,7 @@ from mailslice.model.clock import Clock
 from mailslice.model.mail import Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
 
 if TYPE_CHECKING:
@@ -33,15 +33,20 @@ def enter(stores: Stores, queue: QueueName, item: QueuedMail, content: bytes, cl
     item = replace(item, header_blob_id=ids.new(header), body_blob_id=ids.new(body))
     stores.blobs.put(item.header_blob_id, bytes(header))
     stores.blobs.put(item.body_blob_id, bytes(body))
-    view = shape(ConfigurationGuard(stores.tables, settings), settings)
     now = clock()
+    place = add_row(stores, queue, item, shape(ConfigurationGuard(stores.tables, settings), settings), now)
+    on_row()
+    publish(stores, queue, item, place, now)
+    return item
+
+
+def add_row(stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now: datetime) -> Place:
+    """A row in the view, as of a mail that is enqueued now; where it is."""
     place = Place(slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1]))
     stores.tables.content_starts.insert_first(queue, place.slice_start)
     stores.tables.browse_starts.insert_first(queue, place.slice_start)
     stores.tables.written.insert_many([ViewRow(queue, place, now, item)])
-    on_row()
-    publish(stores, queue, item, place, now)
-    return item
+    return place
 
 
 def publish(stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime) -> None:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from mailslice.codec import message as codec
+from mailslice.codec.headers import headers_of
 from mailslice.duties.dead_letters.candidates import Candidates
-from mailslice.duties.dead_letters.decide import DEALT_WITH, NO_CONTENT, TOO_OFTEN, WAITING, Action
+from mailslice.duties.dead_letters.decide import DEALT_WITH, NO_CONTENT, TOO_OFTEN, WAITING, Action, Standing
 from mailslice.duties.dead_letters.export import export_letter
 from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan
@@ -25,8 +27,10 @@ from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
+from mailslice.model.mail import Place
 from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REASON, HEADER_REDRIVE_COUNT, HEADER_RENEWED, HEADER_THROTTLED, RabbitNames
 from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
+from mailslice.queue.entries import add_row
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
 
 BULKY = ("exports",)
@@ -154,26 +158,38 @@ class _Apply:
 
     def _redrive(self, held: Held, message: HeldMessage, letter: Letter) -> str | None:
         (judged,) = judge(self.context.stores, self.context.queue, [letter])
-        why = self._kept(judged)
+        now = self.candidates.standing([judged], self.context.clock())
+        why = self._kept(judged, now)
         if why is not None or letter.enqueue_id is None:
             return why or DEALT_WITH
         self.samples.before_publishing()
         round_ = judged.redrives + 1
         self.context.stores.own.dead_letter_notes.count_redrive(self.context.queue, letter.enqueue_id, round_, self.context.clock())
         crash.point("apply:after-count")
+        place = now.rows.get(letter.enqueue_id)
+        if place is None:
+            place = self._entered(message)
+        elif letter.place is None:
+            place = None  # a letter of James goes back as James left it
         if self.context.stores.tables.deleted.is_marked(self.context.queue, letter.enqueue_id):
             return MARKED
-        held.publish(self.names.exchange, message.body, redrive_headers(message.headers, round_), message.timestamp)
+        held.publish(self.names.exchange, message.body, redrive_headers(message.headers, round_, place), message.timestamp)
         crash.point("apply:after-publish")
         return None
 
-    def _kept(self, judged: Judged) -> str | None:
+    def _entered(self, message: HeldMessage) -> Place:
+        """A mail that is redriven by force gets a row of today: without one a worker takes it for cleaned, and its mark could go while a copy waits."""
+        item = codec.decode(message.body)
+        place = add_row(self.context.stores, self.context.queue, item, self.candidates.view, self.context.clock())
+        crash.point("apply:after-row")
+        return place
+
+    def _kept(self, judged: Judged, now: Standing) -> str | None:
         """Why a letter that was to be redriven is kept, by what is true now; None: it goes."""
         if judged.marked:
             return MARKED
         if judged.redrives >= self.params.most_redrives:
             return TOO_OFTEN
-        now = self.candidates.standing([judged], self.context.clock())
         if now.delayed:
             return WAITING
         if not now.rows and not self.params.force_cleaned:
@@ -181,7 +197,7 @@ class _Apply:
         return None if now.content else NO_CONTENT
 
 
-def redrive_headers(headers: Mapping[str, Any], redrives: int) -> dict[str, Any]:
-    """The letter's headers for its way back: without those that the broker or a dead-lettering wrote, with the round that begins."""
+def redrive_headers(headers: Mapping[str, Any], redrives: int, place: Place | None = None) -> dict[str, Any]:
+    """The letter's headers for its way back: without those of the broker or a dead-lettering, with the round that begins, and where its row is (`place`)."""
     kept = {name: value for name, value in headers.items() if name not in _OF_THE_BROKER and not str(name).startswith(_DEATHS)}
-    return {**kept, HEADER_REDRIVE_COUNT: redrives}
+    return {**kept, **headers_of(place), HEADER_REDRIVE_COUNT: redrives}

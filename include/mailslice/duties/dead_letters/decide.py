@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +10,7 @@ from enum import StrEnum
 from mailslice.codec.addresses import NULL_SENDER, same
 from mailslice.duties.dead_letters.params import Params
 from mailslice.model.dead_letters import Cause
-from mailslice.model.mail import EnqueueId
+from mailslice.model.mail import EnqueueId, Place
 from mailslice.queue.dead_letters import Judged
 
 DELETED, UNDECODABLE, ASKED = "deleted already", "no mail: exported before it goes", "asked for"
@@ -42,7 +42,8 @@ class Decision:
 class Standing:
     """What was read of candidates: those with a row that counts, those whose copy waits in a delay level, those whose content is there."""
 
-    rows: frozenset[EnqueueId]
+    rows: Mapping[EnqueueId, Place]
+    """Where each row is."""
     delayed: frozenset[EnqueueId]
     content: frozenset[str]
     """Keys."""

@@ -16,12 +16,13 @@ from mailslice.duties.dead_letters.params import Params
 from mailslice.duty.artifacts import plain
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
-from mailslice.model.mail import EnqueueId
+from mailslice.model.mail import EnqueueId, Place
 from mailslice.queue.dead_letters import Judged, Letter, cause_of, letter_of
 from mailslice.stores.rabbitmq.held import HeldMessage
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+SOMEWHERE = Place(datetime(1970, 1, 1, microsecond=1000, tzinfo=UTC), 7)
 
 
 def judged(position=0, number=None, cause=Cause.REJECTED, *, marked=False, redrives=0, age=HOUR, sender="a@b.example", name="m"):
@@ -32,7 +33,7 @@ def judged(position=0, number=None, cause=Cause.REJECTED, *, marked=False, redri
 
 
 def all_there(found):
-    return Standing(frozenset(each.letter.enqueue_id for each in found), frozenset(), frozenset(each.letter.key for each in found))
+    return Standing({each.letter.enqueue_id: SOMEWHERE for each in found}, frozenset(), frozenset(each.letter.key for each in found))
 
 
 def decided(found, standing=all_there, **params):
@@ -106,7 +107,7 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(lett
     def standing(some):
         has = lambda index: [each for each in some if facts[each.letter.key][index]]
         ids = lambda some: frozenset(each.letter.enqueue_id for each in some)
-        return Standing(ids(has(0)), ids(has(1)), frozenset(each.letter.key for each in has(2)))
+        return Standing(dict.fromkeys(ids(has(0)), SOMEWHERE), ids(has(1)), frozenset(each.letter.key for each in has(2)))
 
     given_force = force and redrive
     made = decide(found, Params(redrive=redrive, limit=limit, force_cleaned=given_force), NOW, standing)
@@ -172,7 +173,9 @@ def test_a_redrive_keeps_headers_but_those_of_the_broker():
         "x-mailslice-failures": 150,
         "x-mailslice-throttled": 1,
     }
-    assert redrive_headers(headers, 2) == {"x-dead-letter-routing-key": "", "x-mailslice-slice": 5, "theirs": b"kept", "x-redrive-count": 2}
+    kept = {"x-dead-letter-routing-key": "", "x-mailslice-slice": 5, "theirs": b"kept", "x-redrive-count": 2}
+    assert redrive_headers(headers, 2) == kept
+    assert redrive_headers(headers, 2, SOMEWHERE) == {**kept, "x-mailslice-slice": 1, "x-mailslice-bucket": 7}
 
 
 @pytest.mark.parametrize(
