@@ -8,7 +8,7 @@ from typing import Any
 EXIT_CODES = (
     ("0", "done, whatever a duty found (that is in the JSON)"),
     ("1", "some inputs of the command failed and are listed, or `config check` found a difference"),
-    ("2", "wrong use, input or setting"),
+    ("2", "wrong use, input or setting; a user, password or key that a store refuses is one, and its address is named"),
     ("3", "refused by a guard or a gate: nothing was changed"),
     ("4", "a store is unavailable"),
     ("130", "interrupted by Ctrl-C (143: by SIGTERM; 141: whoever read the output closed it)"),

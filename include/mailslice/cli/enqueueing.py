@@ -23,7 +23,7 @@ from mailslice.codec.addresses import NULL_SENDER
 from mailslice.codec.files import STDIN, FoundMail, read_mails, too_large
 from mailslice.codec.mime import envelope
 from mailslice.codec.shown import shown
-from mailslice.model.errors import BadInput, MailsliceError, TryAgain
+from mailslice.model.errors import BadInput, BadSetting, MailsliceError, TryAgain
 from mailslice.model.mail import Mail
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Enqueuing:
         self.failures: list[dict[str, object]] = []
 
     async def run(self, paths: Sequence[str]) -> None:
-        """Enqueue all mails of `paths`. Raises, after the mails in flight ended, what stopped it: TryAgain when a store went away.
+        """Enqueue all mails of `paths`. Raises, once those in flight ended, what stopped it: TryAgain when a store went away, BadSetting when one refuses us.
 
         Whatever ends it, a read of standard input that waits ends, too.
         """
@@ -91,7 +91,7 @@ class Enqueuing:
         try:
             if self._error is None:
                 await self._enqueue(found, content)
-        except TryAgain as error:
+        except (TryAgain, BadSetting) as error:  # a password that a store refuses from now on is no trouble of this mail
             self._end(error)
             self._failed(found, str(error))
         except NoRoomError as error:  # the mail is enqueued: only its line found no place

@@ -18,7 +18,7 @@ from mailslice.cli import enqueueing
 from mailslice.cli.enqueueing import Enqueuing, Given
 from mailslice.cli.output import NoRoomError, Output, ReaderGoneError
 from mailslice.codec.mime import envelope
-from mailslice.model.errors import BadInput, StoreUnavailable
+from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, QueuedMail
 
 DATA = Path(__file__).parents[2] / "data"
@@ -155,11 +155,12 @@ async def test_an_mbox_on_standard_input_is_many_mails_each_to_its_own_recipient
     assert mails == others
 
 
-async def test_a_store_that_goes_away_stops_the_reading_and_is_raised(capsys):
+@pytest.mark.parametrize("kind", [StoreUnavailable, BadSetting])
+async def test_a_store_that_goes_away_or_refuses_us_stops_the_reading_and_is_raised(capsys, kind):
     worker = FakeWorker()
-    worker.error = lambda number: StoreUnavailable("S3 at 127.0.0.1:9 does not answer") if number >= 5 else None
+    worker.error = lambda number: kind("S3 at 127.0.0.1:9 does not answer") if number >= 5 else None
     run = Enqueuing(worker, given(), Output(as_json=True))
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(kind):
         await run.run([str(DATA / "sample")])
     assert run.done == 5
     assert len(capsys.readouterr().out.splitlines()) == 5
