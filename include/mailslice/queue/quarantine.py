@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -89,42 +90,48 @@ class Quarantine:
         there = self._table.read(self._queue, item.enqueue_id, holder.attempt)
         if there is not None and there.state is not State.NOTED:
             return self._naming(there, item, holder, decided, state)
-        content, size = (Content.NOT_COPIED, 0) if state is State.NOTED else self._copy(item, holder.attempt)
+        wanted = self._row(item, holder, decided, state)
+        if state is not State.NOTED:
+            wanted = self._copied(wanted, item)
         crash.point("quarantine:copied")
         if there is not None:
             if state is State.NOTED:
                 return there
             self._table.remove(self._queue, there)
-        kept = self._table.add(self._queue, self._row(item, holder, decided, state, content, size))
+        kept = self._table.add(self._queue, wanted)
         crash.point("quarantine:kept")
+        if kept.copy_id != wanted.copy_id:  # another was faster, and has a copy of its own
+            self._drop_copy(wanted)
         return self._naming(kept, item, holder, decided, state)
 
     def note(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Write down what would be done; nothing is copied."""
         return self.keep(item, holder, decided, State.NOTED)
 
-    def name(self, mail: QuarantinedMail, item: QueuedMail, decided: Decided) -> QuarantinedMail | None:
+    def name(self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False) -> QuarantinedMail | None:
         """A row that waits for a person, once it names the recipients of `item`, too; None when it is not as `mail` any more.
 
-        A mail has one row an attempt, and each decision about it its own recipients: those in doubt first, then the others, when it is closed.
+        A mail has one row an attempt, and each decision about it its own recipients: those in doubt first, then the others, when it is closed. With `take` the
+        row is this decision's from then on: its action, its run.
         """
         kept = codec.decode(mail.message)
-        if set(item.mail.recipients) <= set(kept.mail.recipients):
+        taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
+        if set(item.mail.recipients) <= set(kept.mail.recipients) and all(getattr(mail, name) == value for name, value in taken.items()):
             return mail
         every = tuple(dict.fromkeys((*kept.mail.recipients, *item.mail.recipients)))
         message = codec.encode(replace(kept, mail=replace(kept.mail, recipients=every)))
         # By a new time, never the same: who has read the row before is refused.
         at = max(self._clock(), mail.decided + timedelta(milliseconds=1))
-        return self._table.move(self._queue, mail, message=message, why=f"{mail.why}; {decided.why}", decided=at)
+        return self._table.move(self._queue, mail, message=message, why=f"{mail.why}; {decided.why}", decided=at, **taken)
 
     def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Keep recipients in doubt for good, for a worker: a row that no duty withdraws names them all then, whatever stuck_mails is doing with the mail.
 
-        Raises StoreUnavailable: somebody closes the mail, or discards its row; ask again.
+        Raises StoreUnavailable: somebody closes the mail; ask again.
         """
-        kept = self.keep(item, holder, decided, State.KEPT)
+        kept = self._kept_anew(item, holder, decided)
         if kept.state is State.CLOSING and self.tidy(kept):  # a kill cut that off long ago, and no duty may come to finish it
-            kept = self.keep(item, holder, decided, State.KEPT)
+            kept = self._kept_anew(item, holder, decided)
         if kept.state is State.RECOVERING:
             # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is kept from it. Else it decided before these were begun, and
             # surely cannot take it any more.
@@ -132,7 +139,7 @@ class Quarantine:
                 self.settle(kept)
             else:
                 self.withdraw(kept)
-            kept = self.keep(item, holder, decided, State.KEPT)
+            kept = self._kept_anew(item, holder, decided)
         named = set(codec.decode(kept.message).mail.recipients)
         if kept.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(item.mail.recipients):
             raise StoreUnavailable(f"{item.enqueue_id} of {self._queue} is {kept.state} in quarantine (run {kept.run or '-'}): its recipients wait for that")
@@ -190,7 +197,7 @@ class Quarantine:
         """The bytes. Raises ContentMissing when there is no copy."""
         if mail.content is not Content.KEPT:
             raise ContentMissing(f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: {mail.content}")
-        header, body = self._keys(mail.enqueue_id, mail.attempt)
+        header, body = self._keys(mail)
         return self._stores.own_blobs.get(header) + self._stores.own_blobs.get(body)
 
     def release(self, mail: QuarantinedMail) -> EnqueueId:
@@ -244,7 +251,7 @@ class Quarantine:
         found = [blob for blob in self._stores.own_blobs.list(self._folder) if self._clock() - blob.modified > OVER]
         if not found:
             return 0
-        known = {key for mail in self.mails() for key in self._keys(mail.enqueue_id, mail.attempt)}
+        known = {key for mail in self.mails() for key in self._keys(mail)}
         orphans = [blob.key for blob in found if blob.key not in known]
         if not orphans:
             return 0
@@ -273,6 +280,14 @@ class Quarantine:
             if not self._stores.own_blobs.exists(self._saying):
                 self._stores.own_blobs.put(self._saying, b"")
             self._said = True
+
+    def _kept_anew(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        """`keep`, for good. A row that is on its way out is forgotten first, whoever claimed it: a kill may have left it, and no duty come to finish it."""
+        kept = self.keep(item, holder, decided, State.KEPT)
+        if kept.state is State.DISCARDING:
+            self._forget(kept)
+            kept = self.keep(item, holder, decided, State.KEPT)
+        return kept
 
     def _naming(self, there: QuarantinedMail, item: QueuedMail, holder: Holder, decided: Decided, state: State) -> QuarantinedMail:
         """What `keep` found or wrote, naming the recipients of `item`."""
@@ -353,11 +368,26 @@ class Quarantine:
         held = any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in again)
         return held or self._is_through(mail)
 
-    def _copy(self, item: QueuedMail, attempt: int) -> tuple[Content, int]:
+    def _copied(self, mail: QuarantinedMail, item: QueuedMail) -> QuarantinedMail:
+        """The row, once its content is copied, under keys of its own: who forgets an earlier row of the mail takes nothing of it."""
+        mail = replace(mail, copy_id=uuid4().hex)
+        try:
+            content, size = self._copy(mail, item)
+        except StoreUnavailable:
+            self._drop_copy(mail)  # it is asked again and again
+            raise
+        return replace(mail, content=content, size=size)
+
+    def _drop_copy(self, mail: QuarantinedMail) -> None:
+        """A copy that has no row; what S3 does not delete now is left to the sweep."""
+        with suppress(StoreUnavailable):
+            self._stores.own_blobs.delete_many(self._keys(mail))
+
+    def _copy(self, mail: QuarantinedMail, item: QueuedMail) -> tuple[Content, int]:
         self._stores.own_blobs.ensure_bucket()
         self._say()
         size = 0
-        for source, key in zip((item.header_blob_id, item.body_blob_id), self._keys(item.enqueue_id, attempt), strict=True):
+        for source, key in zip((item.header_blob_id, item.body_blob_id), self._keys(mail), strict=True):
             try:
                 content = self._stores.blobs.get(source)
             except ContentMissing as error:
@@ -367,7 +397,7 @@ class Quarantine:
             size += len(content)
         return Content.KEPT, size
 
-    def _row(self, item: QueuedMail, holder: Holder, decided: Decided, state: State, content: Content, size: int) -> QuarantinedMail:  # noqa: PLR0917
+    def _row(self, item: QueuedMail, holder: Holder, decided: Decided, state: State) -> QuarantinedMail:
         return QuarantinedMail(
             enqueue_id=item.enqueue_id,
             name=item.mail.name,
@@ -382,8 +412,7 @@ class Quarantine:
             message=codec.encode(item),
             header_blob_id=item.header_blob_id,
             body_blob_id=item.body_blob_id,
-            content=content,
-            size=size,
+            content=Content.NOT_COPIED,
             attempt=holder.attempt,
             run=decided.run,
             who=decided.who,
@@ -394,8 +423,11 @@ class Quarantine:
         return moved or self._table.read(self._queue, mail.enqueue_id, mail.attempt) or mail
 
     def _forget(self, mail: QuarantinedMail) -> None:
-        """The copy, then the row: a kill in between leaves a row without content, which the next one forgets."""
-        failed = self._stores.own_blobs.delete_many(self._keys(mail.enqueue_id, mail.attempt)) if mail.content is Content.KEPT else ()
+        """The copy, then the row: a kill in between leaves a row without content, which the next one forgets.
+
+        Two may do it at once, and after the mail was kept anew: both copy and row are this keeping's.
+        """
+        failed = self._stores.own_blobs.delete_many(self._keys(mail)) if mail.content is Content.KEPT else ()
         if failed:
             raise StoreUnavailable(f"S3 could not delete {len(failed)} objects of the quarantine of {self._queue}")
         crash.point("quarantine:emptied")
@@ -414,8 +446,8 @@ class Quarantine:
         """The object that names this deployment: an id that its own keyspace keeps for good, whatever its addresses become."""
         return BlobId(f"{self._sayings}{self._stores.own.locks.first('deployment', str(uuid4()))}")
 
-    def _keys(self, enqueue_id: EnqueueId, attempt: int) -> tuple[BlobId, BlobId]:
-        folder = f"{self._folder}{enqueue_id}/{attempt}"
+    def _keys(self, mail: QuarantinedMail) -> tuple[BlobId, BlobId]:
+        folder = "/".join(filter(None, (f"{self._folder}{mail.enqueue_id}/{mail.attempt}", mail.copy_id)))
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
 
     def _lease(self, mail: QuarantinedMail) -> float:

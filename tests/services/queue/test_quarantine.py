@@ -155,17 +155,104 @@ def test_what_a_run_was_recovering_is_not_withdrawn_from_under_a_worker_that_kee
     assert quarantine.content(now) == HEADER + BODY
 
 
-def test_those_in_doubt_wait_while_their_mail_is_being_closed_or_its_row_goes(place):
+def test_those_in_doubt_wait_while_their_mail_is_being_closed(place):
     quarantine = place.quarantine()
     closing = quarantine.keep(place.item, HOLDER, CLOSED)
     with pytest.raises(StoreUnavailable, match="is closing in quarantine"):
         quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
     assert list(quarantine.mails()) == [closing]
-    going = place.stores.own.quarantine.move(place.queue, closing, state=State.DISCARDING)
-    with pytest.raises(StoreUnavailable, match="is discarding in quarantine"):
-        quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
-    quarantine.withdraw(going)
+    quarantine.withdraw(closing)
     assert quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT).state is State.KEPT
+
+
+def assert_kept_alone(place, kept):
+    """The one row, whole, and nothing beside its copy."""
+    (now,) = place.quarantine().mails()
+    assert (now, now.state, place.quarantine().content(now)) == (kept, State.KEPT, HEADER + BODY)
+    assert len(place.own_keys()) == 2
+
+
+def test_a_row_that_goes_holds_no_worker_up_and_who_still_forgets_it_takes_nothing_of_the_next(place):
+    """A run that has read it before, or one that was killed as it forgot it."""
+    quarantine = place.quarantine()
+    going = place.stores.own.quarantine.move(place.queue, quarantine.keep(place.item, HOLDER, CLOSED), state=State.DISCARDING)
+    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    assert place.quarantine().tidy(going)
+    assert_kept_alone(place, kept)
+    again = place.stores.own.quarantine.move(place.queue, kept, state=State.DISCARDING)
+    assert place.quarantine().tidy(going)
+    assert list(quarantine.mails()) == [again]  # nor the row of one that goes, too, before its copy
+
+
+def test_a_worker_that_was_killed_as_it_withdrew_the_row_of_a_run_goes_on(place):
+    quarantine = place.quarantine()
+    quarantine.keep(place.item, HOLDER, Decided("released", "held", "tester", "run-1"), State.RECOVERING)
+    with pytest.raises(Killed):
+        place.quarantine(kill_at="quarantine:emptied").keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    assert [mail.state for mail in quarantine.mails()] == [State.DISCARDING]
+    assert_kept_alone(place, place.quarantine().keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT))
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_of_two_that_keep_a_mail_at_once_each_has_a_copy_of_its_own(place, stays):
+    """A run adds its row while a worker copies, and withdraws it, copy and all; or it is a worker, too, and stays."""
+
+    def meanwhile(point):
+        if point == "quarantine:copied":
+            other = place.quarantine()  # nothing more is armed
+            if stays:
+                other.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+            else:
+                other.withdraw(other.keep(place.item, HOLDER, CLOSED))
+
+    quarantine = place.quarantine()
+    crash.arm(meanwhile)
+    assert_kept_alone(place, quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT))
+
+
+def test_a_row_that_goes_as_another_is_refused_for_it_gives_way(place, monkeypatch):
+    table = place.stores.own.quarantine
+    there = place.quarantine().note(place.item, HOLDER, CLOSED)
+
+    def gone(*_):
+        monkeypatch.undo()
+        assert table.remove(place.queue, there)
+
+    monkeypatch.setattr(type(table), "read", gone)
+    added = table.add(place.queue, replace(there, worker="another"))
+    assert (added.worker, list(table.list(place.queue))) == ("another", [added])
+
+
+def test_a_copy_that_cannot_be_finished_is_taken_back(place, monkeypatch):
+    """A worker asks again every few seconds."""
+
+    def away(*_):
+        monkeypatch.undo()
+        raise StoreUnavailable("S3 answers 503")
+
+    put = type(place.stores.own_blobs).put
+    quarantine = place.quarantine()
+    quarantine.keep(replace(place.item, enqueue_id=EnqueueId(place.item.enqueue_id.__class__(int=5))), HOLDER, CLOSED)
+    monkeypatch.setattr(type(place.stores.own_blobs), "put", lambda self, key, content: away() if key.endswith("body") else put(self, key, content))
+    with pytest.raises(StoreUnavailable):
+        quarantine.keep(place.item, HOLDER, CLOSED)
+    assert len(place.own_keys()) == 2
+
+
+def test_rows_of_an_earlier_version_have_their_copy_where_it_was(place):
+    quarantine = place.quarantine()
+    kept = place.kept()
+    old = replace(kept, attempt=2, copy_id="")
+    folder = f"quarantine/{place.queue}/{kept.enqueue_id}/2"
+    for name, content in (("header", HEADER), ("body", BODY)):
+        place.stores.own_blobs.put(BlobId(f"{folder}/{name}"), content)
+    assert place.stores.own.quarantine.add(place.queue, old) == old
+    assert quarantine.discard(kept)
+    assert later(place).sweep() == 0
+    (found,) = quarantine.mails()
+    assert quarantine.content(found) == HEADER + BODY
+    quarantine.release(found)
+    place.delivered_once()
 
 
 @pytest.mark.parametrize("marked", [True, False])

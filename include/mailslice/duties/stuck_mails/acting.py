@@ -98,7 +98,7 @@ class Acting:
             if kept.state is State.CLOSING:  # else it has recipients in doubt of its holder
                 self.quarantine.withdraw(kept)
             raise Skipped("completed meanwhile")
-        kept = self._named(kept, item, decided)
+        kept = self._named(kept, item, decided, take=True)
         self._log(item, holder, decided, VERDICTS[Action.CLOSED], kept.decided)
         crash.point("apply:decided")
         if not self.quarantine.is_here(kept):  # this process stood still, its lock ran out, and the run after it has withdrawn the mail
@@ -137,7 +137,7 @@ class Acting:
         in_doubt = replace(item, mail=replace(item.mail, recipients=decision.failed))
         decided = self._decided(Action.FAILED, holder, f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served")
         kept = self._kept_for_recovery(in_doubt, holder, decided)
-        kept = self._named(kept, in_doubt, decided)
+        kept = self._named(kept, in_doubt, decided, take=kept.action != Action.FAILED)
         self._log(item, holder, decided, VERDICTS[Action.FAILED], kept.decided)
         crash.point("apply:kept")
         self._take(decision, kept)
@@ -160,11 +160,13 @@ class Acting:
             kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
         if kept.state is State.RECOVERING or (kept.state is State.KEPT and kept.action == Action.FAILED):
             return kept
+        if kept.state is State.KEPT and kept.action == Action.CLOSED and not self.quarantine.is_over(kept.enqueue_id):
+            return kept  # the holder's, too: a run in mode close was killed when it had taken the row, and before it marked the mail
         raise Skipped(f"it is {kept.state} in quarantine, as {kept.action}")
 
-    def _named(self, kept: QuarantinedMail, item: QueuedMail, decided: Decided) -> QuarantinedMail:
-        """The row, which names these recipients, too, where it is the holder's."""
-        named = self.quarantine.name(kept, item, decided) if kept.state is State.KEPT else kept
+    def _named(self, kept: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool) -> QuarantinedMail:
+        """The row, which names these recipients, too, where it is the holder's; with `take` it is this run's then, as one that this run has kept."""
+        named = self.quarantine.name(kept, item, decided, take=take) if kept.state is State.KEPT else kept
         if named is None:
             raise Skipped("its row in quarantine was changed meanwhile")
         return named

@@ -249,9 +249,36 @@ def test_a_closing_that_was_cut_off_is_no_bar_to_recovery(recover, monkeypatch, 
 def test_a_mail_that_was_closed_and_cleaned_is_not_recovered(recover):
     item, worker, _ = held(recover, A, B)
     mine = kept_by_holder(recover, item, worker, A, B, action="closed")
+    recover.stores.tables.written.delete_partition(recover.queue, recover.where, time.time_ns() // 1000)
     report = recover.run(mode="recover")
     assert report["skippedBy"] == {"it is kept in quarantine, as closed": 1}
     assert (recover.kept(), published(recover)) == ([mine], [])
+
+
+def test_a_closing_that_was_cut_off_after_its_mark_is_told_by_the_same_run(recover, monkeypatch):
+    """Also on a row that the holder has kept: from then on it is that of a closed mail, which its worker may complete after all."""
+    item, worker, _ = held(recover, A, B, sending=(A,))
+    kept_by_holder(recover, item, worker, A)
+    request = recover.request(mode="close")
+    recover.steps(request, "plan", "check")
+    killed(monkeypatch, "apply:marked", lambda: recover.steps(request, "apply"))
+    report = recover.steps(request, "apply", "verify", "report")
+    assert (report["closed"], report["skippedBy"], [mail["enqueueId"] for mail in report["mails"]]) == (1, {}, [str(item.enqueue_id)])
+    (kept,) = recover.kept()
+    assert (kept.state, kept.action, kept.run, kept.who) == (State.KEPT, "closed", request.run, "tester")
+    worker.say(in_flight=(), done=(item.enqueue_id,))
+    assert recover.run(mode="close")["finishedOfEarlierRuns"] == {"completed by its worker after all": 1}
+
+
+def test_a_closing_of_a_holders_row_that_was_cut_off_before_its_mark_is_no_bar_to_recovery(recover, monkeypatch):
+    item, worker, _ = held(recover, A, B, sending=(A,))
+    kept_by_holder(recover, item, worker, A)
+    cut(recover, monkeypatch, "apply:decided", mode="close")
+    assert [(mail.state, mail.action) for mail in recover.kept()] == [(State.KEPT, "closed")]
+    report = recover.run(mode="recover")
+    assert (report["failed"], report["skippedBy"], recover.is_marked(item)) == (1, {}, False)
+    assert [each.mail.recipients for each in published(recover)] == [(B,)]
+    assert [(mail.state, mail.action) for mail in recover.kept()] == [(State.KEPT, "failed")]
 
 
 @pytest.mark.parametrize("mode", ["recover", pytest.param("close", marks=pytest.mark.soak)])
@@ -272,7 +299,10 @@ CUTS = ["apply:kept", "apply:taken", "apply:published", "quarantine:emptied"]
 
 def cut(place, monkeypatch, point, mode="recover"):
     """A run that ends at this point; its lock is free."""
+    killed(monkeypatch, point, lambda: place.run(mode=mode))
 
+
+def killed(monkeypatch, point, work):
     def crash(at):
         if at == point:
             raise Killed
@@ -280,7 +310,7 @@ def cut(place, monkeypatch, point, mode="recover"):
     with monkeypatch.context() as patched:
         patched.setattr("mailslice.model.crash.point", crash)
         with pytest.raises(Killed):
-            place.run(mode=mode)
+            work()
 
 
 @pytest.mark.parametrize("point", CUTS)

@@ -1,7 +1,8 @@
 """quarantine: mails that were set aside, with all that was known of them; their content is in mailslice's own bucket.
 
 A row a mail and attempt. Every write but the first is conditional on the state it follows, and all are LWT: of two who act on a mail one is refused, and no
-clock decides. A row goes when its mail was released or discarded.
+clock decides. A row goes when its mail was released or discarded. A mail may be kept anew under the key of a row that went: each keeping has a copy of its own,
+named in its row (`copy_id`), so that who still forgets the one before takes nothing of it.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ QUARANTINE_TABLE = """(
     voided frozen<list<uuid>>,
     finished timestamp,
     entered uuid,
+    copy_id text,
     PRIMARY KEY (queuename, enqueueid, attempt)
 ) WITH gc_grace_seconds = 86400"""
 
 _COLUMNS = (
     *("queuename", "enqueueid", "attempt", "state", "name", "action", "stage", "worker", "since", "age_ms", "why", "decided", "run", "who"),
-    *("message", "headerblobid", "bodyblobid", "content", "bytes", "released_as", "voided", "finished", "entered"),
+    *("message", "headerblobid", "bodyblobid", "content", "bytes", "released_as", "voided", "finished", "entered", "copy_id"),
 )
 _KEY = "queuename = ? AND enqueueid = ? AND attempt = ?"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -86,7 +88,8 @@ class QuarantinedMail:
 
     `message` is James' JSON of it, with the recipients that this is about. `since` and `age`: how long `worker` had held it. `voided` are enqueue ids of
     releases that were cut off. `finished`: when it was seen that the worker completed the mail after all. `entered` is `released_as` once the row of
-    that new entry is in the view: if it has neither row nor deleted mark later, it was delivered or deleted, and then cleaned away.
+    that new entry is in the view: if it has neither row nor deleted mark later, it was delivered or deleted, and then cleaned away. `copy_id`: which copy of
+    the content is this row's; empty for one of an earlier version, which had no other.
     """
 
     enqueue_id: EnqueueId
@@ -111,6 +114,7 @@ class QuarantinedMail:
     voided: tuple[EnqueueId, ...] = ()
     finished: datetime | None = None
     entered: EnqueueId | None = None
+    copy_id: str = ""
 
 
 class QuarantineTable:
@@ -124,8 +128,11 @@ class QuarantineTable:
 
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
         """Write the row unless there is one of this enqueue id and attempt; the row that is there now."""
-        self._session.execute(self._insert, _values(queue, mail))
-        return self.read(queue, mail.enqueue_id, mail.attempt) or mail
+        while not self._session.execute(self._insert, _values(queue, mail))[0][0]:
+            if (there := self.read(queue, mail.enqueue_id, mail.attempt)) is not None:
+                return there
+            # It went between the two: ours was not written, either.
+        return _as_stored(mail)
 
     def list(self, queue: QueueName) -> Iterator[QuarantinedMail]:
         """All rows of the queue, by enqueue id, a page at a time."""
@@ -138,21 +145,23 @@ class QuarantineTable:
         return _row(rows[0]) if rows else None
 
     def move(self, queue: QueueName, mail: QuarantinedMail, **changes: object) -> QuarantinedMail | None:
-        """Change state, released_as, voided, finished, entered, decided, message or why of a row that is still as `mail`; the changed row.
+        """Change state, released_as, voided, finished, entered, decided, message, why, action, run or who of a row that is still as `mail`; the changed row.
 
         None when another was faster.
-        As `mail` is a row of the same state, released_as and decided: who changes message or why changes one of these, too.
+        As `mail` is a row of the same state, released_as and decided: who changes anything else changes one of these, too.
         """
         after = replace(mail, **changes)  # type: ignore[arg-type]
         finished = None if after.finished is None else epoch_ms(after.finished)
-        written = [after.state.value, after.released_as, list(after.voided), finished, after.entered, epoch_ms(after.decided), after.message, after.why]
+        written: list[object] = [after.state.value, after.released_as, list(after.voided), finished, after.entered, epoch_ms(after.decided)]
+        written += [after.message, after.why, after.action, after.run, after.who]
         known = [mail.state.value, mail.released_as, epoch_ms(mail.decided)]
         rows = self._session.execute(self._move, [*written, queue, mail.enqueue_id, mail.attempt, *known])
         return after if rows[0][0] else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
-        """Delete the row if it is still as `mail`; False when another was faster."""
-        return bool(self._session.execute(self._delete, [queue, mail.enqueue_id, mail.attempt, mail.state.value])[0][0])
+        """Delete the row if it is still as `mail`, of the same state, decided and copy_id; False when another was faster."""
+        known = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
+        return bool(self._session.execute(self._delete, [queue, mail.enqueue_id, mail.attempt, *known])[0][0])
 
     @cached_property
     def _insert(self) -> PreparedStatement:
@@ -169,12 +178,12 @@ class QuarantineTable:
 
     @cached_property
     def _move(self) -> PreparedStatement:
-        changed = "state = ?, released_as = ?, voided = ?, finished = ?, entered = ?, decided = ?, message = ?, why = ?"
+        changed = "state = ?, released_as = ?, voided = ?, finished = ?, entered = ?, decided = ?, message = ?, why = ?, action = ?, run = ?, who = ?"
         return self._session.prepare(f"UPDATE {self._name} SET {changed} WHERE {_KEY} IF state = ? AND released_as = ? AND decided = ?", idempotent=False)
 
     @cached_property
     def _delete(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} WHERE {_KEY} IF state = ?", idempotent=False)
+        return self._session.prepare(f"DELETE FROM {self._name} WHERE {_KEY} IF state = ? AND decided = ? AND copy_id = ?", idempotent=False)
 
 
 def _values(queue: QueueName, mail: QuarantinedMail) -> list[object]:
@@ -184,12 +193,19 @@ def _values(queue: QueueName, mail: QuarantinedMail) -> list[object]:
         *(mail.message, mail.header_blob_id, mail.body_blob_id, mail.content.value, mail.size, mail.released_as, list(mail.voided)),
         None if mail.finished is None else epoch_ms(mail.finished),
         mail.entered,
+        mail.copy_id or None,
     ]
+
+
+def _as_stored(mail: QuarantinedMail) -> QuarantinedMail:
+    """As it is read again: Cassandra's timestamps are milliseconds."""
+    since, decided = (instant(epoch_ms(each)) for each in (mail.since, mail.decided))
+    return replace(mail, since=since, decided=decided, age=mail.age // _MILLISECOND * _MILLISECOND)
 
 
 def _row(values: Row) -> QuarantinedMail:
     (enqueue_id, attempt, state, name, action, stage, worker, since, age, why, decided, run, who, *rest) = values
-    (message, header, body, content, size, released_as, voided, finished, entered) = rest
+    (message, header, body, content, size, released_as, voided, finished, entered, copy_id) = rest
     return QuarantinedMail(
         enqueue_id=EnqueueId(enqueue_id),
         name=name,
@@ -213,6 +229,7 @@ def _row(values: Row) -> QuarantinedMail:
         voided=tuple(EnqueueId(each) for each in voided or ()),
         finished=None if finished is None else instant(finished),
         entered=_id(entered),
+        copy_id=copy_id or "",
     )
 
 
