@@ -13,6 +13,7 @@ from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, write_plan
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.duty.lock import locked
 from mailslice.model import crash
 from mailslice.model.dead_letters import Cause
 from mailslice.queue.dead_letters import judge, look
@@ -25,11 +26,16 @@ _LONGEST = 200
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """The plan, written to plan/ and, by the road, to plan.json. Raises UnknownQueue, StoreUnavailable, Refused for a queue that a look would harm."""
+    """The plan, written to plan/ and, by the road, to plan.json.
+
+    Raises UnknownQueue, StoreUnavailable, LockHeld, Refused for a queue that a look would harm.
+    """
     params, stores, queue = context.params(Params), context.stores, context.queue
     require(stores, queue)
-    now = context.clock()
-    seen = look(stores, queue, params.look_at)
+    # Nobody else may consume while we look, and another run's look or apply does.
+    with locked(stores.own.locks, f"dead_letters/{queue}", context.request.run):
+        now = context.clock()
+        seen = look(stores, queue, params.look_at)
     crash.point("plan:after-look")
     judged = judge(stores, queue, seen.letters)
     candidates = Candidates(stores, queue)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from mailslice.duties.dead_letters.export import is_exported
 from mailslice.duties.dead_letters.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
+from mailslice.duty.lock import locked
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
-from mailslice.queue.dead_letters import look
+from mailslice.queue.dead_letters import Letter, look
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """What is there now. Raises GateFailed. Nothing was planned: the queue is not disturbed again."""
+    """What is there now. Raises GateFailed, LockHeld. Nothing was planned: the queue is not disturbed again."""
     plan, applied = read_plan(context), context.need("apply")
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("verify", [after(context, plan, applied)], docs)
@@ -23,7 +25,7 @@ def run(context: StepContext) -> dict[str, Any]:
 
 def after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
     """One row: the letters of the plan as they are now."""
-    now = Counter(letter.key for letter in look(context.stores, context.queue).letters) if applied["applied"] else Counter[str]()
+    now = Counter(letter.key for letter in _letters(context)) if applied["applied"] else Counter[str]()
     planned = Counter(letter.key for letter in plan.acted)
     kept = applied["skipped"] + applied["left"]
     row = {
@@ -39,3 +41,9 @@ def after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
         Expectation.equal("by_action", 0, "What was dealt with was dropped, exported or redriven."),
     ]
     return Frame("after", [row], expect)
+
+
+def _letters(context: StepContext) -> Sequence[Letter]:
+    """What is in the queue now; a run that works on it meanwhile is waited for."""
+    with locked(context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run):
+        return look(context.stores, context.queue).letters

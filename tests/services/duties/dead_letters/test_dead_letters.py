@@ -329,6 +329,22 @@ def test_two_runs_at_once_and_a_census_beside_a_look_wait_or_are_refused(letters
     assert letters.steps(request, "apply")["dropped"] == 1
 
 
+@pytest.mark.parametrize("step", ["plan", "verify"])
+def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer(letters, monkeypatch, step):
+    from mailslice.duties.dead_letters import plan, verify
+
+    letters.letter(letters.mail("gone", marked=True))
+    request = letters.request()
+    before = ["plan", "check", "apply", "verify"]
+    letters.steps(request, *before[: before.index(step)])
+    module = {"plan": plan, "verify": verify}[step]
+    monkeypatch.setattr(module, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0)))
+    with locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another"):
+        with hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(LockHeld, match="another"):
+            letters.steps(request, step)
+    letters.steps(request, step)
+
+
 def test_a_dead_letter_queue_of_another_kind_is_told_or_refused(letters):
     """As a vhost with quorum queues by default has them."""
     quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
