@@ -171,7 +171,7 @@ def _pour(server: smtplib.SMTP, data: bytes, patience: Patience) -> None:
         if patience.is_over:
             server.close()
             raise TimeoutError(f"not sent whole within {_SENT_WITHIN:.0f} s")
-        server.send(memoryview(data)[at : at + _PIECE])
+        server.send(data[at : at + _PIECE])
 
 
 def _addressable(server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], refused: Refusals) -> tuple[str, ...]:
