@@ -1,10 +1,16 @@
-# mailslice: two commands, `make run` and `make test`. `make help` lists the rest.
+# mailslice: two commands, `make run` and `make test`. `make help` lists the rest. DEBUG=1 shows where an error comes from.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
-LOCAL := $(VENV)/python -m mailslice.local
-BOOTSTRAP := $(PYTHON) include/mailslice/local/bootstrap.py
+DEBUG_OPTION := $(if $(DEBUG),--debug)
+LOCAL := $(VENV)/python -m mailslice.local $(DEBUG_OPTION)
+BOOTSTRAP := $(PYTHON) include/mailslice/local/bootstrap.py $(DEBUG_OPTION)
+# A setup that failed half way has started nothing; one that failed as it was repeated may have left the system up.
+INSTALLED := $(VENV)/python -c "import mailslice.local.__main__, mailslice.local.stack" 2>/dev/null
+# By the environment and as it was written: a file's name is no word of make's, nor of the shell's.
+export MAIL_ORIGIN := $(origin MAIL)
+override export MAIL := $(value MAIL)
 
 .PHONY: help setup run stop clean test soak bench lint format docs lock
 
@@ -15,13 +21,13 @@ setup: ## install only: system packages (as root), .venv, Java parts
 	@$(BOOTSTRAP) && $(LOCAL) setup
 
 run: setup ## start everything, enqueue and drain mail, clean the queue through Airflow, show the report (MAIL=folder, mbox or Maildir)
-	@MAIL="$(MAIL)" MAIL_ORIGIN="$(origin MAIL)" $(LOCAL) run
+	@$(LOCAL) run
 
 stop: ## end what `make run` and `make test` started in this clone, and only that
-	@test ! -x $(VENV)/python || $(LOCAL) stop
+	@if $(INSTALLED); then $(LOCAL) stop; else echo "stop: nothing is installed in .venv that could run"; fi
 
-clean: stop ## remove what they left: all state of this clone (.venv and the Java parts stay)
-	@test ! -x $(VENV)/python || $(LOCAL) clean
+clean: stop ## remove what they left: all state of both stacks (.venv, the Java parts and what .state/artifacts holds stay)
+	@if $(INSTALLED); then $(LOCAL) clean; else rm -f .state/setup.log .state/setup.lock .state/uv.txt; fi
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .import_linter_cache
 
 test: setup ## all tests but the long ones, with services of their own (ARGS="tests/unit -k slices" for some)

@@ -27,7 +27,7 @@ takes no census. `reason`: kept in the ledger. `intensity`: of no use here, noth
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
 
-**Backfill** holds an audit to the mails of the slices that start in its data interval.
+**Backfill** (`airflow backfill create ... --max-active-runs 1`) holds an audit to the mails of the slices that start in its data interval.
 
 **Example**
 

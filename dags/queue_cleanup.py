@@ -27,10 +27,11 @@ slice window; until that is said, slices close by the largest window there ever 
 `intensity`: the share of the allowed rates, or of the time, that a run may take.
 
 **Backfill** holds a run to the slices that start in its data interval; the last interval is the one that *starts* at or before
-`--to-date`. A range that is clean already is a run that says so:
+`--to-date`. A range that is clean already is a run that says so. One run at a time: a backfill does not keep to what the DAG says of that, and
+runs beside each other would only wait for one another's lock:
 
 ```
-airflow backfill create --dag-id queue_cleanup --from-date 2026-11-01 --to-date 2026-11-07
+airflow backfill create --dag-id queue_cleanup --from-date 2026-11-01 --to-date 2026-11-07 --max-active-runs 1
 ```
 
 **Late.** A run that has not ended four hours after it was queued is told of (MAILSLICE_DUTY_NOTIFY), and goes on; after six hours Airflow ends it.

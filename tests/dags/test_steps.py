@@ -151,6 +151,48 @@ def test_every_other_failure_is_final(monkeypatch, step, code, says):
         fail_with(monkeypatch, step, code).execute(context())
 
 
+def test_what_failed_before_the_submit_is_said(monkeypatch, step):
+    def execute(self, _context):
+        self._hook = None
+        raise AirflowException("Cannot find the keytab /etc/spark.keytab")
+
+    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", execute)
+    with pytest.raises(AirflowFailException, match=r"apply of queue 'spool' failed before spark-submit ran: Cannot find the keytab /etc/spark\.keytab"):
+        step.execute(context())
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({}, "C.UTF-8"),
+        ({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}, "C.UTF-8"),
+        ({"LANG": "POSIX"}, "C.UTF-8"),
+        ({"LC_ALL": "de_DE.utf8"}, None),
+        ({"LANG": "C.UTF-8"}, None),
+    ],
+)
+def test_the_driver_speaks_utf_8_whatever_the_scheduler_does(monkeypatch, step, environ, told):
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
+    step.execute(context())
+    assert step.env_vars.get("LC_ALL") == told
+
+
+@pytest.mark.parametrize("given", [[""], ["", " "]])
+def test_queues_that_are_all_blank_are_not_all_queues(monkeypatch, given):
+    monkeypatch.setattr(road, "get_current_context", lambda: {"params": {"queues": given}})
+    with pytest.raises(AirflowFailException, match=r"queues=\['.*\] names no queue: allowed are names, or nothing at all for every queue"):
+        road.list_queues.function()
+
+
+def test_the_queues_of_the_form_are_taken_once_each(monkeypatch):
+    monkeypatch.setattr(road, "get_current_context", lambda: {"params": {"queues": ["b", " a ", "b", ""]}})
+    assert road.list_queues.function() == ["b", "a"]
+
+
 @pytest.mark.parametrize("host", [None, "", "missing"])
 def test_without_a_master_nothing_is_submitted_to_yarn(monkeypatch, step, host):
     def get(_cls, _name):

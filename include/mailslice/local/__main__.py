@@ -8,7 +8,9 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+from mailslice.local.bootstrap import DEBUG, UNEXPECTED, said
 from mailslice.local.java import java
 from mailslice.local.parts import NAMES, part
 from mailslice.local.settings import Profile, StackSettings, stack_settings
@@ -42,7 +44,7 @@ def stop(_: list[str]) -> int:
 
 
 def clean(_: list[str]) -> int:
-    """Stops, then removes all state."""
+    """Stops, then removes the stacks' state and what setup wrote. What is not the stacks' stays: `.state/artifacts` is the clone's own for any deployment."""
     from mailslice.local.stack import at_work, remove
 
     def removed(stack: StackSettings) -> str:
@@ -51,11 +53,29 @@ def clean(_: list[str]) -> int:
 
     _each_stack("remove", removed)
     stacks = [stack_settings(profile) for profile in Profile]
+    idle = [stack for stack in stacks if not at_work(stack)]
+    for stack in idle:
+        Path(f"{stack.state}.lock").unlink(missing_ok=True)
     home = stacks[0].root / ".state"
     # With a state folder elsewhere, what is in the usual one belongs to a stack that this command was not told of: it may be at work.
-    if all(stack.state.parent == home for stack in stacks) and not any(at_work(stack) for stack in stacks):
-        shutil.rmtree(home, ignore_errors=True)
+    if idle == stacks and all(stack.state.parent == home for stack in stacks):
+        for name in _OF_SETUP:
+            (home / name).unlink(missing_ok=True)
+        _tell_left(home)
     return 0
+
+
+def _tell_left(home: Path) -> None:
+    """Names what of the folder stays; the folder goes where there is no file in it."""
+    left = [path for path in sorted(home.glob("*")) if not path.is_dir() or any(not each.is_dir() for each in path.rglob("*"))]
+    if not left:
+        shutil.rmtree(home, ignore_errors=True)
+    for path in left:
+        why = ": plans, reports and exports of deployments that this clone's command line was pointed at" if path.name == "artifacts" else ""
+        print(f"  left alone: {path}{why}")
+
+
+_OF_SETUP = ("setup.log", "setup.lock", "uv.txt")
 
 
 def _each_stack(what: str, action: Callable[[StackSettings], str]) -> None:
@@ -85,7 +105,6 @@ def soak(arguments: list[str]) -> int:
 def lock(_: list[str]) -> int:
     """Lists the jars of the Java parts anew."""
     from importlib import resources
-    from pathlib import Path
 
     from mailslice.local.parts import list_file, resolve
 
@@ -119,7 +138,9 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {command.__name__: command for
 
 
 def main(argv: list[str]) -> int:
-    """Runs one command; its exit code. An error is one line on stderr."""
+    """Runs one command; its exit code. An error is one line on stderr, with `--debug` before the command its traceback."""
+    debug = argv[:1] == [DEBUG]
+    argv = argv[debug:]
     if not argv or argv[0] not in COMMANDS:
         print(f"{' '.join(argv) or 'no command'}: one of {', '.join(COMMANDS)} is expected", file=sys.stderr)
         return 2
@@ -131,8 +152,15 @@ def main(argv: list[str]) -> int:
     try:
         return COMMANDS[argv[0]](argv[1:])
     except MailsliceError as error:
+        if debug:
+            raise
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return error.exit_code
+    except UNEXPECTED as error:
+        if debug:
+            raise
+        print(f"{argv[0]}: {said(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"{argv[0]}: stopped", file=sys.stderr)
         return 130

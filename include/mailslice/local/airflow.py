@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 import urllib.request
@@ -15,7 +16,9 @@ from urllib.error import HTTPError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from mailslice.local.java import java_home
+from mailslice.local.once import write_once
 from mailslice.local.program import Program
+from mailslice.local.proxies import past_proxies
 from mailslice.local.settings import StackSettings
 
 USER = "admin"
@@ -38,9 +41,8 @@ def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> di
     home = stack.state / "airflow"
     home.mkdir(parents=True, exist_ok=True)
     passwords = home / "passwords.json"
-    _write_once(passwords, json.dumps({USER: PASSWORD}))
-    secret = home / "jwt.secret"
-    _write_once(secret, secrets.token_hex(32))
+    write_once(passwords, json.dumps({USER: PASSWORD}))
+    secret = write_once(home / "jwt.secret", secrets.token_hex(32))
     bin_folder = Path(sys.executable).parent
     port = stack.ports.airflow_port
     core = {
@@ -56,7 +58,7 @@ def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> di
         "API__HOST": "127.0.0.1",
         "API__PORT": str(port),
         "API__BASE_URL": f"http://127.0.0.1:{port}",
-        "API_AUTH__JWT_SECRET": secret.read_text(encoding="utf-8"),
+        "API_AUTH__JWT_SECRET": secret,
         "DAG_PROCESSOR__REFRESH_INTERVAL": "15",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",  # one that changes is parsed sooner
         "LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
@@ -73,6 +75,7 @@ def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> di
         "SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM,
         "GX_ANALYTICS_ENABLED": "false",
         SCHEDULES: "off",
+        **past_proxies(os.environ),
         **settings,
     }
 
@@ -150,9 +153,3 @@ def _is_no_answer(error: BaseException) -> bool:
     """Nothing came back, or the word of a server that is not ready; any other answer stands."""
     cause = error.__cause__
     return isinstance(error, ConnectionError) and (not isinstance(cause, HTTPError) or cause.code >= 500)
-
-
-def _write_once(path: Path, text: str) -> None:
-    if not path.is_file():
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8")

@@ -5,11 +5,13 @@ Each step is skipped when its inputs are as they were the last time. The second 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import importlib.util
 import io
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -25,14 +27,19 @@ LOG = ROOT / ".state" / "setup.log"
 JDK = "openjdk-17-jdk-headless"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 OLDEST = (3, 11)
+DEBUG = "--debug"
 
 
 class SetupError(Exception):
     """One line: the cause, then the remedy."""
 
 
-def main() -> int:
-    """Runs the steps; gives the exit code."""
+UNEXPECTED = (OSError, subprocess.SubprocessError, ValueError)
+"""What a machine may do to any step: folders of another user, a full disk, a program that hangs, words that are no numbers."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the steps; gives the exit code. `--debug` shows where an error comes from."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8
@@ -45,10 +52,52 @@ def main() -> int:
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
+    except UNEXPECTED as error:
+        if DEBUG in argv:
+            raise
+        print(f"setup: {said(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("setup: stopped; make setup goes on where it was", file=sys.stderr)
         return 130
     return 0
+
+
+def said(error: Exception) -> str:
+    """One of UNEXPECTED in one line: the path or the program, what is wrong with it, and the remedy."""
+    if isinstance(error, OSError) and error.filename is not None:
+        path = Path(os.fsdecode(error.filename))
+        return f"{path}: {error.strerror or error}. Remedy: {_remedy(error, path)}"
+    if isinstance(error, subprocess.TimeoutExpired):
+        words = [error.cmd] if isinstance(error.cmd, str) else [str(word) for word in error.cmd]
+        return f"{words[0]} did not end within {error.timeout:g} s. Remedy: look why (network, disk, a busy machine), then try again"
+    return f"{' '.join(f'{type(error).__name__}: {error}'.split())}. Remedy: the same command with DEBUG=1 shows where it comes from"
+
+
+def _remedy(error: OSError, path: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room on that disk"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        there = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
+        me = _name(os.geteuid())
+        # what is outside of the clone is not ours to give to somebody else
+        other = f"sudo chown -R {me} {there}" if there.is_relative_to(ROOT) else "name another place"
+        return f"{there} belongs to {_owner(there)}, and this is {me}: run it as that user, or {other}"
+    return "look at that path; the same command with DEBUG=1 shows what wanted it"
+
+
+def _owner(path: Path) -> str:
+    try:
+        return _name(path.lstat().st_uid)
+    except OSError:
+        return "another user"
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def check_python() -> None:
@@ -97,7 +146,7 @@ def python_packages() -> str:
     stamp, key = VENV / "mailslice.stamp", _key()
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return "there"
-    check_disk(int(os.environ.get("MAILSLICE_STACK_DISK_MIB") or 4096))
+    check_disk(_wanted_mib())
     stamp.unlink(missing_ok=True)
     if not _venv_works():
         _run([sys.executable, "-m", "venv", "--clear", str(VENV)], ".venv cannot be made", "see the log")
@@ -122,6 +171,13 @@ def check_disk(mib: int) -> None:
     free = shutil.disk_usage(ROOT).free // 2**20
     if free < mib:
         raise SetupError(f"{ROOT} has {free} MiB free, {mib} are needed. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB")
+
+
+def _wanted_mib() -> int:
+    given = os.environ.get("MAILSLICE_STACK_DISK_MIB") or "4096"
+    if not re.fullmatch(r"\d{1,12}", given, re.ASCII):
+        raise SetupError(f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB")
+    return int(given)
 
 
 def _java_17() -> bool:
@@ -207,4 +263,4 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mailslice.local.problems import CannotStart
+from mailslice.local.proxies import past_proxies
 
 SOME_FAILED = 1
 """Exit code of a command that listed what it could not do and did the rest."""
@@ -22,7 +23,7 @@ class CommandLine:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._program = str(Path(sys.executable).parent / "mailslice")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")}
-        self._environment = {**clean, **settings}
+        self._environment = {**clean, **past_proxies(clean), **settings}
 
     def lines(self, *words: str) -> Iterator[dict[str, Any]]:
         """One dict a line of `--json`. Raises CannotStart with the command's own message when it ends with another code than 0 or 1."""
@@ -42,6 +43,6 @@ class CommandLine:
             raise CannotStart(f"`mailslice {' '.join(words)}` gave nothing")
         return found[-1]
 
-    def show(self, *words: str) -> None:
-        """Runs the command for the person who looks on: its table goes straight to the terminal."""
-        subprocess.run([self._program, *words], env=self._environment, stdin=subprocess.DEVNULL, check=False)
+    def show(self, *words: str) -> int:
+        """Runs the command for the person who looks on: its table goes straight to the terminal. Gives its exit code."""
+        return subprocess.run([self._program, *words], env=self._environment, stdin=subprocess.DEVNULL, check=False).returncode

@@ -13,7 +13,7 @@ from mailslice.local.command_line import CommandLine
 from mailslice.local.demo_cleanup import DAG, run_cleanup
 from mailslice.local.demo_mail import QUEUE, DemoMail, source_of
 from mailslice.local.settings import Profile, StackSettings, stack_settings
-from mailslice.local.stack import DEMO_WINDOW, Stack, one_at_a_time, run_settings
+from mailslice.local.stack import DEMO_WINDOW, Stack, check_room, one_at_a_time, run_settings
 from mailslice.local.steps import Steps
 
 _GRACE = "2s"
@@ -27,6 +27,8 @@ def run_demo() -> int:
     source = source_of(stack, os.environ.get("MAIL"), from_environment=os.environ.get("MAIL_ORIGIN") == "environment")
     mail = DemoMail(stack, source)
     with one_at_a_time(stack):
+        check_room(stack)
+        mail.check_room()
         settings = run_settings(stack)
         services = Stack(stack, steps, settings, with_airflow=True)
         services.start()

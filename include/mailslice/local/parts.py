@@ -55,7 +55,11 @@ def part(name: str, sizes: Sizes) -> Path:
     folder = sizes.cache / "java" / f"{name}-{_version(name, sizes)}-{hashlib.sha256((module + repr(jars)).encode()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (folder.parent / f"{name}.lock").touch()
+    except OSError as error:
+        raise CannotStart(f"{error.filename}: {error.strerror}. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another folder") from None
     with _locked(folder.parent / f"{name}.lock"):
         if not folder.is_dir():
             coming = folder.with_name(folder.name + ".coming")
@@ -130,7 +134,12 @@ def _fetch(name: str, module: str, target: Path, *, as_listed: bool) -> Path:
         settings.write_text((_FILES / "listed.ivysettings.xml").read_text(encoding="utf-8"), encoding="utf-8")
         command += ["-settings", str(settings)]
     command += ["-retrieve", str(target / "[artifact]-[revision](-[classifier]).[ext]")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise CannotStart(
+            f"the jars of {name} were not there after {_TIMEOUT_SECONDS // 60} minutes. Remedy: check the network or the proxy settings, then make setup"
+        ) from None
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not any(target.glob("*.jar")):
         raise CannotStart(

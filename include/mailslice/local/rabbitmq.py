@@ -6,10 +6,12 @@ so the server's own script is run, as whoever runs the stack.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
 from mailslice.local.health import answers_http
+from mailslice.local.once import write_once
 from mailslice.local.problems import CannotStart
 from mailslice.local.program import Program
 from mailslice.local.settings import StackSettings
@@ -45,7 +47,7 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     shared = {"ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(ports.epmd_port), "HOME": str(folder)}
     environment = {
         **shared,
-        "RABBITMQ_NODENAME": f"mailslice-{stack.profile.value}-{ports.rabbitmq_port}@localhost",
+        "RABBITMQ_NODENAME": _node_name(stack, folder),
         "RABBITMQ_NODE_PORT": str(ports.rabbitmq_port),
         "RABBITMQ_DIST_PORT": str(ports.rabbitmq_dist_port),
         "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
@@ -79,3 +81,13 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
         priority=10,
     )
     return mapper, broker
+
+
+def _node_name(stack: StackSettings, folder: Path) -> str:
+    """The node's name, which is its data's, too: under another one RabbitMQ begins with no queue and no message. So it is said once for each state folder.
+
+    It is nobody else's on this machine: a digest of the folder is in it. An earlier version put the port into it: what that left is found by its data.
+    """
+    left = max((found for found in (folder / "mnesia").glob("*@localhost") if found.is_dir()), key=lambda found: found.stat().st_mtime, default=None)
+    new = f"mailslice-{stack.profile.value}-{hashlib.sha256(str(stack.state).encode('utf-8', 'surrogateescape')).hexdigest()[:12]}@localhost"
+    return write_once(folder / "nodename", left.name if left else new).strip()

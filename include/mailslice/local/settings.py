@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from mailslice.model.settings import clone_root
 
 PREFIX = "MAILSLICE_STACK_"
 TEST_PREFIX = "MAILSLICE_STACK_TEST_"
+INNER = (PREFIX + "OWNER", PREFIX + "SCHEDULES")
+"""What the stack tells its own processes by; a command that one of them starts has them, too."""
 _TEST_OFFSET = 1000
 """Between the default ports of the two stacks, so that both can be up."""
 
@@ -91,6 +94,7 @@ class StackSettings(BaseModel):
 def stack_settings(profile: Profile, environ: Mapping[str, str] | None = None, root: Path | None = None) -> StackSettings:
     """Settings of one stack. Raises BadSetting naming the variable, its value and what is allowed."""
     environ = os.environ if environ is None else environ
+    _require_known(environ)
     root = root or clone_root()
     prefix = TEST_PREFIX if profile is Profile.TEST else PREFIX
     defaults = {name: field.default + _TEST_OFFSET for name, field in Ports.model_fields.items()} if profile is Profile.TEST else {}
@@ -109,6 +113,14 @@ def stack_variables() -> Mapping[str, tuple[object, str]]:
     for name, field in {**Ports.model_fields, **Sizes.model_fields}.items():
         listed[PREFIX + name.upper()] = (field.default, field.description or "")
     return listed
+
+
+def _require_known(environ: Mapping[str, str]) -> None:
+    known = {*stack_variables(), *(TEST_PREFIX + name.upper() for name in (*Ports.model_fields, "state"))}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known and name not in INNER:
+            near = get_close_matches(name.removeprefix(PREFIX), sorted(each.removeprefix(PREFIX) for each in known), 1)
+            raise BadSetting(f"{name} (in the environment) is no setting of the local stack{f'. Did you mean {PREFIX}{near[0]}?' if near else ''}")
 
 
 def _read(cls: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, object]:

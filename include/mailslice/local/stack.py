@@ -86,10 +86,23 @@ def stop(stack: StackSettings) -> int:
 
 
 def remove(stack: StackSettings) -> None:
-    """Stops the stack and removes its folder. Raises CannotStart when that is somebody else's."""
+    """Stops the stack and removes its folder. Raises CannotStart when that is somebody else's, or something of it cannot be removed."""
     _check_folder(stack)
     stop(stack)
-    shutil.rmtree(stack.state, ignore_errors=True)
+    failed: list[str] = []
+    shutil.rmtree(stack.state, onerror=lambda _, path, raised: failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"))
+    if stack.state.exists():
+        raise CannotStart(
+            f"{stack.state}, which belongs to {_owner(stack.state)}, could not be removed ({failed[0] if failed else 'something writes there'}). "
+            "Remedy: let its owner do it, or sudo make clean"
+        )
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return f"user {path.stat().st_uid}"
 
 
 def _check_folder(stack: StackSettings) -> None:
@@ -101,6 +114,12 @@ def _check_folder(stack: StackSettings) -> None:
             f"{stack.variable('state')}={str(stack.state)!r} holds {foreign[0]!r}, which no stack of mailslice put there, and `make clean` would remove it. "
             "Remedy: name an empty or a new folder"
         )
+
+
+def check_room(stack: StackSettings) -> None:
+    """As `check_disk`, for a stack that does not run: one that does has what it needs."""
+    if not Supervisor(stack).alive():
+        check_disk(stack)
 
 
 @contextmanager

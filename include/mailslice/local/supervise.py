@@ -71,7 +71,11 @@ class Supervisor:
         return {line[0].split(":")[-1]: line[1] for line in words if len(line) > 1}
 
     def stop(self) -> int:
-        """Ends supervisor and everything that carries this stack's mark. Gives how many processes there were."""
+        """Ends supervisor and everything that carries this stack's mark. Gives how many processes there were.
+
+        Raises CannotStart when it runs as another user: then nothing of it can be ended, or even be seen.
+        """
+        self._refuse_anothers()
         count = len(self.owned())
         if self.alive():
             self._call("shutdown")
@@ -100,6 +104,15 @@ class Supervisor:
         for process in alive:
             _signal(process.kill)
         psutil.wait_procs(alive, timeout=5)
+
+    def _refuse_anothers(self) -> None:
+        try:
+            process = psutil.Process(int((self._stack.state / "supervisord.pid").read_text(encoding="utf-8")))
+            user, mine = process.uids().real, str(self._configuration) in process.cmdline()
+        except (OSError, ValueError, psutil.Error):
+            return
+        if mine and os.geteuid() not in (0, user):
+            raise CannotStart(f"the stack in {self._stack.state} runs as {process.username()} (pid {process.pid}). Remedy: make stop as that user")
 
     def _own_supervisors(self) -> list[psutil.Process]:
         return [process for process in self.owned() if "supervisor.supervisord" in _command_line(process)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from mailslice.local.airflow import SHORT_LIVED_JVM, airflow_environment
 from mailslice.local.cassandra import nodetool_setting
-from mailslice.local.services import store_settings
+from mailslice.local.services import check_disk, store_settings
 from mailslice.local.settings import Profile, stack_settings
 from mailslice.local.stack import Stack, one_at_a_time, remove, stop
 from mailslice.local.steps import Steps
@@ -32,6 +32,7 @@ def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
     steps = Steps()
     with one_at_a_time(stack):
         remove(stack)
+        check_disk(stack)
         settings = {**store_settings(stack), **nodetool_setting(stack), "MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM}
         Stack(stack, steps, settings, with_airflow=False).start()
         try:
@@ -56,7 +57,7 @@ def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
 def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
     stack = stack_settings(Profile.TEST)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")}
-    wanted = {name: environment[name] for name in ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH")}
+    wanted = {name: environment[name] for name in ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH", "NO_PROXY", "no_proxy")}
     tests = {"MAILSLICE_REQUIRE_SERVICES": "1", "MAILSLICE_TEST_SETTINGS": str(stack.settings_file), "MAILSLICE_TEST_SERVICES_END": "1"}
     command = [sys.executable, "-m", "pytest", "--durations=30", *arguments]
     process = subprocess.Popen(command, cwd=stack.root, env={**clean, **wanted, **tests})

@@ -1,12 +1,14 @@
 """The first half of `make setup`, without its effects."""
 
 import ast
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mailslice.local import __main__ as commands
 from mailslice.local import bootstrap
 from mailslice.local.bootstrap import SetupError
 
@@ -61,6 +63,51 @@ def test_a_failed_download_says_the_last_line_and_where_the_rest_is(monkeypatch:
     with pytest.raises(SetupError) as raised:
         bootstrap._run([sys.executable, "-c", "print('noise'); print('no route to host'); raise SystemExit(1)"], "uv cannot be downloaded", "check the network")
     assert str(raised.value) == f"uv cannot be downloaded (no route to host). Remedy: check the network; all of it: {tmp_path}/log"
+
+
+@pytest.mark.parametrize("given", ["abc", "-1", "4096.5", "٣"])
+def test_room_that_is_no_number_is_named_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("MAILSLICE_STACK_DISK_MIB", given)
+    with pytest.raises(SetupError) as raised:
+        bootstrap._wanted_mib()
+    assert str(raised.value) == f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", str(bootstrap.ROOT / "Makefile" / "x")), f"sudo chown -R somebody {bootstrap.ROOT}/Makefile"),
+        (PermissionError(errno.EACCES, "Permission denied", "/proc/x/y"), "/proc belongs to root, and this is somebody: run it as that user, or name another"),
+        (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "/a/b: No space left on device. Remedy: make room on that disk"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", b"/a/\xfc"), "Is a directory. Remedy: look at that path"),
+        (subprocess.TimeoutExpired(["java", "-version"], 60), "java did not end within 60 s. Remedy: look why"),
+        (ValueError("not a\nnumber"), "ValueError: not a number. Remedy: the same command with DEBUG=1 shows where it comes from"),
+    ],
+)
+def test_what_a_machine_may_do_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch, error: Exception, says: str) -> None:
+    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(bootstrap, "_name", lambda uid: "somebody" if uid == 12345 else "root")
+    said = bootstrap.said(error)
+    assert says in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("words", [["run"], ["--debug", "run"]])
+def test_both_halves_say_it_in_one_line_unless_asked_for_more(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    def fail(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "/proc/x")
+
+    monkeypatch.setitem(commands.COMMANDS, "run", fail)
+    monkeypatch.setattr(commands.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(bootstrap, "check_python", fail)
+    for main, name in ((commands.main, "run"), (bootstrap.main, "setup")):
+        if "--debug" in words:
+            with pytest.raises(PermissionError):
+                main(words)
+        else:
+            assert main(words) == 1
+            [line] = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"{name}: /proc/x: Permission denied. Remedy: ")
 
 
 def test_uv_is_installed_from_the_pins_with_their_hashes() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mailslice.local import settings
+from mailslice.local import settings, stack
 from mailslice.local.__main__ import clean
 from mailslice.local.problems import CannotStart
 from mailslice.local.stack import Stack
@@ -20,8 +20,32 @@ def clone(tmp_path, monkeypatch):
 
 
 def test_all_state_of_the_clone_goes(clone):
+    for name in ("run.lock", "test.lock", "setup.log", "setup.lock", "uv.txt"):
+        (clone / ".state" / name).write_text("", encoding="utf-8")
     clean([])
     assert not (clone / ".state").exists()
+
+
+def test_artifacts_of_deployments_that_the_clone_was_pointed_at_stay_and_are_named(clone, capsys):
+    """The default place of the command line's artifacts: the only copy of exported dead letters, plans whose marks wait."""
+    kept = clone / ".state" / "artifacts" / "runs" / "dead_letters" / "spool" / "r1" / "1.eml"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"Subject: the only copy")
+    (clone / ".state" / "setup.log").write_text("", encoding="utf-8")
+    clean([])
+    assert kept.read_bytes() == b"Subject: the only copy"
+    assert [path.name for path in (clone / ".state").iterdir()] == ["artifacts"]
+    assert f"left alone: {clone}/.state/artifacts: plans, reports and exports of deployments" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_cannot_be_removed_is_said_and_is_no_success(clone, monkeypatch):
+    def rmtree(path, onerror):
+        onerror(None, str(path / "s3"), (PermissionError, PermissionError(13, "Permission denied"), None))
+
+    monkeypatch.setattr(stack.shutil, "rmtree", rmtree)
+    said = rf"{clone}/\.state/run, which belongs to \S+, could not be removed \({clone}/\.state/run/s3: Permission denied\)\. Remedy: "
+    with pytest.raises(CannotStart, match=said):
+        clean([])
 
 
 def test_a_clean_of_stacks_elsewhere_leaves_the_usual_folder_to_whoever_works_there(clone, monkeypatch):
@@ -47,9 +71,9 @@ def test_a_folder_with_other_peoples_files_is_neither_removed_nor_started_in(clo
     monkeypatch.setenv("MAILSLICE_STACK_STATE", str(home))
     with pytest.raises(CannotStart, match=r"MAILSLICE_STACK_STATE='.*/home' holds 'letter.txt'.* Remedy: name an empty or a new folder"):
         clean([])
-    stack = settings.stack_settings(settings.Profile.RUN, root=clone)
+    run = settings.stack_settings(settings.Profile.RUN, root=clone)
     with pytest.raises(CannotStart, match=r"letter\.txt"):
-        Stack(stack, Steps(), {}, with_airflow=False)
+        Stack(run, Steps(), {}, with_airflow=False)
     assert [path.name for path in home.iterdir()] == ["letter.txt"]
 
 

@@ -1,12 +1,13 @@
 """The mail of `make run` is enqueued once, whatever happens in between."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mailslice.local import demo_mail
+from mailslice.local import demo_mail, services
 from mailslice.local.demo_mail import DemoMail, source_of
 from mailslice.local.problems import CannotStart
 from mailslice.local.settings import Profile, StackSettings, stack_settings
@@ -99,10 +100,83 @@ def test_a_mail_that_is_refused_is_listed_and_not_tried_for_ever(stack: StackSet
     assert DemoMail(stack, source).enqueued
 
 
-def test_a_source_that_grew_is_another_source(stack: StackSettings, source: Path) -> None:
+def test_a_source_that_changed_gives_what_is_new_in_it(stack: StackSettings, source: Path) -> None:
     _go(stack, source, _Commands())
     (source / "99.eml").write_bytes(b"Subject: new\n\n")
+    (source / "05.eml").rename(source / "98.eml")
     assert not DemoMail(stack, source).enqueued
+    commands = _Commands()
+    mail = _go(stack, source, commands)
+    assert commands.enqueued == [b"Subject: new\n\n"]
+    assert (mail.progress.enqueued, mail.progress.mails, mail.progress.drained) == (13, 13, 8)
+    assert DemoMail(stack, source).enqueued
+
+
+def test_a_mail_that_a_source_holds_twice_is_two_mails_and_each_is_enqueued_once(stack: StackSettings, source: Path) -> None:
+    same = (source / "00.eml").read_bytes()
+    (source / "50.eml").write_bytes(same)
+    first, second = _Commands(), _Commands()
+    _go(stack, source, first)
+    assert first.enqueued.count(same) == 2
+    (source / "51.eml").write_bytes(same)
+    _go(stack, source, second)
+    assert second.enqueued == [same]
+
+
+def test_a_source_whose_files_were_touched_gives_nothing(stack: StackSettings, source: Path) -> None:
+    _go(stack, source, _Commands())
+    for file in source.iterdir():
+        os.utime(file, (1, 1))
+    commands = _Commands()
+    assert _go(stack, source, commands).enqueued
+    assert (commands.enqueued, commands.drained) == ([], 0)
+
+
+def test_a_run_that_was_stopped_goes_on_also_when_the_source_grew_meanwhile(stack: StackSettings, source: Path) -> None:
+    first, second = _Commands(7), _Commands()
+    with pytest.raises(KeyboardInterrupt):
+        _go(stack, source, first)
+    (source / "99.eml").write_bytes(b"Subject: new\n\n")
+    _go(stack, source, second)
+    assert sorted(first.enqueued + second.enqueued) == sorted(file.read_bytes() for file in source.iterdir())
+
+
+def test_names_that_are_no_utf_8_are_names(stack: StackSettings, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xfcll"))
+    folder.mkdir()
+    (folder / os.fsdecode(b"sch\xf6n.eml")).write_bytes(b"Subject: x\n\n")
+    commands = _Commands()
+    assert _go(stack, folder, commands).progress.enqueued == 1
+    assert DemoMail(stack, folder).enqueued
+    assert commands.enqueued == [b"Subject: x\n\n"]
+
+
+def test_a_disk_that_cannot_hold_the_mails_is_said_before_they_are_written(stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (source / "large.eml").open("wb") as large:
+        large.truncate(3 * 2**30)
+    monkeypatch.setattr(services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3000 * 2**20})())
+    with pytest.raises(CannotStart, match=rf"MAIL={source}: {stack.root} has 3000 MiB free, 3584 are needed for it\. Remedy: make room, or name fewer mails"):
+        DemoMail(stack, source).check_room()
+    (source / "large.eml").unlink()
+    DemoMail(stack, source).check_room()
+
+
+def test_mails_that_are_in_the_stores_need_no_more_room(stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (source / "large.eml").open("wb") as large:
+        large.truncate(8 * 2**20)
+    _go(stack, source, _Commands())
+    (source / "99.eml").write_bytes(b"Subject: new\n\n")
+    monkeypatch.setattr(services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 513 * 2**20})())
+    DemoMail(stack, source).check_room()
+
+
+def test_a_source_that_this_user_may_not_read_is_named(stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exists(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", exists)
+    with pytest.raises(CannotStart, match=rf"MAIL={source}: {source}: Permission denied\. Remedy: name a folder of .* that this user may read"):
+        DemoMail(stack, source)
 
 
 def test_one_mail_is_enough(stack: StackSettings, tmp_path: Path) -> None:

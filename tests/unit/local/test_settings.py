@@ -47,6 +47,34 @@ def test_a_bad_value_is_named_with_its_variable(name: str, value: str, said: str
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("MAILSLICE_STACK_S3_PROT", "MAILSLICE_STACK_S3_PORT"),
+        ("MAILSLICE_STACK_TEST_RABBIT_PORT", "MAILSLICE_STACK_TEST_RABBITMQ_PORT"),
+        ("MAILSLICE_STACK_STAT", "MAILSLICE_STACK_STATE"),
+    ],
+)
+def test_an_unknown_name_is_refused_by_both_stacks_and_the_nearest_is_named(name: str, meant: str) -> None:
+    for profile in Profile:
+        with pytest.raises(BadSetting) as raised:
+            stack_settings(profile, {name: "1"})
+        assert str(raised.value) == f"{name} (in the environment) is no setting of the local stack. Did you mean {meant}?"
+
+
+def test_a_name_that_is_near_to_none_is_refused_alone() -> None:
+    with pytest.raises(BadSetting, match=r"^MAILSLICE_STACK_XQZ \(in the environment\) is no setting of the local stack$"):
+        stack_settings(Profile.RUN, {"MAILSLICE_STACK_XQZ": ""})
+
+
+def test_every_name_of_the_docs_is_read_and_so_is_what_the_stack_tells_its_own_processes() -> None:
+    values = {name: str(default) for name, (default, _) in stack_variables().items()}
+    ports = {f"MAILSLICE_STACK_TEST_{name.upper()}": str(20000 + number) for number, name in enumerate(Ports.model_fields)}
+    environ = {**values, **ports, "MAILSLICE_STACK_TEST_STATE": "/x", "MAILSLICE_STACK_OWNER": "/y", "MAILSLICE_STACK_SCHEDULES": "off"}
+    assert stack_settings(Profile.TEST, environ).ports.cassandra_port == 20000
+    assert stack_settings(Profile.RUN, environ).ports == Ports()
+
+
 def test_the_variable_that_changes_a_port_is_that_of_the_stack() -> None:
     assert stack_settings(Profile.RUN, {}).variable("s3_port") == "MAILSLICE_STACK_S3_PORT"
     assert stack_settings(Profile.TEST, {}).variable("s3_port") == "MAILSLICE_STACK_TEST_S3_PORT"

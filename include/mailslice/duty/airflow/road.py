@@ -88,7 +88,10 @@ def dag_arguments(*, tags: list[Tag], timeout: timedelta, deadline: timedelta | 
 @task(task_id="list_queues")
 def list_queues() -> list[str]:
     """The queues of the form, each once, or all that RabbitMQ knows. A name that is unknown fails in its own chain."""
-    asked = dict.fromkeys(name.strip() for name in get_current_context()["params"][QUEUES] or () if name.strip())
+    given = get_current_context()["params"][QUEUES] or ()
+    asked = dict.fromkeys(name.strip() for name in given if name.strip())
+    if given and not asked:
+        raise AirflowFailException(f"{QUEUES}={list(given)!r} names no queue: allowed are names, or nothing at all for every queue")
     if asked:
         return list(asked)
     from mailslice.model.settings import load_settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,13 +68,14 @@ class SparkStep(SparkSubmitOperator):
             "PYTHONPATH": _with(include, "PYTHONPATH"),
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            **_locale(),
             # The machine's name may resolve to an address that nobody can reach; on loopback there is nothing to resolve.
             **({"SPARK_LOCAL_IP": "127.0.0.1"} if master.startswith("local") or "127.0.0.1" in master else {}),
         }
         try:
             super().execute(context)
-        except AirflowException:
-            raise _meaning(about(self.duty, self.step, self.mail_queue), self._exit_code()) from None  # the command is in the log already
+        except AirflowException as error:
+            raise _meaning(about(self.duty, self.step, self.mail_queue), self._exit_code(), str(error)) from None  # the command is in the log already
 
     def _exit_code(self) -> int | None:
         process = getattr(self._hook, "_submit_sp", None)
@@ -99,12 +101,21 @@ def require_connection() -> str:
     return str(connection.host)
 
 
-def _meaning(what: str, code: int | None) -> Exception:
+def _meaning(what: str, code: int | None, said: str) -> Exception:
+    """What a failed submit means; `said` is the provider's own word, the only one there is when spark-submit never ran."""
+    if code is None:
+        return AirflowFailException(f"{what} failed before spark-submit ran: {said}")
     if code == StoreUnavailable.exit_code:
         return StoreUnavailable(f"{what}: a store is unavailable; the lines above name it")
     if code == Refused.exit_code:
         return AirflowFailException(f"{what} was refused; the lines above say why, nothing more was changed")
     return AirflowFailException(f"{what} failed (exit code {code}); the lines above say why")
+
+
+def _locale() -> dict[str, str]:
+    """LC_ALL for the driver where the scheduler has no UTF-8: there the JVM makes question marks of what queues and reasons are called."""
+    chosen = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    return {} if re.search(r"utf-?8", chosen, re.IGNORECASE) else {"LC_ALL": "C.UTF-8"}
 
 
 def _with(first: str, variable: str) -> str:
