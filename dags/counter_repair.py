@@ -22,7 +22,8 @@ time: it subtracts and adds, and would add to what is being corrected here. Nobo
 
 **Params.** `settle`: time between the two reads that must agree. `mailboxes`, `users`: only these; none = all. `trust_projection`: count `messageIdTable`
 instead, which is cheaper and sees no inconsistency. `repair_projection`: also rewrite the rows of `messageIdTable` that the plan lists, from the
-truth, each looked at again. `dry_run`: plan, check and report only. `intensity`: how hard to lean on Cassandra. `reason`: kept in the ledger.
+truth, each looked at again `settle` after the plan began; rows that were deleted from there alone come back. `dry_run`: plan, check and report only.
+`intensity`: how hard to lean on Cassandra. `reason`: kept in the ledger.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its task waits for ever; and
 James' mailbox tables in MAILSLICE_CASSANDRA_KEYSPACE: without them it refuses.

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
+from mailslice.duties.counter_repair.differences import REPAIRABLE
 from mailslice.duties.counter_repair.parallel import beside_each_other
 from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_drifts, read_plan, require_files
 from mailslice.duties.counter_repair.projection import repair_projection
@@ -27,6 +29,7 @@ BULKY = ("outcomes",)
 _AT_ONCE = 1_000
 _THREADS = 8
 _SHOWN = 20
+NOT_REACHED = "the step ended before it"
 _MOST_FAILURES = 20
 """So many mailboxes one after the other: the store is away, and the rest is left."""
 
@@ -37,14 +40,11 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     require_gate(context, plan)
     require_files(plan, context.folder)
     drifts = read_drifts(plan, context.folder)
-    rows = int(context.need("plan")["projectionPlanned"])
-    if drifts or rows:
+    if drifts or (plan.repair_projection and any(plan.inconsistencies.get(kind) for kind in REPAIRABLE)):
         _settle(context, plan, sleep)
     with locked(context.stores.own.locks, f"{context.request.duty}/{context.queue}", context.request.run) as lock:
         crash.point("apply:locked")
-        outcomes = list(_repaired(context, plan, drifts, lock))
-        found = _summary(plan, outcomes)
-        context.folder.write_json("progress.json", found)
+        found = _repaired(context, plan, drifts, lock)
         crash.point("apply:after-counters")
         projection = repair_projection(context, plan, lock) if plan.repair_projection else None
     return {**found, "projection": projection}
@@ -57,16 +57,20 @@ def _settle(context: StepContext, plan: Plan, sleep: Callable[[float], None]) ->
         sleep(remaining)
 
 
-def _repaired(context: StepContext, plan: Plan, drifts: Sequence[Drift], lock: Lock) -> Iterator[Outcome]:
-    """The outcome of every drift, in order."""
+def _repaired(context: StepContext, plan: Plan, drifts: Sequence[Drift], lock: Lock) -> dict[str, Any]:
+    """What became of every drift; also in progress.json, whatever ends it: what was done before is in the report then."""
     waiting = iter(drifts)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        work = _Work(context, Repair(context, plan, lock))
-        while chunk := list(islice(waiting, _AT_ONCE)):
-            work.unprojected = unprojected(plan, context.folder, [drift.mailbox for drift in chunk])
-            for outcome in beside_each_other(pool, work.mailbox, chunk):
-                work.count(outcome)
-                yield outcome
+    work = _Work(context, Repair(context, plan, lock))
+    try:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            while chunk := list(islice(waiting, _AT_ONCE)):
+                work.unprojected = unprojected(plan, context.folder, [drift.mailbox for drift in chunk])
+                for outcome in beside_each_other(pool, work.mailbox, chunk):
+                    work.count(outcome)
+    finally:
+        found = _summary(plan, [work.ended.get(drift.mailbox, Outcome(drift.mailbox, LEFT, NOT_REACHED)) for drift in drifts])
+        context.folder.write_json("progress.json", found)
+    return found
 
 
 class _Work:
@@ -74,17 +78,21 @@ class _Work:
 
     def __init__(self, context: StepContext, repair: Repair) -> None:
         self.unprojected: Unprojected = {}
+        self.ended: dict[UUID, Outcome] = {}
         self._context = context
         self._repair = repair
         self._failed = 0
 
     def mailbox(self, drift: Drift) -> Outcome:
         """One mailbox, unless it is too late for a new one."""
+        outcome = self._too_late(drift.mailbox) or self._repair.mailbox(drift, self.unprojected.get(drift.mailbox, ()))
+        self.ended[drift.mailbox] = outcome
+        return outcome
+
+    def _too_late(self, mailbox: UUID) -> Outcome | None:
         if self._context.out_of_time():
-            return Outcome(drift.mailbox, LEFT, decide.TIME_OVER)
-        if self._failed >= _MOST_FAILURES:
-            return Outcome(drift.mailbox, LEFT, f"{self._failed} mailboxes before it failed")
-        return self._repair.mailbox(drift, self.unprojected.get(drift.mailbox, ()))
+            return Outcome(mailbox, LEFT, decide.TIME_OVER)
+        return Outcome(mailbox, LEFT, f"{self._failed} mailboxes before it failed") if self._failed >= _MOST_FAILURES else None
 
     def count(self, outcome: Outcome) -> None:
         """Failures one after the other."""

@@ -8,7 +8,7 @@ from typing import Any
 from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_plan, require_files
 from mailslice.duties.counter_repair.rows_file import read_rows
 from mailslice.duty.context import StepContext
-from mailslice.duty.plans import OLDEST_PLAN
+from mailslice.duty.plans import OLDEST_PLAN, reading
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 
@@ -24,7 +24,9 @@ def run(context: StepContext) -> dict[str, Any]:
     drifts = [Drift.of_row(row) for row in read_rows(plan.drifts, context.folder)]
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     age = context.clock() - plan.made_at
-    result = run_gate("check", [totals(plan, summary, age, drifts)], docs)
+    with reading(plan.run):
+        frame = totals(plan, summary, age, drifts)
+    result = run_gate("check", [frame], docs)
     return {"success": True, "planDigest": plan.digest, "planned": plan.drifts.rows, "expectations": result.lines(), "dataDocs": result.link}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of
+from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of, without_id
 from mailslice.duties.counter_repair.plan_file import difference_schema
 from mailslice.duties.counter_repair.reading import Chunk, Groups, Key
 from mailslice.duties.counter_repair.rows_file import PlanFile, RowsWriter
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 ONLY_TRUTH, ONLY_PROJECTED = "onlyInImapUidTable", "onlyInMessageIdTable"
 FLAGS_DIFFER, MODSEQ_DIFFERS = "flagsDiffer", "modSeqDiffers"
+WITHOUT_ID = "withoutMessageId"
+"""A row of messageIdTable of which only flags are left, written after its deletion: James takes it for no message, and deletes it when it meets it."""
 MAILBOX_GONE, COUNTER_GONE = "mailboxGone", "counterOfGoneMailbox"
-KINDS = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS, MAILBOX_GONE, COUNTER_GONE)
-"""How a report calls them. A row counts once, under the first that fits of: gone, only in one, flags, modSeq."""
+KINDS = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS, WITHOUT_ID, MAILBOX_GONE, COUNTER_GONE)
+"""How a report calls them. A row counts once, under the first that fits of: gone, without message id, only in one, flags, modSeq."""
 REPAIRABLE = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS)
 
 _READS_IN_FLIGHT = 8
@@ -94,6 +96,7 @@ def _kind() -> Column:
     flags = (fn.col("truth_flags") != fn.col("projected_flags")) | (fn.col("truth_user_flags") != fn.col("projected_user_flags"))
     return (
         fn.when(fn.coalesce(fn.col("truth_gone"), fn.col("projected_gone")), MAILBOX_GONE)
+        .when(fn.col("message").isNull(), WITHOUT_ID)
         .when(fn.col("projected_modseq").isNull(), ONLY_TRUTH)
         .when(fn.col("truth_modseq").isNull(), ONLY_PROJECTED)
         .when(flags, FLAGS_DIFFER)
@@ -141,7 +144,8 @@ def _batch(stores: Stores, what: Comparison, side: str, columns: dict[str, npt.N
             "side": pa.array([side] * len(rows), pa.string()),
             "mailbox": pa.array(mailboxes, pa.binary()),
             "uid": pa.array(kept["uid"], pa.int64()),
-            "message": pa.array(_ids(kept, "messageid"), pa.binary()),
+            # A null is equal to nothing: such a row stays by itself in the join.
+            "message": pa.array(_ids(kept, "messageid"), pa.binary(), mask=without_id(kept)),
             "gone": pa.array([key in what.gone for key in mailboxes], pa.bool_()),
             "modseq": pa.array(kept["modseq"], pa.int64()),
             "flags": pa.array(flag_bits(kept, stores.mailboxes.flags), pa.int64()),
@@ -168,7 +172,9 @@ def _write(what: Comparison, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
         for kind in batch.column("kind").to_pylist():
             counts[kind] = counts.get(kind, 0) + 1
         if batch.num_rows:
-            named = {name: pa.array([str(UUID(bytes=each)) for each in batch.column(name).to_pylist()], pa.string()) for name in ("mailbox", "message")}
+            named = {
+                name: pa.array([each and str(UUID(bytes=each)) for each in batch.column(name).to_pylist()], pa.string()) for name in ("mailbox", "message")
+            }
             writer.add(pa.table({field.name: named.get(field.name, batch.column(field.name)) for field in difference_schema()}))
     file = writer.close()
     if file is not None:

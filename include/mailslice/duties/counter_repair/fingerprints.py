@@ -61,6 +61,18 @@ def layout_of(columns: Iterable[str]) -> Layout:
     return Layout([(name, widths.get(name, BOOL)) for name in names if name != USER_FLAGS], USER_FLAGS if USER_FLAGS in names else None)
 
 
+def without_id(columns: Columns) -> npt.NDArray[np.bool_]:
+    """Which rows have no message id: flags that were written after the row's deletion are left of them. No message's id is 0, as which a null is decoded."""
+    found: npt.NDArray[np.bool_] = (columns["messageid.high"] | columns["messageid.low"]) == 0
+    return found
+
+
+def messages_of(columns: Columns) -> Columns:
+    """The rows that are messages, as James counts them: those with a message id."""
+    lost = without_id(columns)
+    return {name: values[~lost] for name, values in columns.items()} if lost.any() else columns
+
+
 def flag_bits(columns: Columns, flags: Iterable[str]) -> npt.NDArray[np.int64]:
     """The flags of each row as one number: bit 0 is the first flag's."""
     import numpy as np
@@ -97,9 +109,10 @@ def fingerprints(columns: Columns, flags: Iterable[str]) -> tuple[npt.NDArray[np
 
 
 def seen_of(columns: Columns, flags: Iterable[str]) -> Seen:
-    """All rows as one mailbox's."""
+    """All rows as one mailbox's; those without a message id are no messages."""
     import numpy as np
 
+    columns = messages_of(columns)
     count = len(columns["uid"])
     if not count:
         return Seen()

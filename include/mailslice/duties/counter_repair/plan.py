@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from mailslice.duties.counter_repair.differences import COUNTER_GONE, KINDS, MAILBOX_GONE, REPAIRABLE, Comparison, differences
+from mailslice.duties.counter_repair.differences import COUNTER_GONE, KINDS, MAILBOX_GONE, REPAIRABLE, WITHOUT_ID, Comparison, differences
 from mailslice.duties.counter_repair.params import Params
 from mailslice.duties.counter_repair.plan_file import Drift, Plan, drift_schema
 from mailslice.duties.counter_repair.reading import Key, Scan
@@ -98,7 +98,8 @@ def _found(context: StepContext, params: Params, keys: Sequence[Key], ranges: Se
     finally:
         scanned.close()
     if trust:
-        return _Found(reads, totals, largest, drifts, (), {MAILBOX_GONE: totals.gone_messages, COUNTER_GONE: totals.gone_counters})
+        counted = {WITHOUT_ID: totals.without_id, MAILBOX_GONE: totals.gone_messages, COUNTER_GONE: totals.gone_counters}
+        return _Found(reads, totals, largest, drifts, (), counted)
     files, inconsistencies = _differences(context, spark, differing, ranges)
     return _Found(reads, totals, largest, drifts, files, {**inconsistencies, COUNTER_GONE: totals.gone_counters})
 
@@ -181,7 +182,7 @@ def _forget_earlier_try(context: StepContext) -> None:
     artifacts, folder = context.folder.artifacts, context.folder
     for file in artifacts.files(folder.name):
         name = file.removeprefix(folder.name + "/")
-        if name.startswith(PARTS + "/") or name in {"plan.json", "check.json", "applied.json", "verify.json", "progress.json"}:
+        if name.startswith(PARTS + "/") or name in {"plan.json", "check.json", "applied.json", "verify.json", "progress.json", "after.json"}:
             artifacts.remove(file)
     artifacts.folder(folder.file(PARTS))
 

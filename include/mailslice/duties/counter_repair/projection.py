@@ -1,13 +1,20 @@
 """Rewrite rows of messageIdTable from the truth: only rows that the plan lists, each looked at again, deletions last.
 
 A write is one microsecond newer than the newest of what it replaces and copies, never now: whatever James writes after it wins, whoever's clock is right.
+
+A row that James, or a person, deleted alone has left a tombstone, which may be newer than anything the truth has. Such a row is written with the time at which
+the plan began to read, and no sooner than `settle` after it. If the truth still has the message then, whatever deleted its projection before that time
+was no deletion of the message: that deletes both, one right after the other. A deletion of the message since then has a newer time and wins,
+unless the clock of who deletes is more than `settle` behind (ADR 17).
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,15 +25,20 @@ from mailslice.duties.counter_repair.rows_file import read_rows
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
 from mailslice.model import crash
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import MessageRow
+
+log = logging.getLogger(__name__)
 
 WRITTEN, DELETED, FAILED, LEFT = "written", "deleted", "failed", "left"
 RIGHT_NOW = "right by now"
 GONE = "the mailbox is gone"
 SHARED_UID = "two messages of the truth have this uid"
-DELETED_LATER = "deleted after its truth was written: a person must say whether the message is to come back"
+DELETED_LATER = "deleted since the plan began to read, by its write time: the next run looks again"
+NEWER = "something newer in the row stayed: the next run looks again"
+REFUSED = "Cassandra does not take it"
 UNDATED = "its write time is not known"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def repair_projection(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
@@ -34,7 +46,7 @@ def repair_projection(context: StepContext, plan: Plan, lock: Lock) -> dict[str,
 
     Rows to delete go last: where the uid is another message's, its row has replaced them by then, and a deletion would hide it.
     """
-    repair = _Projection(context, lock)
+    repair = _Projection(context, plan, lock)
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(8) as pool:
         for to_delete in (False, True):
@@ -51,8 +63,9 @@ def _rows(context: StepContext, plan: Plan, *, to_delete: bool) -> Iterator[dict
 class _Projection:
     """Looks at rows again and rewrites them; threads may share it."""
 
-    def __init__(self, context: StepContext, lock: Lock) -> None:
+    def __init__(self, context: StepContext, plan: Plan, lock: Lock) -> None:
         self._context = context
+        self._plan_read_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
         self._lock = lock
         self._tables = context.stores.mailboxes
         self._throttle = context.throttle("cassandra")
@@ -67,6 +80,9 @@ class _Projection:
             return self._row(UUID(row["mailbox"]), row["uid"], UUID(row["message"]))
         except StoreUnavailable:
             return FAILED
+        except BadSetting as error:
+            log.warning("row %s of mailbox %s: %s", row["uid"], row["mailbox"], error)
+            return REFUSED
 
     def _row(self, mailbox: UUID, uid: int, message: UUID) -> str:
         if not self._tables.exists(mailbox):
@@ -78,7 +94,8 @@ class _Projection:
             return self._delete(mailbox, uid, message, projected)
         if projected is not None and projected.message == message and projected.state == truth.state:
             return RIGHT_NOW
-        if projected is not None and projected.message != message and self._tables.truth(projected.message, mailbox, uid) is not None:
+        other = projected.message if projected is not None else None
+        if other is not None and other != message and self._tables.truth(other, mailbox, uid) is not None:
             return SHARED_UID
         return self._write(mailbox, uid, truth, projected)
 
@@ -88,11 +105,14 @@ class _Projection:
         if not projected.written_us:
             return UNDATED
         self._tables.unproject(mailbox, uid, projected.written_us + 1)
-        return DELETED
+        return DELETED if self._tables.projected(mailbox, uid) is None else NEWER
 
     def _write(self, mailbox: UUID, uid: int, truth: MessageRow, projected: MessageRow | None) -> str:
         if not truth.written_us:
             return UNDATED
-        self._tables.project(truth, max(truth.written_us, projected.written_us if projected else 0) + 1)
+        newest = max(truth.written_us, projected.written_us if projected else 0) + 1
+        self._tables.project(truth, newest if projected else max(newest, self._plan_read_us))
         now = self._tables.projected(mailbox, uid)
-        return WRITTEN if now is not None and now.message == truth.message else DELETED_LATER
+        if now is None:
+            return DELETED_LATER
+        return WRITTEN if now.message == truth.message and now.state == truth.state else NEWER

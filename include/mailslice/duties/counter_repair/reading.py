@@ -7,12 +7,12 @@ read, and no sum is to be trusted then.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mailslice.duties.counter_repair.fingerprints import fingerprints, layout_of, message_times
+from mailslice.duties.counter_repair.fingerprints import fingerprints, layout_of, message_times, messages_of, without_id
 from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
 from mailslice.model.settings import Settings
 from mailslice.spark.in_worker import stores_of
@@ -27,13 +27,27 @@ if TYPE_CHECKING:
 
     from mailslice.stores import Stores
 
+    Columns = Mapping[str, npt.NDArray[Any]]
+
 Key: TypeAlias = tuple[str, int, int]
 """(table, low token, high token)."""
 _READS_IN_FLIGHT = 8
 _CHUNK = 100_000
 OF_MAILBOX = "of mailbox"
 """The `kind` of rows that are about a mailbox; the others are a table's name and are about a range."""
-SUMS = ("truth_count", "truth_unseen", "projected_count", "projected_unseen", "mailboxes", "counters", "stored_count", "stored_unseen", "reads", "rows")
+SUMS = (
+    "truth_count",
+    "truth_unseen",
+    "projected_count",
+    "projected_unseen",
+    "projected_without_id",
+    "mailboxes",
+    "counters",
+    "stored_count",
+    "stored_unseen",
+    "reads",
+    "rows",
+)
 MOST = ("given_modseq", "truth_modseq", "truth_newest", "projected_modseq", "projected_newest")
 XORS = ("truth_first", "truth_second", "projected_first", "projected_second")
 PARTS = "kind string, key binary, " + ", ".join(f"{name} long" for name in (*SUMS, *MOST, *XORS))
@@ -103,7 +117,7 @@ class Chunk:
 class Groups:
     """Rows grouped by mailbox: `order` sorts them, `starts` are where each mailbox's begin, `keys` the mailboxes as 16 bytes."""
 
-    def __init__(self, columns: dict[str, npt.NDArray[Any]]) -> None:
+    def __init__(self, columns: Columns) -> None:
         import numpy as np
 
         high, low = columns["mailboxid.high"], columns["mailboxid.low"]
@@ -120,32 +134,53 @@ class Groups:
         return found
 
 
-def _sums(stores: Stores, table: str, columns: dict[str, npt.NDArray[Any]], only: frozenset[bytes] | None) -> Iterator[pa.RecordBatch]:
-    """What the rows come to, by mailbox."""
-    import numpy as np
-
+def _sums(stores: Stores, table: str, columns: Columns, only: frozenset[bytes] | None) -> Iterator[pa.RecordBatch]:
+    """What the rows come to, by mailbox. Rows without a message id are counted by themselves; the truth has none, for the id is its key."""
     if not columns or not len(columns["mailboxid.high"]):
         return
+    if table == MESSAGE_ID_TABLE and (lost := without_id(columns)).any():
+        groups = Groups({name: columns[name][lost] for name in ("mailboxid.high", "mailboxid.low")})
+        yield from _of_mailboxes(groups, {"projected_without_id": _ones(groups)}, only)
+        columns = messages_of(columns)
+        if not len(columns["mailboxid.high"]):
+            return
     groups = Groups(columns)
-    ones = np.ones(len(groups.order), np.int64)
+    yield from _of_mailboxes(groups, _found(stores, table, columns, groups), only)
+
+
+def _ones(groups: Groups) -> npt.NDArray[np.int64]:
+    """How many rows each mailbox has."""
+    import numpy as np
+
+    return groups.reduced(np.add, np.ones(len(groups.order), np.int64))
+
+
+def _found(stores: Stores, table: str, columns: Columns, groups: Groups) -> dict[str, npt.NDArray[np.int64]]:
+    """By name of the sum, a number a mailbox."""
+    import numpy as np
+
     if table in _SIDES:
         first, second = fingerprints(columns, stores.mailboxes.flags)
         side = _SIDES[table]
-        found = {
-            f"{side}_count": groups.reduced(np.add, ones),
+        return {
+            f"{side}_count": _ones(groups),
             f"{side}_unseen": groups.reduced(np.add, (columns[SEEN] == 0).astype(np.int64)),
             f"{side}_modseq": groups.reduced(np.maximum, columns["modseq"]),
             f"{side}_newest": groups.reduced(np.maximum, message_times(columns)),
             f"{side}_first": groups.reduced(np.bitwise_xor, first),
             f"{side}_second": groups.reduced(np.bitwise_xor, second),
         }
-    elif table == MAILBOX:
-        found = {"mailboxes": groups.reduced(np.add, ones)}
-    elif table == MODSEQ:
-        found = {"given_modseq": groups.reduced(np.maximum, columns["nextmodseq"])}
-    else:
-        stored = {f"stored_{name}": groups.reduced(np.add, columns[name]) for name in ("count", "unseen")}
-        found = {"counters": groups.reduced(np.add, ones), **stored}
+    if table == MAILBOX:
+        return {"mailboxes": _ones(groups)}
+    if table == MODSEQ:
+        return {"given_modseq": groups.reduced(np.maximum, columns["nextmodseq"])}
+    return {"counters": _ones(groups), **{f"stored_{name}": groups.reduced(np.add, columns[name]) for name in ("count", "unseen")}}
+
+
+def _of_mailboxes(groups: Groups, found: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None) -> Iterator[pa.RecordBatch]:
+    """The sums of the mailboxes that count."""
+    import numpy as np
+
     kept = range(len(groups.keys)) if only is None else [at for at, key in enumerate(groups.keys) if key in only]
     if kept:
         yield _batch(OF_MAILBOX, [groups.keys[at] for at in kept], {name: values[np.array(kept)] for name, values in found.items()})

@@ -15,7 +15,7 @@ from mailslice.duties.counter_repair.second_read import read_again
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock
 from mailslice.model import crash
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 
@@ -45,12 +45,12 @@ class Repair:
         self._tables.prepare_to_add()
 
     def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
-        """One mailbox. Never raises for a store that does not answer: before the update that is `failed`, from then on `unknown`. Raises LockLost."""
+        """One mailbox. Raises LockLost, and nothing for a store that fails or refuses: before the update that is `failed`, from then on `unknown`."""
         self._throttle.take()
         self._lock.check()
         try:
             return self._mailbox(drift, unprojected)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, BadSetting) as error:
             return Outcome(drift.mailbox, FAILED, str(error))
 
     def _mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
@@ -88,7 +88,7 @@ class Repair:
         """The update is out: whether its outcome could be written changes nothing of it. A claim without one counts as unknown."""
         try:
             self._claims.settle(mailbox, self._plan.run, outcome, self._ttl)
-        except StoreUnavailable:
+        except (StoreUnavailable, BadSetting):
             return
 
     def _earlier_claims(self, drift: Drift) -> Outcome | None:

@@ -54,13 +54,16 @@ class RangeRead:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Over all mailboxes that were looked at. `gone_messages` are rows of mailboxes that are not there, `gone_counters` counter rows of such."""
+    """Over all mailboxes that were looked at. `gone_messages` are rows of mailboxes that are not there, `gone_counters` counter rows of such, `without_id` rows
+    of the projection that have no message id, in mailboxes that are there.
+    """
 
     mailboxes: int
     wrong: int
     inconsistent: int
     gone_messages: int
     gone_counters: int
+    without_id: int
 
 
 class Scanned:
@@ -98,8 +101,9 @@ class Scanned:
             "mailboxes": _exists().cast("long"),
             "wrong": self._wrong().cast("long"),
             "inconsistent": _inconsistent().cast("long"),
-            "gone_messages": fn.when(~_exists(), fn.col(f"{self._side}_count")),
+            "gone_messages": fn.when(~_exists(), fn.col(f"{self._side}_count") + fn.col("projected_without_id")),
             "gone_counters": (~_exists() & (fn.col("counters") > 0)).cast("long"),
+            "without_id": fn.when(_exists(), fn.col("projected_without_id")),
         }
         row = self._of_mailboxes().agg(*(fn.coalesce(fn.sum(column), fn.lit(0)).alias(name) for name, column in sums.items())).collect()[0]
         return Totals(**row.asDict())
@@ -161,11 +165,11 @@ def _exists() -> Column:
 
 
 def _inconsistent() -> Column:
-    """Whether truth and projection differ; only for scans that read both."""
+    """Whether truth and projection differ, or rows have no message id; only for scans that read both."""
     from pyspark.sql import functions as fn
 
     differ = [fn.col(f"truth_{name}") != fn.col(f"projected_{name}") for name in ("count", "first", "second")]
-    return differ[0] | differ[1] | differ[2] | (~_exists() & (fn.col("truth_count") > 0))
+    return differ[0] | differ[1] | differ[2] | (fn.col("projected_without_id") > 0) | (~_exists() & (fn.col("truth_count") > 0))
 
 
 def found(row: Row) -> MailboxFound:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from mailslice.duties.counter_repair.differences import ONLY_TRUTH
-from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, seen_of
+from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, messages_of, seen_of
 from mailslice.duties.counter_repair.plan_file import Plan
 from mailslice.duties.counter_repair.rows_file import read_rows
 from mailslice.duty.artifacts import RunFolder
@@ -55,7 +55,7 @@ def _each_once(pages: Iterator[Any], also: Sequence[bytes]) -> Iterator[bytes]:
     import numpy as np
 
     given: set[bytes] = set()
-    for columns in pages:
+    for columns in map(messages_of, pages):
         packed = np.stack([columns["messageid.high"], columns["messageid.low"]], axis=1).astype(">u8").tobytes()
         for at in range(0, len(packed), 16):
             if (each := packed[at : at + 16]) not in given:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mailslice.duties.migrate_v3_to_v4.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
-from mailslice.duty.plans import OLDEST_PLAN
+from mailslice.duty.plans import OLDEST_PLAN, reading
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 
@@ -17,7 +17,9 @@ def run(context: StepContext) -> dict[str, Any]:
     summary = context.need("plan")
     plan = read_plan(summary, context.request.run, context.queue)
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
-    result = run_gate("check", [totals(context, plan, summary)], docs)
+    with reading(plan.run, plan.queue):
+        frame = totals(context, plan, summary)
+    result = run_gate("check", [frame], docs)
     return {"success": True, "planDigest": plan.digest, "planned": plan.planned, "expectations": result.lines(), "dataDocs": result.link}
 
 

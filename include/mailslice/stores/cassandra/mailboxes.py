@@ -26,6 +26,8 @@ USER_FLAGS = "userflags"
 _NEEDED = ("messageid", "mailboxid", "uid", "modseq", SEEN)
 _KEYS = {IMAP_UID_TABLE: "messageid", MESSAGE_ID_TABLE: "mailboxid", MAILBOX: "id", MAILBOX_COUNTERS: "mailboxid", MODSEQ: "mailboxid"}
 """The partition key of each table."""
+_MANY_CELLS = ("set<", "list<", "map<")
+"""Beginnings of types whose values are cells of their own, without one write time to ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +40,17 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message's row in the truth or in the projection: the columns that both have, and when it was written (microseconds; 0: nobody knows)."""
+    """A message's row in the truth or in the projection: the columns that both have, and when the newest of its cells was written (microseconds; 0: nobody
+    knows). Cells of collections tell no time.
+    """
 
     values: Mapping[str, Any]
     written_us: int
 
     @property
-    def message(self) -> UUID:
-        """The message's id."""
-        found: UUID = self.values["messageid"]
+    def message(self) -> UUID | None:
+        """The message's id; None for a row of the projection of which only later flags are left."""
+        found: UUID | None = self.values["messageid"]
         return found
 
     @property
@@ -180,15 +184,17 @@ class MailboxTables:
     def _message(self, rows: Sequence[tuple[Any, ...]]) -> MessageRow | None:
         if not rows:
             return None
-        *values, modseq_us, seen_us = rows[0]
-        return MessageRow(dict(zip(self.common_columns, values, strict=True)), max(modseq_us or 0, seen_us or 0))
+        columns = self.common_columns
+        values, times = rows[0][: len(columns)], rows[0][len(columns) :]
+        return MessageRow(dict(zip(columns, values, strict=True)), max((each for each in times if each is not None), default=0))
 
     def _columns(self, table: str) -> set[str]:
-        rows = self._session.execute(
-            self._session.prepare("SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"),
-            [self._keyspace.lower(), table],
-        )
-        return {row[0] for row in rows}
+        return {name for name, _, _ in self._schema(table)}
+
+    def _schema(self, table: str) -> list[tuple[str, str, str]]:
+        """(name, kind, type) of each column."""
+        statement = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
+        return [(row[0], row[1], row[2]) for row in self._session.execute(self._session.prepare(statement), [self._keyspace.lower(), table])]
 
     @cached_property
     def _modseq(self) -> PreparedStatement:
@@ -207,18 +213,19 @@ class MailboxTables:
         statement = f"UPDATE {self._keyspace}.{MAILBOX_COUNTERS} SET count = count + ?, unseen = unseen + ? WHERE mailboxid = ?"
         return self._session.prepare(statement, idempotent=False)
 
-    @property
-    def _written(self) -> str:
-        """A row's write time: flags and modSeq are written by every change."""
-        return f"{', '.join(self.common_columns)}, WRITETIME(modseq), WRITETIME({SEEN})"
+    def _written(self, table: str) -> str:
+        """A row with the write times of all its cells that have one: a change may have written any of them alone."""
+        timed = [name for name, kind, of in self._schema(table) if kind == "regular" and not of.startswith(_MANY_CELLS)]
+        return ", ".join([*self.common_columns, *(f"WRITETIME({name})" for name in timed)])
 
     @cached_property
     def _projected(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {self._written} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ? AND uid = ?")
+        return self._session.prepare(f"SELECT {self._written(MESSAGE_ID_TABLE)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ? AND uid = ?")
 
     @cached_property
     def _truth(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {self._written} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid = ? AND mailboxid = ? AND uid = ?")
+        columns = self._written(IMAP_UID_TABLE)
+        return self._session.prepare(f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid = ? AND mailboxid = ? AND uid = ?")
 
     @cached_property
     def _project(self) -> PreparedStatement:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -38,6 +39,7 @@ class PlainScanned:
             pause()
         place = itemgetter("kind", "key")
         self._rows = [_joined(kind, key, list(parts)) for (kind, key), parts in groupby(sorted(rows, key=place), key=place)]
+        self._without_id = {UUID(bytes=row["key"]): row["projected_without_id"] for row in self._rows if row["kind"] == reading.OF_MAILBOX}
         self._found = [scan.found(row) for row in self._rows if row["kind"] == reading.OF_MAILBOX]
 
     def ranges(self) -> list[RangeRead]:
@@ -47,8 +49,9 @@ class PlainScanned:
     def totals(self) -> Totals:
         there = [each for each in self._found if each.exists]
         gone = [each for each in self._found if not each.exists]
-        messages = sum(each.computed(trust_projection=self._trust).count for each in gone)
-        return Totals(len(there), len(list(self.wrong())), len(self.inconsistent()), messages, sum(each.has_counters for each in gone))
+        messages = sum(each.computed(trust_projection=self._trust).count + self._without_id[each.mailbox] for each in gone)
+        without_id = sum(self._without_id[each.mailbox] for each in there)
+        return Totals(len(there), len(list(self.wrong())), len(self.inconsistent()), messages, sum(each.has_counters for each in gone), without_id)
 
     def wrong(self) -> Iterator[MailboxFound]:
         for each in self._found:
@@ -57,7 +60,7 @@ class PlainScanned:
                 yield each
 
     def inconsistent(self) -> dict[bytes, bool]:
-        differ = [each for each in self._found if each.truth != each.projected or (not each.exists and each.truth.count)]
+        differ = [each for each in self._found if each.truth != each.projected or self._without_id[each.mailbox] or (not each.exists and each.truth.count)]
         return {each.mailbox.bytes: not each.exists for each in differ}
 
     def close(self) -> None:
@@ -86,7 +89,7 @@ def plain_differences(_: object, what: differing.Comparison, ranges: Sequence[tu
     found = []
     for (mailbox, uid, message), sides in both.items():
         truth, projected = sides.get("truth", ABSENT), sides.get("projected", ABSENT)
-        if (kind := _kind(truth, projected, gone=mailbox in what.gone)) is not None:
+        if (kind := _kind(message, truth, projected, gone=mailbox in what.gone)) is not None:
             found.append((kind, mailbox, uid, message, *truth, *projected))
     if not found:
         return (), dict.fromkeys(differing.KINDS, 0)
@@ -96,9 +99,9 @@ def plain_differences(_: object, what: differing.Comparison, ranges: Sequence[tu
     return (PlanFile(first["file"], first["file_rows"], first["sha256"]),), {**dict.fromkeys(differing.KINDS, 0), **Counter(each[0] for each in found)}
 
 
-def _kind(truth: tuple, projected: tuple, *, gone: bool) -> str | None:
-    if gone:
-        return differing.MAILBOX_GONE
+def _kind(message: bytes | None, truth: tuple, projected: tuple, *, gone: bool) -> str | None:
+    if gone or message is None:
+        return differing.MAILBOX_GONE if gone else differing.WITHOUT_ID
     if projected == ABSENT or truth == ABSENT:
         return differing.ONLY_TRUTH if projected == ABSENT else differing.ONLY_PROJECTED
     if truth[1:] != projected[1:]:

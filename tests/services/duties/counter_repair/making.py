@@ -72,6 +72,10 @@ class Mailboxes:
             self.execute(f"INSERT INTO {{ks}}.{table} ({columns}) VALUES ({marks})", *values)
         return message
 
+    def late_flags(self, mailbox: UUID, uid: int) -> None:
+        """As James changes flags of a message whose projection is deleted by then: a row that has these flags alone."""
+        self.execute("UPDATE {ks}.messageidtable SET flagseen = false, flagflagged = true, modseq = 99 WHERE mailboxid = %s AND uid = %s", mailbox, uid)
+
     def give_modseq(self, mailbox: UUID, modseq: int) -> None:
         """As James, before it adds a message or changes flags."""
         self.execute("INSERT INTO {ks}.modseq (mailboxid, nextmodseq) VALUES (%s, %s)", mailbox, modseq)

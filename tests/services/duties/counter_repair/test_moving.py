@@ -9,8 +9,9 @@ import pytest
 
 from mailslice.duties.counter_repair import decide, second_read
 from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.lock import Lock, LockLost
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import MailboxTables
 from mailslice.stores.cassandra.own import CounterClaim
 from tests.acceptance.proxy import Proxy
@@ -256,6 +257,68 @@ def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some
     monkeypatch.setattr(repairing, "read_again", second_read.read_again)
     assert james.steps(request, "apply")["applied"] == 4
     assert [james.counters(mailbox) for mailbox in mailboxes] == [(5, 3)] * 4
+
+
+def one_at_a_time(monkeypatch):
+    from mailslice.duties.counter_repair import apply
+
+    monkeypatch.setattr(apply, "_THREADS", 1)
+    monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
+
+
+def test_a_lock_that_is_lost_in_the_middle_leaves_what_was_done_in_the_report(james, monkeypatch):
+    mailboxes = drifted(james, 3)
+    request = planned(james, mailboxes)
+    one_at_a_time(monkeypatch)
+    checks = []
+
+    def check(_):
+        """Asked twice a mailbox: the second one is claimed, and not updated."""
+        checks.append(1)
+        if len(checks) > 3:
+            raise LockLost("the lock could not be kept")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lock, "check", check)
+        with pytest.raises(LockLost):
+            james.steps(request, "apply")
+    report = james.steps(request, "report")
+    assert (report["status"], report["planned"], report["applied"], report["left"], report["failed"]) == ("failed", 3, 1, 2, 0)
+    assert sorted(james.counters(mailbox) for mailbox in mailboxes) == [(5, 3), (7, 4), (7, 4)]
+
+
+def test_what_cassandra_does_not_take_fails_its_mailbox_alone(james, monkeypatch):
+    from mailslice.duties.counter_repair import repairing
+
+    mailboxes = drifted(james, 3)
+    request = planned(james, mailboxes)
+    refused = mailboxes[1]
+
+    def read_again(stores, mailbox, *given, **how):
+        if mailbox == refused:
+            raise BadSetting("Cassandra at x: InvalidRequest")
+        return second_read.read_again(stores, mailbox, *given, **how)
+
+    monkeypatch.setattr(repairing, "read_again", read_again)
+    applied = james.steps(request, "apply")
+    assert (applied["applied"], applied["failed"], applied["failures"]) == (2, 1, {str(refused): "Cassandra at x: InvalidRequest"})
+
+
+def test_flags_of_a_deleted_message_do_not_stop_the_second_read(james):
+    mailbox = james.mailbox(messages=2, add=(1, 1))
+    james.late_flags(mailbox, 9)
+    report = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
+    assert (report["applied"], report["failedMailboxes"], report["inconsistencies"]["withoutMessageId"]) == (1, 0, 1)
+    assert james.counters(mailbox) == (2, 2)
+
+
+def test_a_plan_that_is_made_again_forgets_all_of_the_first_try(james):
+    request = planned(james, drifted(james))
+    james.steps(request, "apply", "verify")
+    folder = RunFolder(artifacts(james.settings), request.duty, request.queue, request.run)
+    assert {folder.read_json(name) is None for name in ("after.json", "progress.json", "verify.json")} == {False}
+    james.steps(request, "plan")
+    assert {folder.read_json(name) is None for name in ("after.json", "progress.json", "verify.json")} == {True}
 
 
 def test_what_the_time_limit_leaves_the_next_run_does(james):

@@ -137,8 +137,45 @@ def test_trust_projection_counts_the_projection_and_reads_no_truth(james):
     mailbox = james.mailbox(messages=2, add=(3, 3))
     james.message(mailbox, 8, tables=("messageidtable",))
     report = james.repair(mailboxes=[str(mailbox)], trust_projection=True)
-    assert (report["applied"], report["inconsistencies"]) == (1, {"mailboxGone": 0, "counterOfGoneMailbox": 0})
+    assert (report["applied"], report["inconsistencies"]) == (1, {"withoutMessageId": 0, "mailboxGone": 0, "counterOfGoneMailbox": 0})
     assert james.counters(mailbox) == (3, 3)
+
+
+def test_trust_projection_counts_no_row_without_a_message_id(james):
+    mailbox = james.mailbox(messages=2, add=(1, 1))
+    james.late_flags(mailbox, 9)
+    report = james.repair(mailboxes=[str(mailbox)], trust_projection=True)
+    assert (report["wrong"], report["applied"], report["failedMailboxes"]) == (1, 1, 0)
+    assert report["inconsistencies"] == {"withoutMessageId": 1, "mailboxGone": 0, "counterOfGoneMailbox": 0}
+    assert james.counters(mailbox) == (2, 2)
+
+
+@pytest.mark.parametrize("key", ["reads", "projectedMessages", "wrong"])
+def test_a_key_that_was_taken_out_of_the_plan_is_refused_by_its_name(james, drifted, key):
+    _, request, folder = drifted
+    kept = folder.read_json("plan.json")
+    folder.write_json("plan.json", {name: value for name, value in kept.items() if name != key})
+    try:
+        with pytest.raises(PlanRefused, match=rf"plan\.json has no '{key}' any more"):
+            james.steps(request, "check")
+        folder.write_json("plan.json", {**kept, key: "seven"})
+        with pytest.raises(GateFailed if key == "wrong" else PlanRefused):
+            james.steps(request, "check")
+    finally:
+        folder.write_json("plan.json", kept)
+        james.steps(request, "check")
+
+
+def test_a_plan_that_is_no_json_any_more_is_refused_by_its_name(james, drifted):
+    _, request, folder = drifted
+    kept = folder.artifacts.read(folder.file("plan.json"))
+    folder.artifacts.write(folder.file("plan.json"), kept[:-40])
+    try:
+        for step in ("check", "apply", "report"):
+            with pytest.raises(PlanRefused, match=r"plan\.json is no JSON"):
+                james.steps(request, step)
+    finally:
+        folder.artifacts.write(folder.file("plan.json"), kept)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +184,8 @@ def test_trust_projection_counts_the_projection_and_reads_no_truth(james):
         ({"mailboxes": ["x"]}, "'x' is not the id of a mailbox"),
         ({"trust_projection": True, "repair_projection": True}, "only one of the two"),
         ({"settle": "soon"}, "settle='soon'"),
+        ({"mailboxes": ","}, "mailboxes=',': it names nothing"),
+        ({"users": [" , "]}, "it names nothing"),
         ({"settle": "999999d"}, "at most"),
         ({"queue": "spool"}, "queue is not a param"),
     ],

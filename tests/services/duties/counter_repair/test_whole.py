@@ -22,6 +22,7 @@ WRONG = {
     "no messages, but counters": ((3, 2), (0, 0)),
     "only in truth": ((5, 3), (6, 4)),
     "only in projection": ((6, 4), (5, 3)),
+    "flags of a deleted message": ((6, 4), (5, 3)),
 }
 """name -> counters before and after."""
 INCONSISTENCIES = {
@@ -29,7 +30,8 @@ INCONSISTENCIES = {
     "onlyInMessageIdTable": 1,
     "flagsDiffer": 2,
     "modSeqDiffers": 1,
-    "mailboxGone": 2,
+    "withoutMessageId": 2,
+    "mailboxGone": 3,
     "counterOfGoneMailbox": 2,
 }
 
@@ -47,6 +49,8 @@ def planted(james):
             "no messages, but counters": james.mailbox(add=(3, 2)),
             "only in truth": james.mailbox(messages=5, seen=2),
             "only in projection": james.mailbox(messages=5, seen=2, add=(1, 1)),
+            "flags of a deleted message": james.mailbox(messages=5, seen=2, add=(1, 1)),
+            "right but for flags of a deleted message": james.mailbox(messages=5, seen=2),
             "flags differ": james.mailbox(messages=5, seen=2),
             "modSeq differs": james.mailbox(messages=5, seen=2),
             "gone": timeuuid(),
@@ -69,6 +73,9 @@ def planted(james):
     james.message(named["gone"], 1)
     james.message(named["gone"], 2, tables=("messageidtable",))
     james.add(named["gone"], 40, 4)
+    james.late_flags(named["gone"], 3)
+    james.late_flags(named["flags of a deleted message"], 9)
+    james.late_flags(named["right but for flags of a deleted message"], 9)
     james.add(named["gone without messages"], 7, 7)
     return named
 
@@ -99,7 +106,7 @@ def test_what_was_planted_is_what_the_test_thinks(whole):
 def test_every_wrong_mailbox_is_found_and_corrected(whole):
     found = {name: whole.report[name] for name in ("processedMailboxes", "failedMailboxes", "wrong", "planned", "applied", "skipped", "failed", "left")}
     assert found == {
-        "processedMailboxes": 12,
+        "processedMailboxes": 14,
         "failedMailboxes": 0,
         "wrong": len(WRONG),
         "planned": len(WRONG),
@@ -129,8 +136,11 @@ def test_inconsistencies_are_counted_by_kind_and_listed(whole):
             ("flagsDiffer", boxes["flags differ"], 7),
             ("flagsDiffer", boxes["flags differ"], 8),
             ("modSeqDiffers", boxes["modSeq differs"], 7),
+            ("withoutMessageId", boxes["flags of a deleted message"], 9),
+            ("withoutMessageId", boxes["right but for flags of a deleted message"], 9),
             ("mailboxGone", boxes["gone"], 1),
             ("mailboxGone", boxes["gone"], 2),
+            ("mailboxGone", boxes["gone"], 3),
         ]
     )
     assert {(row["kind"], row["uid"]) for row in whole.report["inconsistencySample"]} == {(kind, uid) for kind, _, uid in listed}

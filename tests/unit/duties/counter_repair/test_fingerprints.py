@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, seen_of
+from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, messages_of, seen_of, without_id
 from mailslice.duties.counter_repair.reading import Chunk, Groups
 from mailslice.spark.packed_rows import decode
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
@@ -132,3 +132,15 @@ def test_grouping_gives_every_mailbox_once_with_its_rows(of):
     counts = groups.reduced(np.add, np.ones(len(of), np.int64))
     assert {UUID(bytes=key): count for key, count in zip(groups.keys, counts.tolist(), strict=True)} == {mailboxes[each]: of.count(each) for each in set(of)}
     assert chunk.rows == 0
+
+
+def test_rows_without_a_message_id_are_no_messages():
+    """Flags that were written after the row's deletion are all that is left of them."""
+    mailbox = uuid1()
+    rows = some_rows(5, mailbox)
+    late = row(None, mailbox, 77, 900, ("flagflagged",))
+    assert seen([late]) == Seen()
+    assert seen([*rows, late]) == seen(rows)
+    assert without_id(decode(page([late, *rows, late]), LAYOUT)).tolist() == [True, *([False] * 5), True]
+    kept = messages_of(decode(page([late, *rows]), LAYOUT))
+    assert {len(values) for values in kept.values()} == {5}
