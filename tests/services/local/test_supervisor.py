@@ -1,5 +1,6 @@
 """supervisor on this machine, with small programs: what it starts, what it ends, and what it leaves alone."""
 
+import os
 import subprocess
 import sys
 import time
@@ -79,6 +80,15 @@ def test_a_process_of_somebody_else_is_left_alone(stack: StackSettings, tmp_path
             process.kill()
         other.wait()
         plain.wait()
+
+
+def test_a_stack_of_another_user_is_said_instead_of_nothing_ran(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = _start(stack)
+    with monkeypatch.context() as somebody:
+        somebody.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(CannotStart, match=rf"the stack in {stack.state} runs as \S+ \(pid \d+\)\. Remedy: make stop as that user"):
+            supervisor.stop()
+    assert supervisor.alive()
 
 
 def test_after_a_killed_supervisor_the_next_start_takes_over(stack: StackSettings) -> None:
