@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from mailslice.local.supervise import Supervisor
 DEMO_WINDOW = "2s"
 _OURS = frozenset({"airflow", "artifacts", "cassandra", "log", "mail", "nodetool", "rabbitmq", "s3", "settings.env"})
 """What a stack puts into its folder before its supervisor's configuration, which no other folder has."""
+_REMOVALS = 5
 
 
 def run_settings(stack: StackSettings) -> dict[str, str]:
@@ -90,8 +92,13 @@ def remove(stack: StackSettings) -> None:
     _check_folder(stack)
     stop(stack)
     failed: list[str] = []
-    shutil.rmtree(stack.state, onerror=lambda _, path, raised: failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"))
-    if stack.state.exists():
+    for _ in range(_REMOVALS):
+        failed.clear()
+        shutil.rmtree(stack.state, onerror=lambda _, path, raised: failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"))
+        if not stack.state.exists():
+            break
+        time.sleep(0.3)  # what has just ended may have written meanwhile
+    else:
         raise CannotStart(
             f"{stack.state}, which belongs to {_owner(stack.state)}, could not be removed ({failed[0] if failed else 'something writes there'}). "
             "Remedy: let its owner do it, or sudo make clean"

@@ -38,11 +38,27 @@ def test_artifacts_of_deployments_that_the_clone_was_pointed_at_stay_and_are_nam
     assert f"left alone: {clone}/.state/artifacts: plans, reports and exports of deployments" in " ".join(capsys.readouterr().out.split())
 
 
+def test_what_was_written_meanwhile_goes_with_the_next_try(clone, monkeypatch):
+    whole, late = stack.shutil.rmtree, []
+
+    def rmtree(path, **how):
+        whole(path, **how)
+        if len(late) < 2:
+            late.append(path)
+            (path / "log").mkdir(parents=True)
+
+    monkeypatch.setattr(stack.shutil, "rmtree", rmtree)
+    clean([])
+    assert len(late) == 2
+    assert not (clone / ".state").exists()
+
+
 def test_what_cannot_be_removed_is_said_and_is_no_success(clone, monkeypatch):
     def rmtree(path, onerror):
         onerror(None, str(path / "s3"), (PermissionError, PermissionError(13, "Permission denied"), None))
 
     monkeypatch.setattr(stack.shutil, "rmtree", rmtree)
+    monkeypatch.setattr(stack.time, "sleep", lambda _: None)
     said = rf"{clone}/\.state/run, which belongs to \S+, could not be removed \({clone}/\.state/run/s3: Permission denied\)\. Remedy: "
     with pytest.raises(CannotStart, match=said):
         clean([])
