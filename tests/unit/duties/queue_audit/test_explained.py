@@ -86,6 +86,11 @@ def test_a_worker_that_was_killed_explains_nothing_though_it_still_seems_alive(m
 def test_what_came_to_the_hold_explains_nothing(monkeypatch):
     broker = Broker([1], [[record(beat, W)] for beat in range(5, 40)], came={1: {W}})
     assert looked_at(monkeypatch, broker, [record(4, W)])[1] is not None
+    # The worker holds another one besides, and somebody without a record the second of the figure's two.
+    broker = Broker([2], [[record(beat, W, OLD)] for beat in range(5, 40)], came={1: {W}})
+    found, unproved = looked_at(monkeypatch, broker, [record(4, W, OLD)])
+    assert (found.hold, found.explained) == (2, 1)
+    assert unproved == "consumers hold 1 messages of which no worker's record tells"
 
 
 def test_a_figure_that_comes_down_to_what_the_records_tell_is_looked_at_again(monkeypatch):
