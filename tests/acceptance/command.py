@@ -68,9 +68,11 @@ class Cli:
         """The same commands run by this process: a second less each, for tests of what commands answer rather than of how they start."""
         return Inside(self.env)
 
-    def start(self, *words: object) -> subprocess.Popen[bytes]:
+    def start(self, *words: object, stdin: int | None = None) -> subprocess.Popen[bytes]:
         """A command that runs beside the test."""
-        return subprocess.Popen([str(MAILSLICE), *map(str, words)], env=dict(self.env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", bufsize=0)
+        return subprocess.Popen(
+            [str(MAILSLICE), *map(str, words)], env=dict(self.env), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", bufsize=0
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Stores that are down, die in the middle or refuse us; queues that are unknown or declared otherwise: exit codes, and what the message names."""
 
 import json
+import subprocess
 import time
 from urllib.parse import urlsplit
 
@@ -121,6 +122,26 @@ def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_w
     drained = {line["enqueueId"] for line in cli.json("worker", "drain", "spool", "--idle", "3s")}
     assert acknowledged <= drained
     proxy.cut()
+
+
+def test_a_store_that_dies_while_mail_is_enqueued_from_a_pipe_that_stays_open_and_silent_ends_with_4(fresh):
+    cli = Cli(fresh.env)
+    cli("queue", "create", "spool")
+    proxy, change = _proxied(cli.env, "s3")
+    one = b"From a Thu Nov 19 08:12:00 2026\nFrom: a@b.example\nTo: c@d.example\n\nx\n\n"
+    process = cli.but(**change).start("mail", "enqueue", "spool", "-", "--json", stdin=subprocess.PIPE)
+    process.stdin.write(one * 2)
+    assert b"enqueueId" in process.stdout.readline(), "the second mail is whole when a third begins"
+    proxy.cut()
+    begun = time.monotonic()
+    process.stdin.write(one)
+    try:
+        assert process.wait(60) == 4
+    finally:
+        process.kill()
+        _, err = process.communicate()
+    assert time.monotonic() - begun < 30
+    assert f"127.0.0.1:{proxy.port}".encode() in err
 
 
 @pytest.mark.parametrize("store", ["cassandra", "rabbitmq", "s3"])
