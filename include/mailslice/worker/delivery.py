@@ -365,6 +365,7 @@ async def dead_letter(
 
     A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
     """
+    reason = reason.encode("utf-8", "replace").decode()  # a header, or a note, that cannot be written would keep the mail here for ever
     log.warning("dead letter: %s: %s", what, reason, extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue})
     if wiring.broker_dead_letters and not changed:
         settle(message.dead_letter)
