@@ -109,7 +109,7 @@ class Quarantine:
         return self.keep(item, holder, decided, State.NOTED)
 
     def name(self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False) -> QuarantinedMail | None:
-        """A row that waits for a person, once it names the recipients of `item`, too; None when it is not as `mail` any more.
+        """A row that waits for a person, or is to, once it names the recipients of `item`, too; None when it is not as `mail` any more.
 
         A mail has one row an attempt, and each decision about it its own recipients: those in doubt first, then the others, when it is closed. With `take` the
         row is this decision's from then on: its action, its run.

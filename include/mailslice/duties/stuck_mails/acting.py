@@ -137,7 +137,7 @@ class Acting:
         in_doubt = replace(item, mail=replace(item.mail, recipients=decision.failed))
         decided = self._decided(Action.FAILED, holder, f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served")
         kept = self._kept_for_recovery(in_doubt, holder, decided)
-        kept = self._named(kept, in_doubt, decided, take=kept.action != Action.FAILED)
+        kept = self._named(kept, in_doubt, decided, take=kept.state is State.KEPT and kept.action != Action.FAILED)
         self._log(item, holder, decided, VERDICTS[Action.FAILED], kept.decided)
         crash.point("apply:kept")
         self._take(decision, kept)
@@ -165,8 +165,8 @@ class Acting:
         raise Skipped(f"it is {kept.state} in quarantine, as {kept.action}")
 
     def _named(self, kept: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool) -> QuarantinedMail:
-        """The row, which names these recipients, too, where it is the holder's; with `take` it is this run's then, as one that this run has kept."""
-        named = self.quarantine.name(kept, item, decided, take=take) if kept.state is State.KEPT else kept
+        """The row, which names these recipients, too, where it is the holder's; with `take` it is this run's then, also if a killed run had kept it."""
+        named = self.quarantine.name(kept, item, decided, take=take) if take or kept.state is State.KEPT else kept
         if named is None:
             raise Skipped("its row in quarantine was changed meanwhile")
         return named

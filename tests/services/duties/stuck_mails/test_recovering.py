@@ -255,10 +255,14 @@ def test_a_mail_that_was_closed_and_cleaned_is_not_recovered(recover):
     assert (recover.kept(), published(recover)) == ([mine], [])
 
 
-def test_a_closing_that_was_cut_off_after_its_mark_is_told_by_the_same_run(recover, monkeypatch):
-    """Also on a row that the holder has kept: from then on it is that of a closed mail, which its worker may complete after all."""
+@pytest.mark.parametrize("of", ["its holder", "a run that was killed"])
+def test_a_closing_that_was_cut_off_after_its_mark_is_told_by_the_same_run(recover, monkeypatch, of):
+    """Also on a row that another has kept: from then on it is that of a closed mail, which its worker may complete after all."""
     item, worker, _ = held(recover, A, B, sending=(A,))
-    kept_by_holder(recover, item, worker, A)
+    if of == "its holder":
+        kept_by_holder(recover, item, worker, A)
+    else:
+        cut(recover, monkeypatch, "apply:kept", mode="close")
     request = recover.request(mode="close")
     recover.steps(request, "plan", "check")
     killed(monkeypatch, "apply:marked", lambda: recover.steps(request, "apply"))
