@@ -80,8 +80,9 @@ def _remedy(error: OSError, path: Path) -> str:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         there = next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
         me = _name(os.geteuid())
-        # what is outside of the clone is not ours to give to somebody else
-        other = f"sudo chown -R {me} {there}" if there.is_relative_to(ROOT) else "name another place"
+        # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give to somebody else
+        inside = there.relative_to(ROOT).parts[:1] if there.is_relative_to(ROOT) else None
+        other = "name another place" if inside is None else f"sudo chown -R {me} {ROOT.joinpath(*inside)}"
         return f"{there} belongs to {_owner(there)}, and this is {me}: run it as that user, or {other}"
     return "look at that path; the same command with DEBUG=1 shows what wanted it"
 

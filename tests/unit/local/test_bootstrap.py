@@ -76,7 +76,7 @@ def test_room_that_is_no_number_is_named_before_anything_is_installed(monkeypatc
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (PermissionError(errno.EACCES, "Permission denied", str(bootstrap.ROOT / "Makefile" / "x")), f"sudo chown -R somebody {bootstrap.ROOT}/Makefile"),
+        (PermissionError(errno.EACCES, "Permission denied", str(bootstrap.ROOT / "docs" / "adr")), f"sudo chown -R somebody {bootstrap.ROOT}/docs"),
         (PermissionError(errno.EACCES, "Permission denied", "/proc/x/y"), "/proc belongs to root, and this is somebody: run it as that user, or name another"),
         (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "/a/b: No space left on device. Remedy: make room on that disk"),
         (IsADirectoryError(errno.EISDIR, "Is a directory", b"/a/\xfc"), "Is a directory. Remedy: look at that path"),

@@ -89,3 +89,21 @@ def test_no_network_is_one_line_with_cause_and_remedy(tmp_path: Path, monkeypatc
     assert "\n" not in message
     assert "[FAILED     ] org.a#a" in message
     assert f"look at the network and at {tmp_path}/java/cassandra.log" in message
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_moves_it(ivy: list[list[str]], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("not a folder", encoding="utf-8")
+    with pytest.raises(CannotStart, match=rf"^{home}/cache/java: Not a directory\. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another"):
+        part("cassandra", Sizes(cache=home / "cache"))
+    assert ivy == []
+
+
+def test_a_network_that_never_answers_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 1200)
+
+    monkeypatch.setattr(parts, "java", lambda: Path("/java"))
+    monkeypatch.setattr(parts.subprocess, "run", run)
+    with pytest.raises(CannotStart, match=r"the jars of s3proxy were not there after 20 minutes\. Remedy: check the network or"):
+        part("s3proxy", Sizes(cache=tmp_path))
