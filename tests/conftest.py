@@ -6,6 +6,7 @@ Where the services are is read from the file that MAILSLICE_TEST_SETTINGS names,
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,12 @@ from mailslice.model.settings import Settings, clone_root, load_settings, read_e
 # No test is about the speed of one example: on a machine that runs three test processes any of them may take a second.
 hypothesis.settings.register_profile("mailslice", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("mailslice")
+
+
+def pytest_configure() -> None:
+    """A shell without job control has its background commands ignore SIGINT, and their children inherit that: tests that interrupt one would wait in vain."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

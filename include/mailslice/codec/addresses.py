@@ -46,5 +46,12 @@ def domain_of(address: str) -> str:
 
 
 def same(left: str | None, right: str | None) -> bool:
-    """Whether two addresses are one, as James compares them, letter for letter without case (ß is not ss); the null sender equals only itself."""
-    return left == right or (left is not None and right is not None and left.lower() == right.lower())
+    """Whether two addresses are one, as James compares them (`folded`); the null sender equals only itself."""
+    return left == right or (left is not None and right is not None and folded(left) == folded(right))
+
+
+def folded(address: str) -> str:
+    """Equal for addresses that are one: without case, letter for letter as Java's equalsIgnoreCase, so that ß is not ss and ς is σ."""
+    if address.isascii():
+        return address.lower()
+    return "".join((upper if len(upper := letter.upper()) == 1 else letter).lower() for letter in address)

@@ -25,7 +25,7 @@ from mailslice.model.settings import S3Settings, Settings, artifacts_of
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-_S3 = re.compile(r"s3[an]?://([^/]+)/?(.*)")
+_S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")
 
 
 class Artifacts:
@@ -36,7 +36,8 @@ class Artifacts:
         self._s3 = s3
         found = _S3.fullmatch(self.location)
         if "://" in self.location and not found:
-            raise BadSetting(f"MAILSLICE_ARTIFACTS={location!r}: allowed are a folder or s3a://bucket/prefix")
+            shown = "***@" + location.rpartition("@")[2] if "@" in location else location  # keys may stand before it
+            raise BadSetting(f"MAILSLICE_ARTIFACTS={shown!r}: allowed are a folder or s3a://bucket/prefix")
         self.bucket = found[1] if found else None
         self._root = posixpath.join(found[1], found[2]) if found else str(Path(self.location).absolute())
 

@@ -7,6 +7,7 @@ The fields are in `setting_groups`; docs/settings.md is generated from them (`ma
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -93,6 +94,7 @@ _GROUPS: dict[str, type[Group]] = {
     "relay": RelaySettings,
     "worker": WorkerSettings,
 }
+_USER = re.compile(r"(?<=['\"])[^'\"]*@")
 _SHORT_NAMES = {"duty_artifacts": "artifacts", "duty_retention": "retention", "duty_nodetool": "nodetool"}
 """Variables whose group is not in their name."""
 
@@ -191,7 +193,7 @@ def _allowed(problem: Any) -> str:
     """What is wrong with a value, and what is allowed."""
     if problem["type"] == "bool_parsing":
         return "allowed: true or false"
-    return str(problem["msg"]).removeprefix("Value error, ")
+    return _USER.sub("***@", str(problem["msg"]).removeprefix("Value error, "))
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

@@ -188,5 +188,8 @@ def test_addresses_are_compared_without_case():
     assert same("A@B.c", "a@b.C")
     assert same("ÉMILE@x.de", "émile@x.de")
     assert not same("weiß@x.de", "weiss@x.de")
+    assert same("ΑΣ@x.gr", "ας@x.gr")
+    assert same("ΑΣ@x.gr", "ασ@x.gr")
+    assert same("GROẞ@x.de", "groß@x.de")
     assert not same(None, "")
     assert same(None, None)

@@ -70,6 +70,13 @@ def test_a_location_that_is_neither_folder_nor_s3a_names_what_is_allowed():
         Artifacts("ftp://x/y", S3Settings())
 
 
+@pytest.mark.parametrize("location", ["s3a://key:hush@bucket/prefix", "http://key:hush@host/x"])
+def test_keys_in_a_location_are_refused_and_not_shown(location):
+    with pytest.raises(BadSetting, match=r"MAILSLICE_ARTIFACTS='\*\*\*@") as raised:
+        Artifacts(location, S3Settings())
+    assert "hush" not in str(raised.value)
+
+
 def test_a_folder_that_cannot_be_written_names_itself(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS must be a folder"):

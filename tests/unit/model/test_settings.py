@@ -72,6 +72,13 @@ def test_secrets_are_masked():
     assert "hush" not in repr(settings)
 
 
+@pytest.mark.parametrize("name", ["CASSANDRA_TIMEOUT", "RELAY_RATES", "QUEUE_BUCKET_COUNT", "CASSANDRA_CONTACT_POINTS"])
+def test_what_is_before_an_at_is_shown_nowhere_in_a_refusal(name):
+    with pytest.raises(BadSetting, match=rf"MAILSLICE_{name}=.*\*\*\*@h") as raised:
+        load_settings({f"MAILSLICE_{name}": "http://u:hush@h=5"}, NO_FILE)
+    assert "hush" not in str(raised.value)
+
+
 def test_the_file_is_read_only_when_the_environment_names_no_store(tmp_path):
     file = tmp_path / "settings.env"
     file.write_text("# written by make run\nMAILSLICE_CASSANDRA_PORT=19042\nexport MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n")

@@ -339,9 +339,9 @@ def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer
     letters.steps(request, *before[: before.index(step)])
     module = {"plan": plan, "verify": verify}[step]
     monkeypatch.setattr(module, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0)))
-    with locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another"):
-        with hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(LockHeld, match="another"):
-            letters.steps(request, step)
+    at_work = locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another")
+    with at_work, hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(LockHeld, match="another"):
+        letters.steps(request, step)
     letters.steps(request, step)
 
 
