@@ -38,7 +38,9 @@ def release(out: Output, queue: Queue, *, name: Name = None, every: All = False,
 
     def one(quarantine: "Quarantine", mail: "QuarantinedMail") -> dict[str, object]:
         if every and mail.finished is not None:
-            return {"newEnqueueId": None, "skipped": f"its worker completed it after all, seen at {mail.finished:%Y-%m-%d %H:%M:%S} UTC; release it by --name"}
+            when = f"{mail.finished:%Y-%m-%d %H:%M:%S} UTC"
+            words = f"its worker completed it after all, seen at {when} (not for recipients in doubt that its why names); release it by --name"
+            return {"newEnqueueId": None, "skipped": words}
         return {"newEnqueueId": quarantine.release(mail)}
 
     _each(out, queue, "release", name=name, every=every, reason=reason, one=one)

@@ -40,23 +40,32 @@ class Standing(Enum):
 
 
 async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Standing:
-    """The deleted check and, where marks may have been dropped, the look for the row: none while the slice that the delivery names is still open."""
+    """The deleted check and, where marks may have been dropped, the look for the row: none while the slice that the delivery names is still open.
+
+    Open by today's window: after a change of it a cleanup goes by that as soon as it is told that all workers were restarted (`--restarted`). Until the slice
+    is over by the largest window, too, workers that were not may still write into it, and the row is waited for longer.
+    """
     if await wiring.is_marked(item.enqueue_id):
         return Standing.DONE
     if wiring.settings.queue.shared:
         return Standing.LIVE
-    ended = timedelta.max if place is None else over_for(wiring, place)
-    if ended < timedelta(0):
+    if place is not None and is_open(wiring, place):
         return Standing.LIVE
-    for pause in _RECENT if ended < _RECENTLY else _OLD:
+    is_recent = place is not None and _over_for(wiring, place) < _RECENTLY
+    for pause in _RECENT if is_recent else _OLD:
         await asyncio.sleep(pause)
         if await row_of(wiring, item, place) is not None:
             return Standing.LIVE
     return Standing.DONE if await wiring.is_marked(item.enqueue_id) else Standing.CLEANED
 
 
-def over_for(wiring: Wiring, place: Place) -> timedelta:
-    """Since when its slice is over, by the largest window that any node may still use; negative while it is open, and nobody cleans it."""
+def is_open(wiring: Wiring, place: Place) -> bool:
+    """Whether no cleanup can have cleaned the place yet: its slice is not over even by today's window, the smallest there was."""
+    return wiring.clock() < place.slice_start + wiring.shape.window
+
+
+def _over_for(wiring: Wiring, place: Place) -> timedelta:
+    """Since when its slice is over, by the largest window that any node may still use; negative while it is open."""
     return wiring.clock() - (place.slice_start + wiring.shape.largest_window)
 
 
@@ -64,13 +73,13 @@ async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | Non
     """Whether an unmarked mail has no row either in the places that its message and its delay name: it was done or deleted, and then cleaned away.
 
     To be asked after the mark was looked for, for cleanups delete rows first. In doubt it is False: no place is known (a message of James), or its slice is
-    open and nobody cleans it. A row before browseStart counts, too: James' clear moves browseStart first, so whether that mail is deleted is not known yet.
-    Raises StoreUnavailable, which says nothing of the row.
+    open by the largest window (only a cleanup with `--restarted` cleans it then, ADR 35). A row before browseStart counts, too: James' clear moves browseStart
+    first, so whether that mail is deleted is not known yet. Raises StoreUnavailable, which says nothing of the row.
     """
     places = {place for place in where if place is not None}
     if not places:
         return False
-    ended = over_for(wiring, max(places, key=lambda place: place.slice_start))
+    ended = _over_for(wiring, max(places, key=lambda place: place.slice_start))
     if ended < timedelta(0):
         return False
     for pause in _RECENT if ended < _LATELY else _OLD:

@@ -18,7 +18,7 @@ from mailslice.model.names import HEADER_BUCKET, HEADER_FAILURES, HEADER_REASON,
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
-from mailslice.worker.cleaned import over_for, row_of
+from mailslice.worker.cleaned import is_open, row_of
 from mailslice.worker.delays import Delays, checked_delay, own_headers
 from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
@@ -275,13 +275,13 @@ class Delivery:
         narrowed = recipients != self._message_recipients
         place = place_in(self._message.headers)
         # What is delayed must know when it is due where its row is (a message of James does not say), to see whether it was deleted and cleaned meanwhile.
-        # A mail that has no row now would look so then. Where nobody can have cleaned it, for its slice is open, it gets its row back. Else it names no place:
-        # then it is delivered on a shared queue; on one of ours it was cleaned while it was handled, which its delivery finds.
+        # A mail that has no row now would look so then. On a queue of ours whose slice is open nobody can have cleaned it: it gets its row back. Else it
+        # names no place: then it is delivered on a shared queue; on one of ours it was cleaned while it was handled, which its delivery finds.
         if narrowed or after is not None:
             row = await row_of(self._wiring, self._item, place, most=None if narrowed else _LOOKS_FOR_PLACE)
             if row is not None:
                 headers |= headers_of(row.place)
-            elif after is not None and place is not None and self._is_uncleaned(place):
+            elif after is not None and place is not None and not self._wiring.settings.queue.shared and is_open(self._wiring, place):
                 await self._add_row(place, recipients)
             elif after is not None:
                 headers = {name: value for name, value in headers.items() if name not in {HEADER_SLICE, HEADER_BUCKET}}
@@ -294,10 +294,6 @@ class Delivery:
             await self._wiring.publisher.publish(self._wiring.names.exchange, body, headers, timestamp)
         else:
             await self._delays.schedule(self._item.enqueue_id, body, headers, timestamp, self._wiring.clock() + after)
-
-    def _is_uncleaned(self, place: Place) -> bool:
-        """Whether nobody can have cleaned the place yet: James alone cleans slices that are open, after a clear."""
-        return not self._wiring.settings.queue.shared and over_for(self._wiring, place) < timedelta(0)
 
     async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
         """Its row, as it would be in the view if it had not been lost, or never written."""

@@ -1,4 +1,4 @@
-"""When a delivery without a row counts as cleaned away: not before its slice is over by the largest window that any node may still use."""
+"""When a delivery without a row counts as cleaned away: not before its slice is over by today's window, by which a cleanup may go."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -29,7 +29,14 @@ def wiring(*, shared: bool = False) -> Any:
 
 @pytest.mark.parametrize(
     ("minutes", "shared", "expected"),
-    [(59, False, Standing.LIVE), (119, False, Standing.LIVE), (120, False, Standing.CLEANED), (None, False, Standing.CLEANED), (600, True, Standing.LIVE)],
+    [
+        (59, False, Standing.LIVE),
+        (60, False, Standing.CLEANED),
+        (119, False, Standing.CLEANED),
+        (120, False, Standing.CLEANED),
+        (None, False, Standing.CLEANED),
+        (600, True, Standing.LIVE),
+    ],
 )
 async def test_a_delivery_without_a_row(monkeypatch: pytest.MonkeyPatch, minutes: int | None, shared: bool, expected: Standing) -> None:
     async def none(*_: object) -> None:

@@ -10,6 +10,7 @@ unless the clock of who deletes is more than `settle` behind (ADR 17).
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -36,8 +37,8 @@ GONE = "the mailbox is gone"
 SHARED_UID = "two messages of the truth have this uid"
 DELETED_LATER = "deleted since the plan began to read, by its write time: the next run looks again"
 NEWER = "something newer in the row stayed: the next run looks again"
-REFUSED = "Cassandra does not take it"
 UNDATED = "its write time is not known"
+_MOST_SAID = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -69,6 +70,7 @@ class _Projection:
         self._lock = lock
         self._tables = context.stores.mailboxes
         self._throttle = context.throttle("cassandra")
+        self._refused = itertools.count()
 
     def row(self, row: dict[str, Any]) -> str:
         """What became of a row: one of the outcomes above, or why it was skipped."""
@@ -81,8 +83,9 @@ class _Projection:
         except StoreUnavailable:
             return FAILED
         except BadSetting as error:
-            log.warning("row %s of mailbox %s: %s", row["uid"], row["mailbox"], error)
-            return REFUSED
+            if next(self._refused) < _MOST_SAID:
+                log.warning("row %s of mailbox %s: %s", row["uid"], row["mailbox"], error)
+            return FAILED
 
     def _row(self, mailbox: UUID, uid: int, message: UUID) -> str:
         if not self._tables.exists(mailbox):

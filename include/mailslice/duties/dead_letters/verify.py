@@ -9,14 +9,15 @@ from typing import Any
 from mailslice.duties.dead_letters.export import is_exported
 from mailslice.duties.dead_letters.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
-from mailslice.duty.lock import locked
+from mailslice.duty.lock import LockHeld, locked
+from mailslice.model.errors import TryAgain
 from mailslice.quality.docs import Docs
 from mailslice.quality.gate import Expectation, Frame, run_gate
 from mailslice.queue.dead_letters import Letter, look
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """What is there now. Raises GateFailed, LockHeld. Nothing was planned: the queue is not disturbed again."""
+    """What is there now. Raises GateFailed, TryAgain while another run holds the queue. Nothing was planned: the queue is not disturbed again."""
     plan, applied = read_plan(context), context.need("apply")
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("verify", [after(context, plan, applied)], docs)
@@ -44,6 +45,9 @@ def after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
 
 
 def _letters(context: StepContext) -> Sequence[Letter]:
-    """What is in the queue now; a run that works on it meanwhile is waited for."""
-    with locked(context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run):
-        return look(context.stores, context.queue).letters
+    """What is in the queue now; a run that works on it meanwhile is waited for, and again when the step is: what was planned is done, nothing is refused."""
+    try:
+        with locked(context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run):
+            return look(context.stores, context.queue).letters
+    except LockHeld as held:
+        raise TryAgain(str(held)) from held

@@ -184,7 +184,7 @@ def test_a_row_that_cassandra_does_not_take_is_said_and_the_rest_goes_on(james, 
 
     monkeypatch.setattr(MailboxTables, "truth", refused)
     done = james.repair(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
-    assert (done["planned"], done["written"], done["skippedBy"]) == (2, 1, {projection.REFUSED: 1})
+    assert (done["planned"], done["written"], done["failed"], done["skippedBy"]) == (2, 1, 1, {})
 
 
 def test_cells_of_a_collection_that_are_newer_than_the_row_are_said_and_not_called_written(james):

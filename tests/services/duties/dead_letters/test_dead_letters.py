@@ -10,7 +10,7 @@ import pytest
 from mailslice.codec import message
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.lock import LockHeld, locked
-from mailslice.model.errors import PlanRefused, Refused, StoreUnavailable, UnknownQueue
+from mailslice.model.errors import PlanRefused, Refused, StoreUnavailable, TryAgain, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.queue import directory
 from mailslice.stores.blobs.hot import HotBlobs
@@ -329,8 +329,9 @@ def test_two_runs_at_once_and_a_census_beside_a_look_wait_or_are_refused(letters
     assert letters.steps(request, "apply")["dropped"] == 1
 
 
-@pytest.mark.parametrize("step", ["plan", "verify"])
-def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer(letters, monkeypatch, step):
+@pytest.mark.parametrize(("step", "error"), [("plan", LockHeld), ("verify", TryAgain)])
+def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer(letters, monkeypatch, step, error):
+    """What a verify would tell of is done already: it is tried again, and nothing was refused."""
     from mailslice.duties.dead_letters import plan, verify
 
     letters.letter(letters.mail("gone", marked=True))
@@ -340,7 +341,7 @@ def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer
     module = {"plan": plan, "verify": verify}[step]
     monkeypatch.setattr(module, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0)))
     at_work = locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another")
-    with at_work, hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(LockHeld, match="another"):
+    with at_work, hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(error, match="another"):
         letters.steps(request, step)
     letters.steps(request, step)
 
