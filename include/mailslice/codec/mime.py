@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mailslice.codec.address_list import parse_addresses
-from mailslice.codec.addresses import folded
 from mailslice.codec.content import header_end
 from mailslice.codec.files import FoundMail, read_mails
 
@@ -109,5 +108,5 @@ def _addresses(fields: dict[str, list[str]], names: Iterable[str]) -> Iterator[s
 def _once(addresses: Iterable[str]) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for address in addresses:
-        found.setdefault(folded(address), address)
+        found.setdefault(address.lower(), address)  # the narrowest equality: not casefold() or folded(), which would lose a recipient
     return tuple(found.values())

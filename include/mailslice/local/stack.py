@@ -95,7 +95,7 @@ def remove(stack: StackSettings) -> None:
     for _ in range(_REMOVALS):
         failed.clear()
         shutil.rmtree(stack.state, onerror=lambda _, path, raised: failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"))
-        if not stack.state.exists():
+        if not stack.state.exists() or (stack.state.is_mount() and not any(stack.state.iterdir())):
             break
         time.sleep(0.3)  # what has just ended may have written meanwhile
     else:

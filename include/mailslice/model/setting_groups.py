@@ -298,9 +298,10 @@ class RelaySettings(Group):
     port: int = Field(25, ge=1, le=65535)
     timeout: Time = Field(timedelta(seconds=60), description="of connecting, of each command, and of each 64 KiB of a mail")
     answer_timeout: Time = Field(
-        timedelta(minutes=10),
-        description="of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who waits for less than 10m (RFC 5321 4.5.3.2.6) "
-        "sends mails twice that a slow server has taken; with the 15 minutes that sending may take it must fit into RabbitMQ's consumer_timeout (30m)",
+        timedelta(minutes=8),
+        description="of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who waits too short sends mails twice that a slow "
+        "server has taken (RFC 5321 4.5.3.2.6 names 10m: then raise MAILSLICE_DUTY_STUCK_AT_LEAST, too); with the 15 minutes that sending may take, from "
+        "when a handler has the mail, it must fit into RabbitMQ's consumer_timeout (30m)",
     )
     starttls: bool = Field(False, description="require STARTTLS")
     max_age: Duration = Field(timedelta(days=5), description="of a mail that is still tried again; an older one is given up")
@@ -327,7 +328,10 @@ class WorkerSettings(Group):
     health_port: int = Field(0, ge=0, le=65535, description="port of /livez and /metrics; 0 = off")
     memory_budget_mib: int = Field(96, ge=8, description="content in flight, MiB, a process")
     record_every: Duration = Field(
-        timedelta(seconds=3), le=timedelta(minutes=1), description="between two records of what a process holds, which stuck_mails needs; 0s = no record"
+        timedelta(seconds=3),
+        le=timedelta(minutes=1),
+        description="between two records of what a process holds, which stuck_mails needs; "
+        "above 10s a census may hold the work queue for three of them; 0s = no record",
     )
     maildir: Path | None = Field(None, description="folder of the Maildir handler")
     bounce_queue: str | None = Field(

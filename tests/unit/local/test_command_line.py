@@ -42,6 +42,7 @@ def test_loopback_is_asked_past_a_proxy_of_the_environment(monkeypatch: pytest.M
     [
         ({}, "127.0.0.1,localhost"),
         ({"no_proxy": "intern, localhost"}, "intern,localhost,127.0.0.1"),
+        ({"NO_PROXY": "*"}, "*"),
         ({"NO_PROXY": "a", "no_proxy": "b"}, "b,a,127.0.0.1,localhost"),
     ],
 )
