@@ -41,15 +41,15 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     for run in sorted(place.folders(queue_folder(duty, queue)), key=age, reverse=True)[:_LOOKED_AT]:
         folder = RunFolder(place, duty, queue, run)
         try:
-            ended = {each for each in (*before, step) if folder.read_json(FILES[each]) is not None}
+            if folder.read_json(FILES[step]) is not None:  # read first: of most runs it is all that is asked for
+                if step == "apply":
+                    break
+                continue
+            ended = {each for each in before if folder.read_json(FILES[each]) is not None}
         except PlanRefused as error:
             if step == "apply":
                 raise PlanRefused(f"run {run}, the newest of {duty} on {queue}: {error}, or name a run by --run") from error
             log.warning("run %s is passed over: %s", run, error)
-            continue
-        if step in ended:
-            if step == "apply":
-                break
             continue
         if ended.issuperset(before):
             return run

@@ -74,6 +74,21 @@ def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_pl
         newest_pending(settings, "blob_gc", "-", "apply")
 
 
+def test_of_a_run_that_ended_the_asked_step_alone_is_read_so_what_broke_of_it_since_is_not_said(settings, monkeypatch, caplog):
+    place, read = artifacts(settings), []
+    for hour in range(9):
+        run = f"20261120T0{hour}0000Z-cccccc"
+        ran(settings, run, *FILES)
+        place.write(RunFolder(place, "blob_gc", "-", run).file(FILES["plan"]), b'{"decided": ')
+    monkeypatch.setattr(RunFolder, "read_json", lambda self, name, read_json=RunFolder.read_json: (read.append(name), read_json(self, name))[1])
+    for step, looks in (("check", 9), ("apply", 1), ("verify", 9), ("report", 9)):
+        with pytest.raises(BadInput, match=f"no run of blob_gc on - waits for {step}"):
+            newest_pending(settings, "blob_gc", "-", step)
+        assert read == [FILES[step]] * looks
+        read.clear()
+    assert "passed over" not in caplog.text
+
+
 def test_none_waits(settings):
     with pytest.raises(BadInput, match="no run of blob_gc on - waits for apply"):
         newest_pending(settings, "blob_gc", "-", "apply")
