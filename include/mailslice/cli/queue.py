@@ -115,7 +115,8 @@ def audit(out: Output, queue: Queue) -> None:
         found = newest_audit(opened.stores, queue)
         if found is None:
             raise BadInput(f"queue audit: no audit of {queue} is done; make one: mailslice duty run queue_audit --queue {queue}")
-        out.note(f"audit {found.run} of {found.made_at:%Y-%m-%dT%H:%M:%SZ}{', with a census' if found.census else ''}")
+        census = ", which needed no census: no mail was old enough" if found.needless else ", with a census" if found.census else ""
+        out.note(f"audit {found.run} of {found.made_at:%Y-%m-%dT%H:%M:%SZ}{census}")
         out.rows((mail.line() for mail in found.proved().mails()), empty="no mail was old enough")
 
 

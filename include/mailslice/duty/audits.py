@@ -29,9 +29,8 @@ _LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One audit. `census`: it knows of each ready message of the work queue, or found no mail to ask about; `shared`: James worked on the queue, too.
-
-    `digest` names this very plan.
+    """One audit. `census`: it knows of each ready message of the work queue, or found no mail to ask about (`needless`); `shared`: James worked on the
+    queue, too. `digest` names this very plan.
     """
 
     run: str
@@ -39,6 +38,7 @@ class Audit:
     made_at: datetime
     shared: bool
     census: bool
+    needless: bool
     verdicts: Mapping[str, int]
     rows: Digest
     files: tuple[str, ...]
@@ -77,18 +77,23 @@ def lock_name(queue: QueueName) -> str:
     return f"{DUTY}/{queue}"
 
 
-def newest_audit(stores: Stores, queue: QueueName, *, census: bool = False) -> Audit | None:
-    """The newest audit of the whole queue that came to its end, with `census` the newest that took one; None when there is none.
+def newest_audit(stores: Stores, queue: QueueName, *, census_since: datetime | None = None) -> Audit | None:
+    """The newest audit of the whole queue that came to its end; None when there is none.
 
-    An audit of some slices (a backfill) is for who names it. Raises PlanRefused as `audit_of`.
+    With `census_since` the newest that took a census. One that needed none asked about no mail, and says nothing of those that an earlier one found lost:
+    it is taken only where no census was taken since then. An audit of some slices (a backfill) is for who names it. Raises PlanRefused as `audit_of`.
     """
+    needless: str | None = None
     for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
-        if held_to_slices(report):
+        if held_to_slices(report) or report["status"] not in (DONE, DRY_RUN):
             continue
         told = report.get("census") or {}
-        if report["status"] in (DONE, DRY_RUN) and (not census or told.get("taken") or told.get("needless")):
-            return audit_of(stores, queue, report["run"])
-    return None
+        if census_since is None or told.get("taken"):
+            too_old = census_since is not None and datetime.fromisoformat(report["started"]) < census_since
+            return audit_of(stores, queue, needless if needless is not None and too_old else report["run"])
+        if told.get("needless") and needless is None:
+            needless = report["run"]
+    return audit_of(stores, queue, needless) if needless is not None else None
 
 
 def named_audit(stores: Stores, queue: QueueName, run: str) -> Audit:
@@ -122,6 +127,7 @@ def read_audit(summary: Mapping[str, Any], folder: RunFolder) -> Audit:
             made_at=datetime.fromisoformat(value["madeAt"]),
             shared=value["shared"],
             census=value["census"],
+            needless=bool((summary.get("census") or {}).get("needless")),
             verdicts=value["verdicts"],
             rows=Digest.parse(value["rows"]),
             files=tuple(value["files"]),

@@ -53,7 +53,7 @@ def run(context: StepContext) -> dict[str, Any]:
 def _audit(context: StepContext, params: Params) -> Audit:
     """The audit to act by: it took a census, and is not older than a day."""
     stores, queue = context.stores, context.queue
-    found = named_audit(stores, queue, params.audit) if params.audit is not None else newest_audit(stores, queue, census=True)
+    found = named_audit(stores, queue, params.audit) if params.audit is not None else newest_audit(stores, queue, census_since=context.clock() - OLDEST_AUDIT)
     if found is None:
         raise PlanRefused(
             f"no audit of queue {queue} that took a census is done: nothing is proved lost; `mailslice duty run queue_audit --queue {queue} --census`"

@@ -391,3 +391,12 @@ def test_an_audit_with_a_census_that_had_no_old_mail_to_ask_about_leaves_nothing
     assert (report["status"], report["nbRequeuedMails"], report["audit"]["run"]) == ("nothing to do", 0, audit["run"])
     assert spool.republish(audit=audit["run"])["nbRequeuedMails"] == 0
     assert spool.messages() == []
+
+
+def test_an_audit_that_needed_no_census_hides_no_mail_that_an_earlier_one_proved_lost(spool):
+    lost = spool.put("lost", message=False)
+    first = spool.audit(census=True)
+    assert spool.audit(census=True, older_than="30d")["census"]["needless"]
+    report = spool.republish()
+    assert (report["nbRequeuedMails"], report["audit"]["run"]) == (1, first["run"])
+    assert in_queue(spool) == [lost]

@@ -82,6 +82,8 @@ def test_an_audit_is_read_as_it_was_decided():
     assert (audit.run, audit.census, audit.shared, audit.files) == ("r-1", True, False, ("part-1.parquet",))
     assert audit.made_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert replace(audit, made_at=audit.made_at + timedelta(1)) != audit
+    assert not audit.needless
+    assert read_audit(GOOD | {"census": {"taken": False, "needless": True}}, Folder()).needless
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,7 @@ def test_an_audit_is_read_as_it_was_decided():
     [
         ({}, "cannot be read"),
         ({"decided": None}, "cannot be read"),
+        ({**GOOD, "census": "taken"}, "cannot be read"),
         ({**GOOD, "decided": {**DECIDED, "census": False}}, "was changed"),
         ({**GOOD, "planDigest": None}, "was changed"),
         ({"decided": (other := {**DECIDED, "queue": "other"}), "planDigest": digest_of(other)}, "not of run r-1 on queue spool"),
