@@ -75,7 +75,7 @@ class _Found:
     inconsistencies: dict[str, int]
 
     def rows(self, table: str) -> int:
-        """Rows of a table."""
+        """Rows of a table; those without a message id do not count."""
         return sum(each.rows for each in self.reads if each.table == table)
 
 

@@ -1,7 +1,7 @@
 """What a task of the scan does: read token ranges, and give sums by mailbox, never messages.
 
-What is shuffled grows with the mailboxes, not with their mail. Each range comes back exactly once with its row count; a range that is missing was not
-read, and no sum is to be trusted then.
+What is shuffled grows with the mailboxes, not with their mail. Each range comes back exactly once with its row count (rows without a message id are no
+messages, and not in it); a range that is missing was not read, and no sum is to be trusted then.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ def _table(stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange])
     rows = dict.fromkeys(ranges, 0)
     chunk = Chunk()
     for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
-        rows[asked[0], asked[1]] += page.rows
-        chunk.add(decode(page, layout))
+        columns = decode(page, layout)
+        rows[asked[0], asked[1]] += page.rows - (int(without_id(columns).sum()) if table == MESSAGE_ID_TABLE else 0)
+        chunk.add(columns)
         if chunk.rows >= _CHUNK:
             yield from _sums(stores, table, chunk.take(), what.only)
     yield from _sums(stores, table, chunk.take(), what.only)

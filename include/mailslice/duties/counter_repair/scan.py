@@ -44,7 +44,7 @@ class MailboxFound:
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """A token range of a table: how many rows it had, and how often it was read."""
+    """A token range of a table: how many rows it had, without those of the projection that are no messages, and how often it was read."""
 
     table: str
     range: TokenRange

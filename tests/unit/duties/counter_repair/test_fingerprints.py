@@ -2,6 +2,7 @@
 
 import random
 import struct
+from types import SimpleNamespace
 from uuid import UUID, uuid1, uuid4
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mailslice.duties.counter_repair import reading
 from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, messages_of, seen_of, without_id
-from mailslice.duties.counter_repair.reading import Chunk, Groups
+from mailslice.duties.counter_repair.reading import RANGE, Chunk, Groups, Scan
 from mailslice.spark.packed_rows import decode
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
 from mailslice.stores.cassandra.packed import PackedPage
@@ -144,3 +146,19 @@ def test_rows_without_a_message_id_are_no_messages():
     assert without_id(decode(page([late, *rows, late]), LAYOUT)).tolist() == [True, *([False] * 5), True]
     kept = messages_of(decode(page([late, *rows]), LAYOUT))
     assert {len(values) for values in kept.values()} == {5}
+
+
+@pytest.mark.parametrize("only", [None, frozenset()])
+def test_a_range_counts_the_rows_that_are_messages_whichever_mailboxes_were_asked_for(only, monkeypatch):
+    """The gate holds the truth against them: it has no row without a message id."""
+    rows = some_rows(5)
+    late = [row(None, uuid1(), 77, 900, ("flagflagged",)) for _ in range(20)]
+    pages = {"messageidtable": [page([*late, *rows[:3]]), page([*rows[3:], *late])], "imapuidtable": [page(rows)]}
+    stores = SimpleNamespace(
+        mailboxes=SimpleNamespace(message_columns=COLUMNS, flags=FLAGS, scan=lambda table: table),
+        packed=SimpleNamespace(pages=lambda table, ranges, _: ((ranges[0], each) for each in pages[table])),
+    )
+    monkeypatch.setattr(reading, "stores_of", lambda _: stores)
+    told = [each for batch in reading.read(Scan(None, only), iter([[(table, 3, 9) for table in pages]])) for each in batch.to_pylist()]
+    ranges = {each["kind"]: (RANGE.unpack(each["key"]), each["rows"], each["reads"]) for each in told if each["kind"] != reading.OF_MAILBOX}
+    assert ranges == {"messageidtable": ((3, 9), 5, 1), "imapuidtable": ((3, 9), 5, 1)}
