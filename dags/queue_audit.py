@@ -17,8 +17,9 @@ in flight, dead-lettered, lost, `lost or ghost`, ghost, bare (content missing), 
 The evidence: RabbitMQ's figures, the workers' own records, the delays, the quarantine, a census of the dead letters.
 
 **Dangers.** None for mail. The dead letter queue is looked through by holding its messages for a second. `census` holds the ready messages of the work
-queue, too, for 15 to 45 s: workers get no mail of it meanwhile, and afterwards each message is marked redelivered; nothing is lost, doubled or, on a classic
-queue, reordered, not even when the run is killed. Quorum queues with a delivery limit are refused. Without a census nothing is called lost.
+queue, too, for 15 to 45 s (to 195 s where MAILSLICE_WORKER_RECORD_EVERY is above 10s): workers get no mail of it meanwhile, and afterwards each message
+is marked redelivered; nothing is lost, doubled or, on a classic queue, reordered, not even when the run is killed. Quorum queues with a delivery limit
+are refused. Without a census nothing is called lost.
 
 **Params.** `queues`: names, none = all. `older_than`: two slice windows when empty. `census`: see above. `dry_run`: judge and report, publish nothing;
 takes no census. `reason`: kept in the ledger. `intensity`: of no use here, nothing is written to the stores.

@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 HOLD = timedelta(seconds=15)
 """The least time of a hold: RabbitMQ's figures of what consumers hold are up to 10 s old (reference/rabbitmq.md)."""
 LONGEST_HOLD = timedelta(seconds=45)
+"""Of a hold, where no worker writes its record more rarely than every ten seconds."""
+_LONGEST_LOOK = timedelta(minutes=3)
+"""At what consumers hold: three records of the greatest MAILSLICE_WORKER_RECORD_EVERY. Workers get no mail meanwhile; consumer_timeout (30m) is far off."""
+_RECORDS = 3
+"""A worker's records that a look may take: one of since the hold began, and two of after RabbitMQ's figure."""
 SETTLED = timedelta(seconds=20)
 """An enqueue that is this old has ended: row and message are written beside each other, each within its time-out of 10 s, or its failure is marked."""
 _LOOK_AGAIN = 1.0
@@ -90,13 +95,14 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
     if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
         sleep(min(young, SETTLED.total_seconds()))
     before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
-    _announce(stores, queue, undisturbed)
+    longest = longest_hold(before)
+    _announce(stores, queue, undisturbed, longest)
     began, since = context.clock(), time.monotonic()
     with hold_work_queue(context.settings, queue, stores.management) as hold:
         hold.drain()
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
-        consumers = _with_consumers(stores, queue, hold, before)
+        consumers = _with_consumers(stores, queue, hold, before, longest)
         letters = hold.beside(lambda: _dead_letters(context))
         hold.drain()
         delayed, unproved = counts_of(stores, queue).delayed, _unproved(stores, consumers)
@@ -126,7 +132,7 @@ def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[floa
     return Gathered(evidence, told)
 
 
-def _announce(stores: Stores, queue: QueueName, counts: Counts) -> None:
+def _announce(stores: Stores, queue: QueueName, counts: Counts, longest: timedelta) -> None:
     """What a census changes, said before it begins."""
     name = RabbitNames(queue).work_queue
     quorum = (stores.management.arguments(name) or {}).get("x-queue-type") == "quorum"
@@ -140,9 +146,15 @@ def _announce(stores: Stores, queue: QueueName, counts: Counts) -> None:
         name,
         ready,
         HOLD.total_seconds(),
-        LONGEST_HOLD.total_seconds(),
+        longest.total_seconds(),
         order,
     )
+
+
+def longest_hold(records: Iterable[WorkerRecord]) -> timedelta:
+    """How long a hold may last: long enough for three records of each worker that lives, but `HOLD` and three minutes at most."""
+    rarest = max((record.every for record in records if record.is_alive), default=timedelta(0))
+    return max(LONGEST_HOLD, HOLD + min(_RECORDS * rarest, _LONGEST_LOOK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +166,15 @@ class _Consumers:
     explained: int = 0
 
 
-def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: Iterable[WorkerRecord]) -> _Consumers:
-    """What consumers hold, looked at until records explain it, or the longest hold is over.
+def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: Iterable[WorkerRecord], longest: timedelta) -> _Consumers:
+    """What consumers hold, looked at until records explain it, or the `longest` hold is over.
 
     Only records that were made after RabbitMQ's figure was read explain it. Consumers get nothing new meanwhile, so what such a record lists was held when the
     figure was made, too; an earlier one may list what was done by then, and as many messages that nobody tells of would pass for it. A record is
     written a moment after it is made: the second one that is seen after the figure is certainly of after it. What has come to the hold explains nothing.
     """
     began = {record.worker: record.beat for record in before}
-    deadline = time.monotonic() + (LONGEST_HOLD - HOLD).total_seconds()
+    deadline = time.monotonic() + (longest - HOLD).total_seconds()
     while True:
         figure = hold.elsewhere()
         found = _Consumers(_heard(stores, queue, began), figure)

@@ -16,9 +16,9 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 QUEUE = "spool"
 
 
-def record(beat, *held, worker="m", silent=timedelta(0)):
+def record(beat, *held, worker="m", silent=timedelta(0), every=3):
     mails = tuple(InFlightMail(one, "mail", timedelta(minutes=30), "loaded", 1, begun=True, returned=False, place=None, message=None) for one in held)
-    return WorkerRecord(worker, "host", 1, NOW, timedelta(seconds=3), beat, mails, heartbeat=NOW - silent, read_at=NOW)
+    return WorkerRecord(worker, "host", 1, NOW, timedelta(seconds=every), beat, mails, heartbeat=NOW - silent, read_at=NOW)
 
 
 @dataclass
@@ -52,7 +52,7 @@ def longest(monkeypatch):
 def looked_at(monkeypatch, broker, before=()):
     monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: broker.now))
     stores = SimpleNamespace(own=SimpleNamespace(worker_records=broker), management=SimpleNamespace(alarms=list))
-    found = evidence._with_consumers(stores, QUEUE, broker, before)
+    found = evidence._with_consumers(stores, QUEUE, broker, before, evidence.longest_hold(before))
     return found, evidence._unproved(stores, found)
 
 
@@ -112,3 +112,32 @@ def test_no_messages_with_consumers_need_no_explanation_and_no_figures_prove_not
 def test_records_that_tell_of_more_than_the_figure_prove_nothing(monkeypatch):
     broker = Broker([1], [[record(beat, W, J)] for beat in range(5, 40)])
     assert looked_at(monkeypatch, broker)[1] == "workers' records tell of 2 messages where RabbitMQ says that consumers hold 1"
+
+
+def every_minute(second):
+    """A worker that is asked to write each minute; the second to which a record falls is the last that its loop can miss. The first is of before the hold."""
+    return record(5 + (second + 40) // 61, W, every=60)
+
+
+def test_a_worker_that_writes_its_record_each_minute_is_waited_for(monkeypatch):
+    found, unproved = looked_at(monkeypatch, Broker([1], [[every_minute(second)] for second in range(200)]), [every_minute(0)])
+    assert (found.hold, found.explained, unproved) == (1, 1, None)
+
+
+def test_nobody_is_waited_for_longer_than_three_of_its_records_and_never_for_more_than_three_minutes(monkeypatch):
+    monkeypatch.undo()  # the real longest hold
+    seconds = {every: evidence.longest_hold([record(5, W), record(5, W, worker="rare", every=every)]).total_seconds() for every in (0, 3, 10, 15, 60, 600)}
+    assert seconds == {0: 45, 3: 45, 10: 45, 15: 60, 60: 195, 600: 195}
+    assert evidence.longest_hold([]) == evidence.longest_hold([record(5, W, every=60, silent=timedelta(hours=1))]) == evidence.LONGEST_HOLD
+    broker = Broker([1], [[record(5, W, every=60)]])  # it was killed, and still seems alive
+    assert looked_at(monkeypatch, broker, [record(4, W, every=60)])[1] is not None
+    assert 180 <= broker.now <= 182
+
+
+def test_how_long_workers_may_get_no_mail_is_said_first(monkeypatch, caplog):
+    monkeypatch.undo()
+    stores = SimpleNamespace(management=SimpleNamespace(arguments=lambda _: {}))
+    counts = SimpleNamespace(ready=7)
+    for every, told in ((3, "for 15 to 45 s"), (60, "for 15 to 195 s")):
+        evidence._announce(stores, QUEUE, counts, evidence.longest_hold([record(4, W, every=every)]))
+        assert told in caplog.messages[-1]
