@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mailslice.duty.artifacts import RunFolder, artifacts
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DUTY = "queue_audit"
 PARTS = "plan"
 """The folder of the Parquet files, in the run's folder."""
+CENSUS_PATIENCE = timedelta(minutes=5)
+"""How long the lock of a queue's audits is waited for: its owner may hold the work queue for 195 s."""
 _LOOKED_AT = 200
 
 

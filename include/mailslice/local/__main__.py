@@ -67,7 +67,7 @@ def clean(_: list[str]) -> int:
 
 def _tell_left(home: Path) -> None:
     """Names what of the folder stays; the folder goes where there is no file in it."""
-    left = [path for path in sorted(home.glob("*")) if not path.is_dir() or any(not each.is_dir() for each in path.rglob("*"))]
+    left = [path for path in sorted(home.glob("*")) if path.is_symlink() or not path.is_dir() or any(not each.is_dir() for each in path.rglob("*"))]
     if not left:
         shutil.rmtree(home, ignore_errors=True)
     for path in left:

@@ -103,7 +103,7 @@ def stack_settings(profile: Profile, environ: Mapping[str, str] | None = None, r
     ports = Ports(**{**defaults, **_read(Ports, prefix, environ)})
     sizes = Sizes(**_read(Sizes, PREFIX, environ))
     _distinct(ports, prefix)
-    state = Path(environ.get(prefix + "STATE") or root / ".state" / profile.value).expanduser().resolve()
+    state = Path(environ.get(prefix + "STATE") or root / ".state" / profile.value).expanduser().absolute()
     return StackSettings(profile=profile, root=root, state=state, ports=ports, sizes=sizes.model_copy(update={"cache": sizes.cache.expanduser().absolute()}))
 
 

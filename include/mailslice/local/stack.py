@@ -91,11 +91,11 @@ def remove(stack: StackSettings) -> None:
     """Stops the stack and removes its folder. Raises CannotStart when that is somebody else's, or something of it cannot be removed."""
     _check_folder(stack)
     stop(stack)
-    failed: list[str] = []
+    folder, failed = stack.state.resolve(), list[str]()
     for _ in range(_REMOVALS):
         failed.clear()
-        shutil.rmtree(stack.state, onerror=lambda _, path, raised: failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"))
-        if not stack.state.exists() or (stack.state.is_mount() and not any(stack.state.iterdir())):
+        shutil.rmtree(folder, onerror=lambda _, path, raised: failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"))
+        if not folder.exists() or ((folder.is_mount() or stack.state.is_symlink()) and not any(folder.iterdir())):
             break
         time.sleep(0.3)  # what has just ended may have written meanwhile
     else:
@@ -103,6 +103,8 @@ def remove(stack: StackSettings) -> None:
             f"{stack.state}, which belongs to {_owner(stack.state)}, could not be removed ({failed[0] if failed else 'something writes there'}). "
             "Remedy: let its owner do it, or sudo make clean"
         )
+    if stack.state.is_symlink():
+        folder.mkdir(exist_ok=True)  # a link to nothing would be in the way of the next start
 
 
 def _owner(path: Path) -> str:

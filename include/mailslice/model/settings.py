@@ -94,7 +94,7 @@ _GROUPS: dict[str, type[Group]] = {
     "relay": RelaySettings,
     "worker": WorkerSettings,
 }
-_USER = re.compile(r"(?<=['\"])[^'\"]*@")
+_USER = re.compile(r"(?<=['\"]).*@", re.DOTALL)
 _SHORT_NAMES = {"duty_artifacts": "artifacts", "duty_retention": "retention", "duty_nodetool": "nodetool"}
 """Variables whose group is not in their name."""
 

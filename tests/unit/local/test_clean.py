@@ -64,6 +64,15 @@ def test_what_cannot_be_removed_is_said_and_is_no_success(clone, monkeypatch):
         clean([])
 
 
+def test_a_link_to_a_state_folder_stays_and_what_it_leads_to_is_empty(clone):
+    elsewhere = clone / "disk"
+    (clone / ".state" / "run").rename(elsewhere)
+    (clone / ".state" / "run").symlink_to(elsewhere)
+    clean([])
+    assert (clone / ".state" / "run").is_symlink()
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_clean_of_stacks_elsewhere_leaves_the_usual_folder_to_whoever_works_there(clone, monkeypatch):
     (clone / "elsewhere").mkdir()
     monkeypatch.setenv("MAILSLICE_STACK_STATE", str(clone / "elsewhere"))

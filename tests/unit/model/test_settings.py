@@ -72,10 +72,11 @@ def test_secrets_are_masked():
     assert "hush" not in repr(settings)
 
 
+@pytest.mark.parametrize("quote", ["", "'", '"'])
 @pytest.mark.parametrize("name", ["CASSANDRA_TIMEOUT", "RELAY_RATES", "QUEUE_BUCKET_COUNT", "CASSANDRA_CONTACT_POINTS"])
-def test_what_is_before_an_at_is_shown_nowhere_in_a_refusal(name):
+def test_what_is_before_an_at_is_shown_nowhere_in_a_refusal(name, quote):
     with pytest.raises(BadSetting, match=rf"MAILSLICE_{name}=.*\*\*\*@h") as raised:
-        load_settings({f"MAILSLICE_{name}": "http://u:hush@h=5"}, NO_FILE)
+        load_settings({f"MAILSLICE_{name}": f"http://u:hush{quote}@h=5"}, NO_FILE)
     assert "hush" not in str(raised.value)
 
 

@@ -13,7 +13,7 @@ from mailslice.duties.queue_audit.judge import Counts
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duties.queue_audit.verdicts import Judging, judge_all, total
 from mailslice.duty.artifacts import iso
-from mailslice.duty.audits import PARTS, lock_name
+from mailslice.duty.audits import CENSUS_PATIENCE, PARTS, lock_name
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import digest_of
@@ -36,7 +36,7 @@ def run(context: StepContext) -> dict[str, Any]:
     """The verdicts, in plan/, and their counts. Raises UnknownQueue, Refused for a census that would do harm, LockHeld."""
     require(context.stores, context.queue)
     # The same lock keeps a republish away: what the census finds in no queue must not come in beside it.
-    with locked(context.stores.own.locks, lock_name(context.queue), context.request.run) as lock:
+    with locked(context.stores.own.locks, lock_name(context.queue), context.request.run, patience=CENSUS_PATIENCE) as lock:
         return _audit(context, lock)
 
 

@@ -17,7 +17,7 @@ from mailslice.codec import message
 from mailslice.codec.headers import headers_of
 from mailslice.duties.republish_lost.plan_file import Plan, read_plan
 from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
-from mailslice.duty.audits import lock_name
+from mailslice.duty.audits import CENSUS_PATIENCE, lock_name
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
@@ -37,7 +37,7 @@ def run(context: StepContext) -> dict[str, Any]:
     """What was published. Raises PlanRefused for a plan that was changed, is old, or did not pass the gate; StoreUnavailable: run it again, it goes on."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     require_gate(context, plan)
-    with locked(context.stores.own.locks, lock_name(context.queue), context.request.run) as lock:
+    with locked(context.stores.own.locks, lock_name(context.queue), context.request.run, patience=CENSUS_PATIENCE) as lock:
         crash.point("apply:locked")
         return _Republishing(context, plan, Prover.of(context), lock).run(plan.mails(context.folder))
 

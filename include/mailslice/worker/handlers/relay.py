@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-from mailslice.codec.addresses import domain_of, folded
+from mailslice.codec.addresses import domain_of
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
@@ -98,13 +98,13 @@ def transactions(mail: Mail) -> Iterator[Transaction]:
     """All recipients without headers of their own together, each of the others alone."""
     own: dict[str, list[RecipientHeader]] = {}
     for header in mail.per_recipient_headers:
-        own.setdefault(folded(header.recipient), []).append(header)
+        own.setdefault(header.recipient.lower(), []).append(header)
     recipients = tuple(dict.fromkeys(mail.recipients))
-    plain = tuple(recipient for recipient in recipients if folded(recipient) not in own)
+    plain = tuple(recipient for recipient in recipients if recipient.lower() not in own)
     if plain:
         yield Transaction(plain)
     for recipient in recipients:
-        if headers := own.get(folded(recipient)):
+        if headers := own.get(recipient.lower()):
             yield Transaction((recipient,), tuple(headers))
 
 
