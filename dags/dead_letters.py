@@ -52,7 +52,9 @@ LOOKED_AFTER = Asset("dead_letters", uri="mailslice://queue/dead-letters")
 )
 def dead_letters() -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("dead_letters", "letters", LOOKED_AFTER, plan_in_spark=False, apply_in_spark=False).expand(queue=list_queues())
+    five_steps(
+        "dead_letters", "letters", LOOKED_AFTER, plan_in_spark=False, apply_in_spark=False
+    ).expand(queue=list_queues())
 
 
 dead_letters()

@@ -61,7 +61,9 @@ CLEANED = Asset("queue_cleanup", uri="mailslice://queue/cleanup")
     doc_md=__doc__,
     params=form_of("queue_cleanup"),
     schedule=schedule_of("15 2 * * *"),
-    **dag_arguments(tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=6), deadline=timedelta(hours=4)),
+    **dag_arguments(
+        tags=[Tag.MAIL_QUEUE, Tag.DELETES], timeout=timedelta(hours=6), deadline=timedelta(hours=4)
+    ),
 )
 def queue_cleanup() -> None:
     """Plan, check, apply, verify, report: for each queue."""

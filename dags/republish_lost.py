@@ -48,7 +48,9 @@ REPUBLISHED = Asset("republish_lost", uri="mailslice://queue/republished")
 )
 def republish_lost() -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("republish_lost", "republish", REPUBLISHED, plan_in_spark=False, apply_in_spark=False).expand(queue=list_queues())
+    five_steps(
+        "republish_lost", "republish", REPUBLISHED, plan_in_spark=False, apply_in_spark=False
+    ).expand(queue=list_queues())
 
 
 republish_lost()

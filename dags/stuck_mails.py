@@ -59,7 +59,9 @@ STUCK = Asset("stuck_mails", uri="mailslice://queue/stuck")
 )
 def stuck_mails() -> None:
     """Plan, check, apply, verify, report: for each queue."""
-    five_steps("stuck_mails", "stuck", STUCK, plan_in_spark=False, apply_in_spark=False).expand(queue=list_queues())
+    five_steps("stuck_mails", "stuck", STUCK, plan_in_spark=False, apply_in_spark=False).expand(
+        queue=list_queues()
+    )
 
 
 stuck_mails()

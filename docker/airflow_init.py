@@ -12,7 +12,9 @@ def main() -> None:
     subprocess.run(["airflow", "pools", "set", "spark", "1", "one Spark job at a time"], check=True)
     passwords = Path(os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
     passwords.touch(mode=0o600)
-    passwords.write_text(json.dumps({"admin": os.environ["MAILSLICE_ADMIN_PASSWORD"]}), encoding="utf-8")
+    passwords.write_text(
+        json.dumps({"admin": os.environ["MAILSLICE_ADMIN_PASSWORD"]}), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

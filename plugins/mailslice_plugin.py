@@ -18,24 +18,32 @@ from mailslice.model.errors import MailsliceError, TryAgain
 
 STATIC = Path(__file__).parent / "mailslice_static"
 KINDS = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
-PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
-)
+PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"  # noqa: E501
 # Data Docs are HTML that a gate wrote: styles and pictures of their own, but no script ever runs in them.
-DOCS_POLICY = (
-    "sandbox allow-same-origin; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"
-)
+DOCS_POLICY = "sandbox allow-same-origin; default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; frame-ancestors 'self'"  # noqa: E501
 
 may_read = requires_access_dag("GET", param_dag_id="queue_cleanup")
-app = FastAPI(title="mailslice", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(may_read)])
+app = FastAPI(
+    title="mailslice",
+    docs_url=None,
+    redoc_url=None,
+    openapi_url=None,
+    dependencies=[Depends(may_read)],
+)
 page = QueuePage()
 
 
 @app.middleware("http")
 async def careful(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Headers of every answer; a request that would write is refused unless it comes from this site, as JSON."""
-    if request.method not in ("GET", "HEAD") and not (_same_site(request) and request.headers.get("content-type", "").split(";")[0] == "application/json"):
-        return JSONResponse({"detail": "writes need an Origin of this site and the content type application/json"}, 403)
+    if request.method not in ("GET", "HEAD") and not (
+        _same_site(request)
+        and request.headers.get("content-type", "").split(";")[0] == "application/json"
+    ):
+        return JSONResponse(
+            {"detail": "writes need an Origin of this site and the content type application/json"},
+            403,
+        )
     answer = await call_next(request)
     answer.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
     answer.headers["X-Content-Type-Options"] = "nosniff"
@@ -93,7 +101,13 @@ def plot(queue: str, run: str) -> Response:
     picture = page.picture(queue, run)
     if picture is None:
         raise HTTPException(404, f"run {run} of queue_size has no picture")
-    return Response(picture, media_type="image/svg+xml", headers={"Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'"})
+    return Response(
+        picture,
+        media_type="image/svg+xml",
+        headers={
+            "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'"
+        },
+    )
 
 
 @app.get("/docs/{path:path}")
@@ -112,6 +126,17 @@ class MailslicePlugin(AirflowPlugin):
     fastapi_apps: ClassVar = [{"app": app, "url_prefix": "/mailslice", "name": "mailslice"}]
     # Relative, with the slash at the end: Airflow may live below a path of its own.
     external_views: ClassVar = [
-        {"name": "Mail queues", "href": "mailslice/", "destination": "nav", "url_route": "mail-queues", "nav_top_level": True},
-        {"name": "Queue report", "href": "mailslice/?dag={DAG_ID}&run={RUN_ID}", "destination": "dag_run", "url_route": "queue-report"},
+        {
+            "name": "Mail queues",
+            "href": "mailslice/",
+            "destination": "nav",
+            "url_route": "mail-queues",
+            "nav_top_level": True,
+        },
+        {
+            "name": "Queue report",
+            "href": "mailslice/?dag={DAG_ID}&run={RUN_ID}",
+            "destination": "dag_run",
+            "url_route": "queue-report",
+        },
     ]

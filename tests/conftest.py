@@ -22,7 +22,9 @@ from mailslice.local.health import answers_cql, answers_http
 from mailslice.model.settings import Settings, clone_root, load_settings, read_env_file
 
 # No test is about the speed of one example: on a machine that runs three test processes any of them may take a second.
-hypothesis.settings.register_profile("mailslice", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "mailslice", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("mailslice")
 
 
@@ -37,7 +39,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """Mails hold bytes that are no text; what a test printed of them must still pass from a test process to the one that reports."""
     report = yield
     report.sections = [(name, _speakable(text)) for name, text in report.sections]
-    if report.longrepr is not None and not isinstance(report.longrepr, tuple) and _speakable(str(report.longrepr)) != str(report.longrepr):
+    if (
+        report.longrepr is not None
+        and not isinstance(report.longrepr, tuple)
+        and _speakable(str(report.longrepr)) != str(report.longrepr)
+    ):
         report.longrepr = _speakable(str(report.longrepr))
     return report
 
@@ -60,7 +66,14 @@ class Fresh:
     @property
     def environ(self) -> dict[str, str]:
         """For a subprocess: this process' environment without its MAILSLICE_*, with ours."""
-        return {**{name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")}, **self.env}
+        return {
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("MAILSLICE_")
+            },
+            **self.env,
+        }
 
     def but(self, **changes: str) -> Fresh:
         """The same with other settings: `fresh.but(MAILSLICE_QUEUE_TABLE="v3")`."""
@@ -70,7 +83,10 @@ class Fresh:
 @pytest.fixture(scope="session")
 def stack() -> Mapping[str, str]:
     """MAILSLICE_* of the running test services. Skips where there are none; fails there when MAILSLICE_REQUIRE_SERVICES=1."""
-    file = Path(os.environ.get("MAILSLICE_TEST_SETTINGS") or clone_root() / ".state" / "test" / "settings.env")
+    file = Path(
+        os.environ.get("MAILSLICE_TEST_SETTINGS")
+        or clone_root() / ".state" / "test" / "settings.env"
+    )
     problem = f"{file} is not there" if not file.is_file() else _unanswered(read_env_file(file))
     if problem:
         message = f"the test services are not up ({problem}); `make test` starts them"
@@ -86,7 +102,9 @@ def _unanswered(env: Mapping[str, str]) -> str | None:
     auth = (management.username or "", management.password or "")
     return (
         answers_cql(host, int(env["MAILSLICE_CASSANDRA_PORT"]))
-        or answers_http(f"{management.scheme}://{management.hostname}:{management.port}/api/overview", auth)
+        or answers_http(
+            f"{management.scheme}://{management.hostname}:{management.port}/api/overview", auth
+        )
         or answers_http(env["MAILSLICE_S3_ENDPOINT"] + "/", allowed=(200, 403))
     )
 
@@ -115,7 +133,9 @@ def fresh_module(_places: _Places, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def make_fresh(_places: _Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Fresh]]:
+def make_fresh(
+    _places: _Places, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Fresh]]:
     """A function that makes one more `Fresh`; all are dropped at the end of the session."""
     made: list[Mapping[str, str]] = []
 
@@ -158,17 +178,23 @@ class _Places:
             aws_access_key_id=stack["MAILSLICE_S3_ACCESS_KEY"],
             aws_secret_access_key=stack["MAILSLICE_S3_SECRET_KEY"],
             region_name=stack["MAILSLICE_S3_REGION"],
-            config=Config(request_checksum_calculation="when_required", s3={"addressing_style": "path"}),
+            config=Config(
+                request_checksum_calculation="when_required", s3={"addressing_style": "path"}
+            ),
         )
 
     def create(self) -> Mapping[str, str]:
         name = f"t{uuid.uuid4().hex[:12]}"
         replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         for keyspace in (name, name + "_own"):
-            self._session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication} AND durable_writes = false")
+            self._session.execute(
+                f"CREATE KEYSPACE {keyspace} WITH replication = {replication} AND durable_writes = false"
+            )
         self._management("PUT", f"vhosts/{name}", {})
         user = urlsplit(self._stack["MAILSLICE_RABBITMQ_MANAGEMENT_URL"]).username
-        self._management("PUT", f"permissions/{name}/{user}", {"configure": ".*", "write": ".*", "read": ".*"})
+        self._management(
+            "PUT", f"permissions/{name}/{user}", {"configure": ".*", "write": ".*", "read": ".*"}
+        )
         for bucket in (name, name + "-own"):
             self._s3.create_bucket(Bucket=bucket)
         url = urlsplit(self._stack["MAILSLICE_RABBITMQ_URL"])
@@ -207,7 +233,9 @@ class _Places:
             self._s3.delete_bucket(Bucket=bucket)
         except self._s3.exceptions.ClientError as error:
             # The test server takes the folders that pyarrow left for content, which no listing shows.
-            if error.response["Error"]["Code"] != "BucketNotEmpty" or self._s3.list_objects_v2(Bucket=bucket).get("Contents"):
+            if error.response["Error"]["Code"] != "BucketNotEmpty" or self._s3.list_objects_v2(
+                Bucket=bucket
+            ).get("Contents"):
                 raise
 
     def _empty(self, bucket: str) -> None:
@@ -223,8 +251,13 @@ class _Places:
 
         url = urlsplit(self._stack["MAILSLICE_RABBITMQ_MANAGEMENT_URL"])
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{url.scheme}://{url.hostname}:{url.port}/api/{path}", data=data, method=method)
+        request = urllib.request.Request(
+            f"{url.scheme}://{url.hostname}:{url.port}/api/{path}", data=data, method=method
+        )
         request.add_header("Content-Type", "application/json")
-        request.add_header("Authorization", "Basic " + b64encode(f"{url.username}:{url.password}".encode()).decode())
+        request.add_header(
+            "Authorization",
+            "Basic " + b64encode(f"{url.username}:{url.password}".encode()).decode(),
+        )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30):
             pass

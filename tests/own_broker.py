@@ -31,7 +31,9 @@ class Broker:
         self._log = (folder / "out.log").open("ab")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         port = environ["MAILSLICE_STACK_TEST_RABBITMQ_PORT"]
-        self.settings = RabbitSettings.model_validate({"url": f"amqp://guest:guest@127.0.0.1:{port}/%2F", "timeout": "4s"})
+        self.settings = RabbitSettings.model_validate(
+            {"url": f"amqp://guest:guest@127.0.0.1:{port}/%2F", "timeout": "4s"}
+        )
         self.management_url = f"http://guest:guest@127.0.0.1:{environ['MAILSLICE_STACK_TEST_RABBITMQ_MANAGEMENT_PORT']}"
 
     def start(self) -> None:
@@ -46,7 +48,14 @@ class Broker:
 
     def _begin(self, program: Program) -> subprocess.Popen[bytes]:
         environ = {**os.environ, **program.environment}
-        return subprocess.Popen(program.command, env=environ, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
+        return subprocess.Popen(
+            program.command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
 
     def kill(self, name: str = "rabbitmq") -> None:
         process = self._running.pop(name)
@@ -59,7 +68,13 @@ class Broker:
         server = Path(program.command[0]).with_name("rabbitmqctl")
         environ = {**os.environ, **program.environment}
         del environ["RABBITMQ_DIST_PORT"], environ["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
-        subprocess.run([str(server), "-n", node, *words], env=environ, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [str(server), "-n", node, *words],
+            env=environ,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
 
     def close(self) -> None:
         for name in list(self._running):
@@ -72,7 +87,10 @@ def own_broker(folder: Path) -> Iterator[Broker]:
     """A broker that is up, with its data in `folder`. Skips where RabbitMQ is not installed."""
     if shutil.which("epmd") is None:
         pytest.skip("RabbitMQ is not installed")
-    ports = {f"MAILSLICE_STACK_TEST_{name}": str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
+    ports = {
+        f"MAILSLICE_STACK_TEST_{name}": str(port)
+        for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)
+    }
     broker = Broker(folder, {**os.environ, **ports, "MAILSLICE_STACK_TEST_STATE": str(folder)})
     try:
         broker.start()

@@ -39,10 +39,14 @@ def until(what: str, seconds: float, look: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def group(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def group(
+    command: list[str], environ: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process with a group of its own, which is ended whole."""
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=dict(environ), stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=dict(environ), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
     family = psutil.Process(process.pid)
     try:
         yield process
@@ -68,11 +72,20 @@ class Airflow:
             health = self._call("GET", "/api/v2/monitor/health", None)
         except (URLError, ConnectionError, TimeoutError):
             return None
-        return True if all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "dag_processor")) else None
+        return (
+            True
+            if all(
+                health[name]["status"] == "healthy"
+                for name in ("metadatabase", "scheduler", "dag_processor")
+            )
+            else None
+        )
 
     def api(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         if self._token is None:
-            self._token = self._call("POST", "/auth/token", {"username": "admin", "password": "admin"})["access_token"]
+            self._token = self._call(
+                "POST", "/auth/token", {"username": "admin", "password": "admin"}
+            )["access_token"]
         return self._call(method, "/api/v2/" + path, body)
 
     def parsed(self, dag: str) -> bool | None:
@@ -85,19 +98,40 @@ class Airflow:
         return True
 
     def trigger(self, dag: str, conf: dict[str, object]) -> str:
-        return str(self.api("POST", f"dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
+        return str(
+            self.api("POST", f"dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})[
+                "dag_run_id"
+            ]
+        )
 
     def wait(self, dag: str, run: str, seconds: float = 600) -> dict[tuple[str, str], str]:
         """The states of the tasks by (task, queue), when the run is over."""
-        until(f"run {run}", seconds, lambda: True if self.api("GET", f"dags/{dag}/dagRuns/{run}")["state"] in ("success", "failed") else None)
+        until(
+            f"run {run}",
+            seconds,
+            lambda: (
+                True
+                if self.api("GET", f"dags/{dag}/dagRuns/{run}")["state"] in ("success", "failed")
+                else None
+            ),
+        )
         tasks = self.api("GET", f"dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
-        return {(task["task_id"], task["rendered_map_index"] or ""): task["state"] for task in tasks}
+        return {
+            (task["task_id"], task["rendered_map_index"] or ""): task["state"] for task in tasks
+        }
 
     def state(self, dag: str, run: str) -> str:
         return str(self.api("GET", f"dags/{dag}/dagRuns/{run}")["state"])
 
     def command(self, *words: str) -> str:
-        done = subprocess.run([BIN / "airflow", *words], env=dict(self.environ), capture_output=True, text=True, check=False, timeout=200)
+        done = subprocess.run(
+            [BIN / "airflow", *words],
+            env=dict(self.environ),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
         assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
         return done.stdout
 
@@ -115,20 +149,36 @@ class Airflow:
         """Wait until the scheduler has seen that its backfills are over: it allows one at a time."""
 
         def over() -> bool | None:
-            return True if all(each["completed_at"] for each in self.api("GET", f"backfills?dag_id={dag}")["backfills"]) else None
+            return (
+                True
+                if all(
+                    each["completed_at"]
+                    for each in self.api("GET", f"backfills?dag_id={dag}")["backfills"]
+                )
+                else None
+            )
 
         until("the end of the backfill", 150, over)
 
     def _call(self, method: str, path: str, body: object) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
-        request = urllib.request.Request(self.url + path, data=None if body is None else json.dumps(body).encode(), method=method, headers=headers)
+        headers = {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        )
+        request = urllib.request.Request(
+            self.url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers=headers,
+        )
         with _OPENER.open(request, timeout=120) as answer:
             found: dict[str, Any] = json.loads(answer.read() or b"{}")
             return found
 
 
 @contextmanager
-def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[str] = ("queue_cleanup", "queue_size")) -> Iterator[Airflow]:
+def airflow_standalone(
+    home: Path, settings: Mapping[str, str], dags: Sequence[str] = ("queue_cleanup", "queue_size")
+) -> Iterator[Airflow]:
     """Airflow with this clone's DAGs and plugins, healthy, its DAGs unpaused (`dags` are parsed), a Spark pool of one slot and no Spark connection yet."""
     root, (port, worker_logs, trigger_logs) = clone_root(), free_ports(3)
     home.mkdir(parents=True)
@@ -152,7 +202,11 @@ def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[s
         "LOGGING__WORKER_LOG_SERVER_PORT": worker_logs,
         "LOGGING__TRIGGER_LOG_SERVER_PORT": trigger_logs,
     }
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MAILSLICE_"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW", "MAILSLICE_"))
+    }
     environ = {
         **clean,
         **{f"AIRFLOW__{name}": str(value) for name, value in given.items()},
@@ -169,7 +223,11 @@ def airflow_standalone(home: Path, settings: Mapping[str, str], dags: Sequence[s
         until("starting Airflow", 400, airflow.healthy)
         for dag in dags:
             until(f"parsing {dag}", 200, lambda dag=dag: airflow.parsed(dag))
-        airflow.api("POST", "pools", {"name": "spark", "slots": 1, "description": "", "include_deferred": False})
+        airflow.api(
+            "POST",
+            "pools",
+            {"name": "spark", "slots": 1, "description": "", "include_deferred": False},
+        )
         yield airflow
 
 
@@ -181,14 +239,47 @@ def spark_cluster(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True)
     home, port = Path(pyspark.__file__).parent, free_port()
     java = [str(Path(java_home()) / "bin" / "java"), "-Xmx256m", "-cp", f"{home}/jars/*"]
-    environ = {**os.environ, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.12", "SPARK_LOCAL_IP": "127.0.0.1"}
-    master = [*java, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port())]
+    environ = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": "2.12",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    master = [
+        *java,
+        "org.apache.spark.deploy.master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--webui-port",
+        str(free_port()),
+    ]
     url = f"spark://127.0.0.1:{port}"
-    worker = [*java, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g", "--webui-port", str(free_port())]
+    worker = [
+        *java,
+        "org.apache.spark.deploy.worker.Worker",
+        "--host",
+        "127.0.0.1",
+        "--cores",
+        "2",
+        "--memory",
+        "2g",
+        "--webui-port",
+        str(free_port()),
+    ]
     with group(master, environ, folder / "master.log"):
         until("starting the Spark master", 60, lambda: _listens(port))
-        with group([*worker, "--work-dir", str(folder / "work"), url], environ, folder / "worker.log"):
-            until("registering the Spark worker", 60, lambda: True if "Registering worker" in (folder / "master.log").read_text() else None)
+        with group(
+            [*worker, "--work-dir", str(folder / "work"), url], environ, folder / "worker.log"
+        ):
+            until(
+                "registering the Spark worker",
+                60,
+                lambda: (
+                    True if "Registering worker" in (folder / "master.log").read_text() else None
+                ),
+            )
             yield url
 
 

@@ -41,7 +41,9 @@ class Cli:
 
     env: Mapping[str, str]
 
-    def __call__(self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120) -> Answer:
+    def __call__(
+        self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120
+    ) -> Answer:
         done = subprocess.run(
             [str(MAILSLICE), *map(str, words)],
             env=dict(self.env),
@@ -56,7 +58,9 @@ class Cli:
         )
         return Answer(done.stdout, done.stderr.decode())
 
-    def json(self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120) -> list[dict[str, Any]]:
+    def json(
+        self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120
+    ) -> list[dict[str, Any]]:
         """The JSON lines of a command."""
         return self(*words, "--json", code=code, stdin=stdin, timeout=timeout).lines
 
@@ -71,7 +75,13 @@ class Cli:
     def start(self, *words: object, stdin: int | None = None) -> subprocess.Popen[bytes]:
         """A command that runs beside the test."""
         return subprocess.Popen(
-            [str(MAILSLICE), *map(str, words)], env=dict(self.env), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", bufsize=0
+            [str(MAILSLICE), *map(str, words)],
+            env=dict(self.env),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            bufsize=0,
         )
 
 
@@ -90,7 +100,9 @@ class Inside(Cli):
         cli("queue", "create", "spool")
         return cli
 
-    def __call__(self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120) -> Answer:
+    def __call__(
+        self, *words: object, code: int = 0, stdin: bytes | None = None, timeout: float = 120
+    ) -> Answer:
         from mailslice.cli.main import run
 
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
@@ -105,8 +117,13 @@ class Inside(Cli):
             os.environ.clear()
             os.environ.update(kept[3])
         out.flush()
-        answer = Answer(out.buffer.getvalue().replace(self.spool.encode(), b"spool"), err.getvalue().replace(self.spool, "spool"))
-        assert ended == code, f"{words}: exit {ended}, not {code}\n{answer.out.decode(errors='replace')}\n{answer.err}"
+        answer = Answer(
+            out.buffer.getvalue().replace(self.spool.encode(), b"spool"),
+            err.getvalue().replace(self.spool, "spool"),
+        )
+        assert ended == code, (
+            f"{words}: exit {ended}, not {code}\n{answer.out.decode(errors='replace')}\n{answer.err}"
+        )
         return answer
 
     def but(self, **changes: str) -> Inside:

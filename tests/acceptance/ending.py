@@ -15,7 +15,14 @@ def afterwards(command: Sequence[str], environment: Mapping[str, str]) -> Iterat
     """Run the command at the end of the block, or as soon as this process is gone: SIGTERM and SIGKILL close its end of the pipe as well."""
     words = [sys.executable, "-c", _WAIT, *command]
     quiet = subprocess.DEVNULL
-    waiting = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=dict(environment), start_new_session=True)
+    waiting = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=quiet,
+        stderr=quiet,
+        env=dict(environment),
+        start_new_session=True,
+    )
     try:
         yield
     finally:

@@ -33,7 +33,9 @@ def stores(fresh_module):
 
 @pytest.fixture(scope="module")
 def airflow(stores, fresh_module, tmp_path_factory):
-    with airflow_standalone(tmp_path_factory.mktemp("airflow") / "home", fresh_module.env) as running:
+    with airflow_standalone(
+        tmp_path_factory.mktemp("airflow") / "home", fresh_module.env
+    ) as running:
         yield running
 
 
@@ -42,27 +44,38 @@ def put(stores, queue, hours, *, live=()):
     for hour in hours:
         rows = [row(queue, hour + timedelta(minutes=10)) for _ in range(10)]
         stores.tables.v4.insert_many(rows)
-        stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in rows[1 if hour in live else 0 :]])
+        stores.tables.deleted.mark_many(
+            queue, [each.enqueue_id for each in rows[1 if hour in live else 0 :]]
+        )
     stores.tables.browse_starts.insert_first(queue, min(hours))
     stores.tables.content_starts.insert_first(queue, min(hours))
 
 
 def slices(stores, queue):
-    return {each.slice_start: (each.live, each.dead) for each in MailQueue(stores, queue, system_clock).slices()}
+    return {
+        each.slice_start: (each.live, each.dead)
+        for each in MailQueue(stores, queue, system_clock).slices()
+    }
 
 
 def test_a_missing_spark_connection_is_said_in_a_sentence_instead_of_meaning_yarn(airflow, stores):
     run = airflow.trigger(DAG, {"queues": ["by hand"]})
     states = airflow.wait(DAG, run)
     assert states["plan_cleanup", "by hand"] == "failed"
-    log = airflow.api("GET", f"dags/{DAG}/dagRuns/{run}/taskInstances/plan_cleanup/logs/1?map_index=0")
+    log = airflow.api(
+        "GET", f"dags/{DAG}/dagRuns/{run}/taskInstances/plan_cleanup/logs/1?map_index=0"
+    )
     assert "is missing or names no master" in str(log)
 
 
 def test_a_run_by_hand_cleans_its_queue_although_another_one_fails(airflow, stores, fresh_module):
     queue = QueueName("by hand")
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    old, pinned, between = hour - 9 * timedelta(hours=1), hour - 7 * timedelta(hours=1), hour - 5 * timedelta(hours=1)
+    old, pinned, between = (
+        hour - 9 * timedelta(hours=1),
+        hour - 7 * timedelta(hours=1),
+        hour - 5 * timedelta(hours=1),
+    )
     put(stores, queue, [old, pinned, between], live=[pinned])
     airflow.connect("local[2]")
 
@@ -76,15 +89,27 @@ def test_a_run_by_hand_cleans_its_queue_although_another_one_fails(airflow, stor
     assert stores.tables.browse_starts.read(queue).value == pinned
     ledger = Ledger(stores, fresh_module.settings)
     report = ledger.last(DAG, queue)
-    assert (report["status"], report["planned"], report["applied"], report["failed"]) == ("done", 20, 20, 0)
+    assert (report["status"], report["planned"], report["applied"], report["failed"]) == (
+        "done",
+        20,
+        20,
+        0,
+    )
     assert (report["dagRun"], report["who"], report["reason"]) == (run, "admin", "test")
     refused = ledger.last(DAG, QueueName("nosuch"))
     assert (refused["status"], refused["dagRun"]) == ("failed", run)
     assert "RabbitMQ has no mail queue 'nosuch'; known are: by hand, ranges" in refused["message"]
-    assert airflow.api("GET", "assets/events?name_pattern=queue_cleanup&order_by=-timestamp")["total_entries"] >= 1
+    assert (
+        airflow.api("GET", "assets/events?name_pattern=queue_cleanup&order_by=-timestamp")[
+            "total_entries"
+        ]
+        >= 1
+    )
 
 
-def test_a_backfill_on_a_spark_cluster_cleans_its_range_once(airflow, stores, fresh_module, tmp_path):
+def test_a_backfill_on_a_spark_cluster_cleans_its_range_once(
+    airflow, stores, fresh_module, tmp_path
+):
     queue = QueueName("ranges")
     first = datetime.now(UTC).replace(hour=2, minute=15, second=0, microsecond=0) - 4 * DAY
     inside = [first + timedelta(minutes=45), first + timedelta(hours=20, minutes=45)]
@@ -95,23 +120,48 @@ def test_a_backfill_on_a_spark_cluster_cleans_its_range_once(airflow, stores, fr
 
     with spark_cluster(tmp_path / "spark") as master:
         airflow.connect(master)
-        airflow.command("backfill", "create", "--dag-id", DAG, *span, "--dag-run-conf", '{"queues": ["ranges"]}')
-        runs = sorted(found["dag_run_id"] for found in airflow.api("GET", f"dags/{DAG}/dagRuns?run_type=backfill")["dag_runs"])
+        airflow.command(
+            "backfill", "create", "--dag-id", DAG, *span, "--dag-run-conf", '{"queues": ["ranges"]}'
+        )
+        runs = sorted(
+            found["dag_run_id"]
+            for found in airflow.api("GET", f"dags/{DAG}/dagRuns?run_type=backfill")["dag_runs"]
+        )
         [run] = runs
         airflow.wait(DAG, run)
         assert airflow.state(DAG, run) == "success"
         assert sorted(slices(stores, queue)) == sorted(outside)
-        assert (stores.tables.browse_starts.read(queue), stores.tables.content_starts.read(queue)) == starts
+        assert (
+            stores.tables.browse_starts.read(queue),
+            stores.tables.content_starts.read(queue),
+        ) == starts
         ledger = Ledger(stores, fresh_module.settings)
         [report] = ledger.list(DAG, queue)
-        assert (report["status"], report["applied"], report["who"], report["dagRun"]) == ("done", 20, getpass.getuser(), run)
+        assert (report["status"], report["applied"], report["who"], report["dagRun"]) == (
+            "done",
+            20,
+            getpass.getuser(),
+            run,
+        )
 
         airflow.backfilled(DAG)
-        airflow.command("backfill", "create", "--dag-id", DAG, *span, "--reprocess-behavior", "completed", "--dag-run-conf", '{"queues": ["ranges"]}')
+        airflow.command(
+            "backfill",
+            "create",
+            "--dag-id",
+            DAG,
+            *span,
+            "--reprocess-behavior",
+            "completed",
+            "--dag-run-conf",
+            '{"queues": ["ranges"]}',
+        )
         airflow.wait(DAG, run)
         report = next(report for report in ledger.list(DAG, queue) if report["dagRun"] == run)
         assert (report["status"], report["planned"], report["applied"]) == ("nothing to do", 0, 0)
         assert report["message"].startswith("nothing to do, the range is clean already")
         assert sorted(slices(stores, queue)) == sorted(outside)
-        apps = (tmp_path / "spark" / "master.log").read_text(encoding="utf-8").count("Registered app")
+        apps = (
+            (tmp_path / "spark" / "master.log").read_text(encoding="utf-8").count("Registered app")
+        )
         assert apps >= 3

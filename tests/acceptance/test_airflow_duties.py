@@ -35,7 +35,9 @@ SETTINGS = {
 def place(fresh_module):
     """The deployment, with both tables of the queue view and James' mailboxes."""
     place = fresh_module.but(**SETTINGS)
-    old = place.settings.model_copy(update={"queue": place.settings.queue.model_copy(update={"table": QueueTable.V3})})
+    old = place.settings.model_copy(
+        update={"queue": place.settings.queue.model_copy(update={"table": QueueTable.V3})}
+    )
     with open_stores(old) as stores:
         stores.tables.create()
         create_mailbox_tables(stores)
@@ -90,7 +92,12 @@ def test_blob_gc(run, stores):
     first = run("blob_gc", **short)
     assert (first["orphans"], first["candidates"], first["gcedBlobCount"]) == (3, 3, 0)
     second = run("blob_gc", **short)
-    assert (second["orphans"], second["gcedBlobCount"], second["restored"], second["errorCount"]) == (3, 3, 0, 0)
+    assert (
+        second["orphans"],
+        second["gcedBlobCount"],
+        second["restored"],
+        second["errorCount"],
+    ) == (3, 3, 0, 0)
     assert {blob.key for blob in stores.blobs.list()} == wanted
     third = run("blob_gc", **short)
     assert (third["orphans"], third["candidates"], third["gcedBlobCount"]) == (0, 0, 0)
@@ -101,7 +108,12 @@ def test_counter_repair(run, stores, place):
     drifted = james.mailbox(messages=3, seen=1, add=(2, -1))
     good = james.mailbox("bob@example.com", messages=2)
     first = run("counter_repair", settle="1s")
-    assert (first["processedMailboxes"], first["wrong"], first["applied"], first["failedMailboxes"]) == (2, 1, 1, 0)
+    assert (
+        first["processedMailboxes"],
+        first["wrong"],
+        first["applied"],
+        first["failedMailboxes"],
+    ) == (2, 1, 1, 0)
     assert (james.counters(drifted), james.counters(good)) == ((3, 2), (2, 2))
     second = run("counter_repair", settle="1s")
     assert (second["wrong"], second["applied"]) == (0, 0)
@@ -113,12 +125,19 @@ def test_queue_audit_and_republish_lost(run, stores, place, queue):
     lost = spool.put("lost", message=False)
     spool.put("bare", content=False)
     first = run("queue_audit", queue, census=True, older_than="1m")
-    assert {verdict: count for verdict, count in first["verdicts"].items() if count} == {"waiting": 1, "lost": 1, "bare": 1}
+    assert {verdict: count for verdict, count in first["verdicts"].items() if count} == {
+        "waiting": 1,
+        "lost": 1,
+        "bare": 1,
+    }
     back = run("republish_lost", queue)
     assert back["nbRequeuedMails"] == 1
     assert lost in [enqueue_id for enqueue_id, _, _ in spool.messages()]
     second = run("queue_audit", queue, census=True, older_than="1m")
-    assert {verdict: count for verdict, count in second["verdicts"].items() if count} == {"waiting": 2, "bare": 1}
+    assert {verdict: count for verdict, count in second["verdicts"].items() if count} == {
+        "waiting": 2,
+        "bare": 1,
+    }
     assert run("republish_lost", queue)["nbRequeuedMails"] == 0
 
 
@@ -166,7 +185,9 @@ def test_migrate_v3_to_v4(run, stores, place, queue):
 
 def test_queue_cleanup_and_queue_size(run, stores, place, queue):
     spool = Spool(place.settings, stores, queue)
-    done = [spool.put(f"done {number}", age=timedelta(hours=9), message=False) for number in range(3)]
+    done = [
+        spool.put(f"done {number}", age=timedelta(hours=9), message=False) for number in range(3)
+    ]
     for each in done:
         spool.mark(each)
     assert run("queue_size", queue)["size"] == 0

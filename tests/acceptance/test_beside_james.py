@@ -13,14 +13,38 @@ import pytest
 from tests.acceptance.james import James
 
 MAILSLICE = str(Path(sys.executable).parent / "mailslice")
-CASES = ("minimal", "full", "null-sender", "mime-8bit", "mime-folded", "mime-empty", "mime-no-body", "deduplication", "generation-aware")
+CASES = (
+    "minimal",
+    "full",
+    "null-sender",
+    "mime-8bit",
+    "mime-folded",
+    "mime-empty",
+    "mime-no-body",
+    "deduplication",
+    "generation-aware",
+)
 
 
-def run(env: dict[str, str], *words: str, code: int = 0, stdin: bytes | None = None, timeout: float = 240) -> list[dict]:
+def run(
+    env: dict[str, str],
+    *words: str,
+    code: int = 0,
+    stdin: bytes | None = None,
+    timeout: float = 240,
+) -> list[dict]:
     """Runs the command with only MAILSLICE_* set; its JSON lines."""
-    done = subprocess.run([MAILSLICE, *words], env=env, capture_output=True, input=stdin, timeout=timeout, check=False)
-    assert done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout.decode()}\n{done.stderr.decode()}"
-    return [json.loads(line) for line in done.stdout.decode().splitlines()] if "--json" in words else [{"stdout": done.stdout, "stderr": done.stderr.decode()}]
+    done = subprocess.run(
+        [MAILSLICE, *words], env=env, capture_output=True, input=stdin, timeout=timeout, check=False
+    )
+    assert done.returncode == code, (
+        f"{words}: exit {done.returncode}\n{done.stdout.decode()}\n{done.stderr.decode()}"
+    )
+    return (
+        [json.loads(line) for line in done.stdout.decode().splitlines()]
+        if "--json" in words
+        else [{"stdout": done.stdout, "stderr": done.stderr.decode()}]
+    )
 
 
 @pytest.fixture
@@ -45,44 +69,90 @@ def test_what_james_wrote_is_browsed_drained_and_completed(env, james):
     assert set(browsed) == set(ids.values())
     assert browsed[ids["null-sender"]]["sender"] is None
     assert run(env, "queue", "size", "spool", "--json") == [{"queue": "spool", "size": len(CASES)}]
-    drained = {line["enqueueId"]: line for line in run(env, "worker", "drain", "spool", "--max", "99", "--outcome", "success", "--json")}
+    drained = {
+        line["enqueueId"]: line
+        for line in run(
+            env, "worker", "drain", "spool", "--max", "99", "--outcome", "success", "--json"
+        )
+    }
     for case in CASES:
         golden, line = james.golden(case), drained[ids[case]]
-        content = base64.b64decode(golden["s3"]["header"]["base64"]) + base64.b64decode(golden["s3"]["body"]["base64"])
+        content = base64.b64decode(golden["s3"]["header"]["base64"]) + base64.b64decode(
+            golden["s3"]["body"]["base64"]
+        )
         assert line["sha256"] == hashlib.sha256(content).hexdigest()
         assert (line["name"], line["sender"], line["recipients"], line["state"]) == tuple(
             golden["mail"][key] for key in ("name", "sender", "recipients", "state")
         )
-        assert set(line["attributes"]) == set(json.loads(base64.b64decode(golden["amqp"]["body_base64"]))["attributes"])
+        assert set(line["attributes"]) == set(
+            json.loads(base64.b64decode(golden["amqp"]["body_base64"]))["attributes"]
+        )
     assert james.marks() == set(ids.values())
     assert james.ready() == 0
     assert run(env, "queue", "size", "spool", "--json") == [{"queue": "spool", "size": 0}]
-    kept = {golden["s3"][part]["key"] for case in ("deduplication", "generation-aware") for golden in [james.golden(case)] for part in ("header", "body")}
+    kept = {
+        golden["s3"][part]["key"]
+        for case in ("deduplication", "generation-aware")
+        for golden in [james.golden(case)]
+        for part in ("header", "body")
+    }
     assert james.keys() == kept
 
 
 def test_what_mailslice_writes_has_the_form_of_the_golden_files(env, james):
     golden = james.golden("minimal")
     content = base64.b64decode(golden["mime_base64"])
-    [line] = run(env, "mail", "enqueue", "spool", "-", "--sender", "alice@example.org", "--recipient", "bob@example.net", "--json", stdin=content)
+    [line] = run(
+        env,
+        "mail",
+        "enqueue",
+        "spool",
+        "-",
+        "--sender",
+        "alice@example.org",
+        "--recipient",
+        "bob@example.net",
+        "--json",
+        stdin=content,
+    )
     [row] = james.rows()
     assert str(row.enqueueid) == line["enqueueId"]
-    assert (row.sender, list(row.recipients), row.name, row.state) == ("alice@example.org", ["bob@example.net"], line["name"], "root")
+    assert (row.sender, list(row.recipients), row.name, row.state) == (
+        "alice@example.org",
+        ["bob@example.net"],
+        line["name"],
+        "root",
+    )
     properties, body = james.take()
     message = json.loads(body)
     assert list(message) == list(json.loads(base64.b64decode(golden["amqp"]["body_base64"])))
-    assert (properties.content_type, properties.delivery_mode, properties.priority) == ("text/plain", 2, 0)
+    assert (properties.content_type, properties.delivery_mode, properties.priority) == (
+        "text/plain",
+        2,
+        0,
+    )
     assert properties.headers["x-dead-letter-routing-key"] == ""
-    stored = b"".join(james.s3.get_object(Bucket=james.bucket, Key=message[key])["Body"].read() for key in ("headerBlobId", "bodyBlobId"))
+    stored = b"".join(
+        james.s3.get_object(Bucket=james.bucket, Key=message[key])["Body"].read()
+        for key in ("headerBlobId", "bodyBlobId")
+    )
     assert stored == content
     assert (message["headerBlobId"], message["bodyBlobId"]) == (row.headerblobid, row.bodyblobid)
-    assert james.start("browseStart") == james.start("contentStart") == int(row.timerangestart.timestamp() * 1000)
+    assert (
+        james.start("browseStart")
+        == james.start("contentStart")
+        == int(row.timerangestart.timestamp() * 1000)
+    )
 
 
-def test_a_mail_that_an_administrator_deleted_is_dropped_at_delivery_and_its_blobs_with_it(env, james):
+def test_a_mail_that_an_administrator_deleted_is_dropped_at_delivery_and_its_blobs_with_it(
+    env, james
+):
     kept = james.write("minimal", window=1, at_ms=now_ms(), name="kept")
     james.write("null-sender", window=1, at_ms=now_ms(), name="gone")
-    assert run(env, "queue", "delete", "spool", "--name", "gone", "--yes", "--json") == [{"queue": "spool", "deleted": 1}]
+    assert run(env, "queue", "delete", "spool", "--name", "gone", "--yes", "--json") == [
+        {"queue": "spool", "deleted": 1}
+    ]
     drained = run(env, "worker", "drain", "spool", "--max", "5", "--outcome", "success", "--json")
     assert [line["enqueueId"] for line in drained] == [kept]
     assert james.ready() == 0
@@ -94,24 +164,52 @@ def test_bad_json_and_lost_content_go_to_the_dead_letters_and_the_next_mail_goes
     for part in ("header", "body"):
         james.s3.delete_object(Bucket=james.bucket, Key=james.golden("full")["s3"][part]["key"])
     good = james.write("minimal", window=1, at_ms=now_ms())
-    assert [line["enqueueId"] for line in run(env, "worker", "drain", "spool", "--max", "1", "--outcome", "success", "--json")] == [good]
+    assert [
+        line["enqueueId"]
+        for line in run(
+            env, "worker", "drain", "spool", "--max", "1", "--outcome", "success", "--json"
+        )
+    ] == [good]
     bodies = [james.take(james.dead_letters)[1], james.take(james.dead_letters)[1]]
     assert bodies[0] == b"not a mail"
     assert json.loads(bodies[1])["enqueueId"] == lost
 
 
-def test_cleanup_empties_dead_slices_around_a_stuck_mail_and_keeps_the_marks_without_a_proof(env, james):
+def test_cleanup_empties_dead_slices_around_a_stuck_mail_and_keeps_the_marks_without_a_proof(
+    env, james
+):
     old = now_ms() - 60_000
-    dead = [james.write("minimal", window=1, at_ms=old + 1000 * i, name=f"dead-{i}") for i in range(10)]
+    dead = [
+        james.write("minimal", window=1, at_ms=old + 1000 * i, name=f"dead-{i}") for i in range(10)
+    ]
     stuck = james.write("null-sender", window=1, at_ms=old + 4500, name="stuck")
     for enqueue_id in dead:
         james.mark(enqueue_id)
-    [*_, report] = run(env, "duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--reason", "test", "--json")
+    [*_, report] = run(
+        env,
+        "duty",
+        "run",
+        "queue_cleanup",
+        "--queue",
+        "spool",
+        "--grace",
+        "2s",
+        "--reason",
+        "test",
+        "--json",
+    )
     in_slice_of_stuck = {str(row.enqueueid) for row in james.rows()} - {stuck}
     stuck_slice = (old + 4500) // 1000 * 1000
     assert stuck in {str(row.enqueueid) for row in james.rows()}
-    assert len(in_slice_of_stuck) == sum(1 for i in range(10) if (old + 1000 * i) // 1000 * 1000 == stuck_slice)
-    assert (report["planned"], report["applied"], report["skipped"], report["failed"]) == (10 - len(in_slice_of_stuck), 10 - len(in_slice_of_stuck), 0, 0)
+    assert len(in_slice_of_stuck) == sum(
+        1 for i in range(10) if (old + 1000 * i) // 1000 * 1000 == stuck_slice
+    )
+    assert (report["planned"], report["applied"], report["skipped"], report["failed"]) == (
+        10 - len(in_slice_of_stuck),
+        10 - len(in_slice_of_stuck),
+        0,
+        0,
+    )
     assert james.start("browseStart") == stuck_slice == james.start("contentStart")
     assert james.marks() == set(dead)
     assert report["before"]["live"] == report["after"]["live"] == 1
@@ -125,13 +223,17 @@ def test_an_idle_queue_is_cleaned_to_floor_of_now_minus_grace(env, james):
     for i in range(5):
         james.mark(james.write("minimal", window=1, at_ms=old + 1000 * i, name=f"dead-{i}"))
     before = now_ms()
-    [*_, report] = run(env, "duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--json")
+    [*_, report] = run(
+        env, "duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--json"
+    )
     assert report["applied"] == 5
     assert james.rows() == []
     assert before - 3000 <= james.start("browseStart") <= now_ms() - 2000
     assert james.start("browseStart") % 1000 == 0
     assert james.start("contentStart") == james.start("browseStart")
-    [*_, report] = run(env, "duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--json")
+    [*_, report] = run(
+        env, "duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--json"
+    )
     assert (report["planned"], report["applied"]) == (0, 0)
 
 
@@ -154,12 +256,28 @@ def test_wrong_use_is_one_or_two_lines_that_name_it(env, james, words, code, sai
     assert "Traceback" not in out["stderr"]
 
 
-@pytest.mark.parametrize("variable", ["MAILSLICE_CASSANDRA_PORT", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT"])
+@pytest.mark.parametrize(
+    "variable", ["MAILSLICE_CASSANDRA_PORT", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT"]
+)
 def test_a_store_that_is_down_ends_with_4_and_its_address(env, james, variable):
-    down = {"MAILSLICE_CASSANDRA_PORT": "9", "MAILSLICE_RABBITMQ_URL": "amqp://guest:guest@127.0.0.1:9/%2F", "MAILSLICE_S3_ENDPOINT": "http://127.0.0.1:9"}
+    down = {
+        "MAILSLICE_CASSANDRA_PORT": "9",
+        "MAILSLICE_RABBITMQ_URL": "amqp://guest:guest@127.0.0.1:9/%2F",
+        "MAILSLICE_S3_ENDPOINT": "http://127.0.0.1:9",
+    }
     begun = time.monotonic()
     [out] = run(
-        {**env, variable: down[variable]}, "mail", "enqueue", "spool", "-", "--sender", "a@b.c", "--recipient", "d@e.f", code=4, stdin=b"Subject: x\r\n\r\nbody"
+        {**env, variable: down[variable]},
+        "mail",
+        "enqueue",
+        "spool",
+        "-",
+        "--sender",
+        "a@b.c",
+        "--recipient",
+        "d@e.f",
+        code=4,
+        stdin=b"Subject: x\r\n\r\nbody",
     )
     assert time.monotonic() - begun < 30
     assert "127.0.0.1:9" in out["stderr"]
@@ -173,5 +291,7 @@ def test_a_changed_window_is_refused_with_both_values_until_it_is_applied(env, j
     assert "config apply" in out["stderr"]
     [out] = run(other, "config", "apply", code=3)
     run({**env, "MAILSLICE_QUEUE_BUCKET_COUNT": "4"}, "config", "apply")
-    assert run({**env, "MAILSLICE_QUEUE_BUCKET_COUNT": "4"}, "queue", "size", "spool", "--json") == [{"queue": "spool", "size": 0}]
+    assert run(
+        {**env, "MAILSLICE_QUEUE_BUCKET_COUNT": "4"}, "queue", "size", "spool", "--json"
+    ) == [{"queue": "spool", "size": 0}]
     run({**env, "MAILSLICE_QUEUE_BUCKET_COUNT": "2"}, "config", "check", code=1)

@@ -8,12 +8,26 @@ import pytest
 from tests.acceptance.command import Cli
 
 DATA = Path(__file__).parents[1] / "data"
-REPORT_KEYS = {"run", "dagRun", "duty", "queue", "planned", "applied", "skipped", "failed", "skippedBy", "before", "after"}
+REPORT_KEYS = {
+    "run",
+    "dagRun",
+    "duty",
+    "queue",
+    "planned",
+    "applied",
+    "skipped",
+    "failed",
+    "skippedBy",
+    "before",
+    "after",
+}
 
 
 @pytest.fixture
 def cli(fresh):
-    cli = Cli({**fresh.env, "MAILSLICE_QUEUE_SLICE_WINDOW": "1s", "MAILSLICE_QUEUE_SHARED": "false"})
+    cli = Cli(
+        {**fresh.env, "MAILSLICE_QUEUE_SLICE_WINDOW": "1s", "MAILSLICE_QUEUE_SHARED": "false"}
+    )
     inside = cli.inside()
     inside("queue", "create", "spool")
     inside("mail", "enqueue", "spool", DATA / "sample.mbox")
@@ -31,33 +45,81 @@ def test_list_names_the_duties_and_their_params(stack):
 
 
 def test_a_run_ends_with_the_report_that_report_last_and_show_give(cli):
-    dry = cli.inside().json("duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--dry-run")[-1]
+    dry = cli.inside().json(
+        "duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--dry-run"
+    )[-1]
     assert (dry["status"], dry["applied"]) == ("dry run", 0)
     assert dry["planned"] > 0
-    report = cli.json("duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--reason", "test", timeout=300)[-1]
+    report = cli.json(
+        "duty",
+        "run",
+        "queue_cleanup",
+        "--queue",
+        "spool",
+        "--grace",
+        "2s",
+        "--reason",
+        "test",
+        timeout=300,
+    )[-1]
     assert report.keys() >= REPORT_KEYS
-    assert (report["duty"], report["queue"], report["dagRun"], report["reason"]) == ("queue_cleanup", "spool", None, "test")
-    assert (report["planned"], report["applied"], report["skipped"], report["failed"]) == (dry["planned"], dry["planned"], 0, 0)
+    assert (report["duty"], report["queue"], report["dagRun"], report["reason"]) == (
+        "queue_cleanup",
+        "spool",
+        None,
+        "test",
+    )
+    assert (report["planned"], report["applied"], report["skipped"], report["failed"]) == (
+        dry["planned"],
+        dry["planned"],
+        0,
+        0,
+    )
     for key in ("before", "after"):
         assert report[key].keys() == {"browseStart", "contentStart", "live", "dead"}
     assert report["before"]["live"] == report["after"]["live"] == 8
-    assert cli("report", "last", "--duty", "queue_cleanup", "--queue", "spool", "--json").one == report
+    assert (
+        cli("report", "last", "--duty", "queue_cleanup", "--queue", "spool", "--json").one == report
+    )
     cli = cli.inside()
     assert cli("report", "show", report["run"], "--json").one == report
-    assert [line["run"] for line in cli.json("report", "list", "--queue", "spool")] == [report["run"], dry["run"]]
+    assert [line["run"] for line in cli.json("report", "list", "--queue", "spool")] == [
+        report["run"],
+        dry["run"],
+    ]
     assert cli.json("report", "list", "--limit", 1)[0]["run"] == report["run"]
     assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 8}]
 
 
 def test_one_step_at_a_time_goes_on_with_the_newest_run_that_waits(cli):
     inside = cli.inside()
-    plan = inside("duty", "plan", "queue_cleanup", "--queue", "spool", "--grace", "2s", "--reason", "by hand", "--json").one
+    plan = inside(
+        "duty",
+        "plan",
+        "queue_cleanup",
+        "--queue",
+        "spool",
+        "--grace",
+        "2s",
+        "--reason",
+        "by hand",
+        "--json",
+    ).one
     assert "duty plan" in inside("duty", "apply", "queue_cleanup", "--queue", "spool", code=2).err
-    for step, by in (("check", cli), ("apply", inside), ("verify", inside)):  # one of another process: what they share is on disk and in the stores
+    for step, by in (
+        ("check", cli),
+        ("apply", inside),
+        ("verify", inside),
+    ):  # one of another process: what they share is on disk and in the stores
         summary = by("duty", step, "queue_cleanup", "--queue", "spool", "--json", timeout=300).one
         assert (summary["run"], summary["step"]) == (plan["run"], step)
     report = inside("duty", "report", "queue_cleanup", "--queue", "spool", "--json").one
-    assert (report["run"], report["reason"], report["params"]["grace"], report["applied"]) == (plan["run"], "by hand", "2s", plan["planned"])
+    assert (report["run"], report["reason"], report["params"]["grace"], report["applied"]) == (
+        plan["run"],
+        "by hand",
+        "2s",
+        plan["planned"],
+    )
     assert inside("report", "last", "--json").one == report
 
 
@@ -66,8 +128,14 @@ def test_one_step_at_a_time_goes_on_with_the_newest_run_that_waits(cli):
     [
         (["duty", "run", "nope", "--queue", "spool"], "queue_cleanup"),
         (["duty", "run", "queue_cleanup"], "--queue"),
-        (["duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "soon"], "'soon' is not a duration"),
-        (["duty", "run", "queue_cleanup", "--queue", "spool", "--param", "colour=red"], "colour is not a param; allowed: "),
+        (
+            ["duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "soon"],
+            "'soon' is not a duration",
+        ),
+        (
+            ["duty", "run", "queue_cleanup", "--queue", "spool", "--param", "colour=red"],
+            "colour is not a param; allowed: ",
+        ),
         (["duty", "run", "queue_cleanup", "--queue", "spool", "--param", "colour"], "NAME=VALUE"),
         (["duty", "verify", "queue_cleanup", "--queue", "spool"], "waits for verify"),
         (["report", "show", "nope"], "'nope' is not in the ledger"),

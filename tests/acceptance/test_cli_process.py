@@ -23,7 +23,9 @@ def cli(fresh_module):
 @pytest.fixture(scope="module")
 def mbox(tmp_path_factory):
     path = tmp_path_factory.mktemp("mails") / "many.mbox"
-    path.write_bytes(b"From a Thu Nov 19 08:12:00 2026\nFrom: a@b.example\nTo: c@d.example\n\nx\n\n" * 400)
+    path.write_bytes(
+        b"From a Thu Nov 19 08:12:00 2026\nFrom: a@b.example\nTo: c@d.example\n\nx\n\n" * 400
+    )
     return path
 
 
@@ -41,7 +43,9 @@ def test_a_signal_ends_a_waiting_command_quietly(cli, number, code):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_in_the_middle_of_a_drain_loses_no_mail_and_completes_none_twice(cli, mbox, number):
+def test_a_signal_in_the_middle_of_a_drain_loses_no_mail_and_completes_none_twice(
+    cli, mbox, number
+):
     enqueued = {line["enqueueId"] for line in cli.json("mail", "enqueue", "spool", mbox)}
     process = cli.start("worker", "drain", "spool", "--json")
     first = process.stdout.readline()
@@ -58,7 +62,12 @@ def test_a_signal_in_the_middle_of_a_drain_loses_no_mail_and_completes_none_twic
 def test_a_reader_that_goes_away_is_no_error(cli, mbox):
     cli("mail", "enqueue", "spool", mbox)
     done = subprocess.run(
-        f"{MAILSLICE} queue browse spool --json | head -n 1", shell=True, env={**cli.env, "PATH": "/usr/bin:/bin"}, capture_output=True, timeout=60, check=True
+        f"{MAILSLICE} queue browse spool --json | head -n 1",
+        shell=True,
+        env={**cli.env, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        timeout=60,
+        check=True,
     )
     assert json.loads(done.stdout)["sender"] == "a@b.example"
     assert done.stderr == b""
@@ -68,10 +77,24 @@ def test_a_reader_that_goes_away_is_no_error(cli, mbox):
 @pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 0), (b"n\n", 3, 1)])
 def test_on_a_terminal_clear_asks_and_takes_no_for_an_answer(cli, answer, code, left):
     cli("queue", "clear", "spool", "--yes")
-    cli("mail", "enqueue", "spool", "-", "--sender", "a@b.example", "--recipient", "c@d.example", stdin=b"x")
+    cli(
+        "mail",
+        "enqueue",
+        "spool",
+        "-",
+        "--sender",
+        "a@b.example",
+        "--recipient",
+        "c@d.example",
+        stdin=b"x",
+    )
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [str(MAILSLICE), "queue", "clear", "spool", "--json"], env=dict(cli.env), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [str(MAILSLICE), "queue", "clear", "spool", "--json"],
+        env=dict(cli.env),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     os.write(ours, answer)
     out, err = process.communicate(timeout=60)
@@ -93,7 +116,11 @@ def test_no_java_outlives_a_duty(cli, number):
     process = cli.start("duty", "run", "queue_cleanup", "--queue", "spool", "--grace", "2s")
     deadline = time.monotonic() + 90
     children = []
-    while not any("java" in child for child in names(children)) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not any("java" in child for child in names(children))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.2)
         children = psutil.Process(process.pid).children(recursive=True)
     assert any("java" in child for child in names(children)), process.stderr.read()

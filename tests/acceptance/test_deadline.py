@@ -61,12 +61,27 @@ def test_a_run_that_is_late_is_told_of_while_it_goes_on(tmp_path: Path, hook):
     dags.mkdir()
     seen = tmp_path / "seen"
     (dags / "late.py").write_text(LATE.replace("SEEN", repr(str(seen))), encoding="utf-8")
-    settings = {"AIRFLOW__CORE__DAGS_FOLDER": str(dags), "MAILSLICE_DUTY_NOTIFY": "webhook", "MAILSLICE_DUTY_NOTIFY_WEBHOOK": url}
+    settings = {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "MAILSLICE_DUTY_NOTIFY": "webhook",
+        "MAILSLICE_DUTY_NOTIFY_WEBHOOK": url,
+    }
     with airflow_standalone(tmp_path / "airflow", settings, dags=("late",)) as airflow:
         run = airflow.trigger("late", {})
-        missed = until("the deadline", 300, lambda: next((each for each in got if each["reason"] == "deadline missed"), None))
-        assert (missed["dag"], missed["text"]) == ("late", f"late run {missed['run']}: deadline missed")
+        missed = until(
+            "the deadline",
+            300,
+            lambda: next((each for each in got if each["reason"] == "deadline missed"), None),
+        )
+        assert (missed["dag"], missed["text"]) == (
+            "late",
+            f"late run {missed['run']}: deadline missed",
+        )
         assert airflow.state("late", run) == "running"
         seen.touch()
-        told = until("the alert", 60, lambda: next((each for each in got if each["reason"] == "alerts"), None))
+        told = until(
+            "the alert",
+            60,
+            lambda: next((each for each in got if each["reason"] == "alerts"), None),
+        )
         assert told["text"] == "queue_size, queue spool: 11 messages (run r1)"

@@ -29,7 +29,12 @@ def test_the_command_is_run_at_the_end_of_the_block(tmp_path):
 def test_it_is_run_when_the_process_is_killed(tmp_path, how):
     head = "import os, time\nfrom tests.acceptance.ending import afterwards\n"
     code = f"{head}with afterwards({touching(tmp_path / 'ended')}, os.environ):\n    print('up', flush=True)\n    time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}) as killed:
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as killed:
         assert killed.stdout.readline() == "up\n"
         assert not (tmp_path / "ended").exists()
         killed.send_signal(how)

@@ -52,10 +52,16 @@ def server(fresh: Any, tmp_path: Path) -> Iterator[tuple[Any, subprocess.Popen[b
     slow = Slow((url.hostname or "", url.port or 0))
     with open_stores(fresh.settings) as stores:
         create(stores, "spool")
-    place = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{slow.port}", MAILSLICE_WORKER_MEMORY_BUDGET_MIB=str(BUDGET_MIB))
+    place = fresh.but(
+        MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{slow.port}",
+        MAILSLICE_WORKER_MEMORY_BUDGET_MIB=str(BUDGET_MIB),
+    )
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [MAILSLICE, "worker", "smtp-in", "--queue", "spool", "--port", "0", "--json"], env=place.environ, stdout=subprocess.PIPE, stderr=log
+            [MAILSLICE, "worker", "smtp-in", "--queue", "spool", "--port", "0", "--json"],
+            env=place.environ,
+            stdout=subprocess.PIPE,
+            stderr=log,
         )
     try:
         assert process.stdout is not None
@@ -74,7 +80,9 @@ def send(port: int, number: int, answers: Counter[str]) -> str:
         with smtplib.SMTP("127.0.0.1", port, local_hostname="client.example", timeout=60) as client:
             client.ehlo()
             for code, words in (  # noqa: B007 - the last one is what was answered
-                client.docmd("MAIL FROM:<s@x.example>" + (f" SIZE={len(content)}" if number % 2 else "")),
+                client.docmd(
+                    "MAIL FROM:<s@x.example>" + (f" SIZE={len(content)}" if number % 2 else "")
+                ),
                 client.docmd("RCPT TO:<r@x.example>"),
             ):
                 if code != 250:
@@ -88,7 +96,9 @@ def send(port: int, number: int, answers: Counter[str]) -> str:
     raise AssertionError(answers)
 
 
-def test_clients_faster_than_the_stores_are_told_to_come_again_and_no_mail_is_dropped(server: tuple[Any, Any, int]) -> None:
+def test_clients_faster_than_the_stores_are_told_to_come_again_and_no_mail_is_dropped(
+    server: tuple[Any, Any, int],
+) -> None:
     place, process, port = server
     measured = psutil.Process(process.pid)
     before = measured.memory_info().rss / 1024**2
@@ -96,12 +106,20 @@ def test_clients_faster_than_the_stores_are_told_to_come_again_and_no_mail_is_dr
     with ThreadPoolExecutor(CLIENTS) as clients:
         taken = set(clients.map(lambda number: send(port, number, answers), range(CLIENTS)))
     status = Path(f"/proc/{process.pid}/status").read_text()
-    peak = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    peak = next(
+        int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")
+    )
     assert {answer[:3] for answer in answers} == {"250", "451"}
     assert answers["451 4.3.1 Too"] > 0
     assert len(taken) == CLIENTS
-    assert peak - before < 4 * BUDGET_MIB + 40, f"{CLIENTS} clients with {SIZE} bytes each; {before:.0f} MiB before"
+    assert peak - before < 4 * BUDGET_MIB + 40, (
+        f"{CLIENTS} clients with {SIZE} bytes each; {before:.0f} MiB before"
+    )
     with open_stores(place.settings) as stores:
-        rows = [row for slice_of in stores.tables.written.places("spool") for row in stores.tables.written.rows("spool", slice_of)]
+        rows = [
+            row
+            for slice_of in stores.tables.written.places("spool")
+            for row in stores.tables.written.rows("spool", slice_of)
+        ]
         marked = set(stores.tables.deleted.ids("spool"))
     assert {str(row.enqueue_id) for row in rows if row.enqueue_id not in marked} == taken

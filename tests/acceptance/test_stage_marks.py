@@ -37,7 +37,11 @@ class Slow(Sink):
 def place(fresh: Fresh, tmp_path: Path) -> Iterator[Place]:
     folder = tmp_path / "work"
     folder.mkdir()
-    marked = fresh.but(MAILSLICE_QUEUE_STAGE_MARKS="out", MAILSLICE_WORKER_RECORD_EVERY="300ms", MAILSLICE_WORKER_BOUNCE_QUEUE="reports")
+    marked = fresh.but(
+        MAILSLICE_QUEUE_STAGE_MARKS="out",
+        MAILSLICE_WORKER_RECORD_EVERY="300ms",
+        MAILSLICE_WORKER_BOUNCE_QUEUE="reports",
+    )
     made = Place(marked, folder, "out")
     for name in ("out", "reports"):
         made.cli("queue", "create", name)
@@ -51,20 +55,33 @@ def place(fresh: Fresh, tmp_path: Path) -> Iterator[Place]:
             process.stdout.close()
 
 
-def test_a_relay_killed_before_the_answer_sends_nothing_twice_and_says_who_is_in_doubt(place: Place) -> None:
+def test_a_relay_killed_before_the_answer_sends_nothing_twice_and_says_who_is_in_doubt(
+    place: Place,
+) -> None:
     names = place.enqueue(6)
     port = free_port()
     with running(Slow()) as sink:
-        worker = place.worker("--concurrency", "2", "--health-port", str(port), handler="relay", MAILSLICE_RELAY_PORT=str(sink.port))
+        worker = place.worker(
+            "--concurrency",
+            "2",
+            "--health-port",
+            str(port),
+            handler="relay",
+            MAILSLICE_RELAY_PORT=str(sink.port),
+        )
         until(lambda: len(sink.got) == 2, "two mails are sent and not answered")
         (process,) = workers_of(worker)
         os.kill(process.pid, signal.SIGKILL)
         sink.answers.set()
-        until(lambda: place.size() == 0, "the parent has started another worker, and it is done", 90)
+        until(
+            lambda: place.size() == 0, "the parent has started another worker, and it is done", 90
+        )
         metrics = fetch(port, "/metrics")[1]
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(40) == 0
-    assert Counter(content for _, _, content, _ in sink.got) == Counter({content: 1 for _, _, content, _ in sink.got})
+    assert Counter(content for _, _, content, _ in sink.got) == Counter(
+        {content: 1 for _, _, content, _ in sink.got}
+    )
     assert len(sink.got) == 6
     stuck = place.cli("stuck", "list", "out")
     assert len(stuck) == 2

@@ -74,7 +74,14 @@ class Place:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def cli(self, *words: str, exit_code: int = 0) -> list[dict[str, object]]:
-        done = subprocess.run([MAILSLICE, *words, "--json"], env=self.fresh.environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [MAILSLICE, *words, "--json"],
+            env=self.fresh.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == exit_code, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -87,12 +94,20 @@ class Place:
         box = self.folder / f"mails-{count}"
         box.mkdir()
         for number in range(count):
-            (box / f"{number:03}.eml").write_bytes(f"From: s@x.example\r\nTo: r@x.example\r\nSubject: {number}\r\n\r\n".encode() + b"\xff\nbody" * (number + 1))
+            (box / f"{number:03}.eml").write_bytes(
+                f"From: s@x.example\r\nTo: r@x.example\r\nSubject: {number}\r\n\r\n".encode()
+                + b"\xff\nbody" * (number + 1)
+            )
         lines = self.cli("mail", "enqueue", self.queue, str(box))
         assert len(lines) == count
-        return {str(line["name"]): hashlib.sha256(Path(str(line["path"])).read_bytes()).hexdigest() for line in lines}
+        return {
+            str(line["name"]): hashlib.sha256(Path(str(line["path"])).read_bytes()).hexdigest()
+            for line in lines
+        }
 
-    def worker(self, *words: str, handler: str = "handlers:handle", seconds: float = 0, **environ: str) -> subprocess.Popen[str]:
+    def worker(
+        self, *words: str, handler: str = "handlers:handle", seconds: float = 0, **environ: str
+    ) -> subprocess.Popen[str]:
         command = [MAILSLICE, "worker", "run", "--queue", self.queue, "--handler", handler, *words]
         return self.start(command, {"HANDLER_SECONDS": str(seconds), **environ})
 
@@ -100,7 +115,13 @@ class Place:
         log = self.folder / f"log-{len(self.started)}"
         with log.open("w") as stderr:
             process = subprocess.Popen(
-                command, cwd=self.folder, env={**self.fresh.environ, **environ}, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+                command,
+                cwd=self.folder,
+                env={**self.fresh.environ, **environ},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
             )
         self.started.append(process)
         return process
@@ -142,7 +163,11 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60) -> No
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The consuming processes of a parent: its children but for Python's resource tracker."""
-    return [child for child in psutil.Process(process.pid).children() if "resource_tracker" not in " ".join(child.cmdline())]
+    return [
+        child
+        for child in psutil.Process(process.pid).children()
+        if "resource_tracker" not in " ".join(child.cmdline())
+    ]
 
 
 def fetch(port: int, path: str) -> tuple[int, str]:
@@ -193,7 +218,9 @@ def test_what_a_handler_prints_is_seen_at_once_and_its_exit_hooks_run(place: Pla
     assert worker.stdout.read() == "goodbye\n"
 
 
-def test_a_handler_that_never_ends_is_given_up_after_the_drain_and_its_mail_stays(place: Place) -> None:
+def test_a_handler_that_never_ends_is_given_up_after_the_drain_and_its_mail_stays(
+    place: Place,
+) -> None:
     place.enqueue(1)
     worker = place.worker("--drain", "1s", seconds=600)
     until(lambda: place.notes("begun"), "the handler runs")
@@ -208,7 +235,9 @@ def test_a_handler_that_never_ends_is_given_up_after_the_drain_and_its_mail_stay
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+    return not any(
+        each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes
+    )
 
 
 def every_mail_once_or_twice(place: Place, mails: dict[str, str], twice: int) -> None:
@@ -226,7 +255,9 @@ def test_kill_9_of_a_child_and_then_of_all_loses_nothing(place: Place) -> None:
     until(lambda: len(place.notes("done")) >= 10, "some handled")
     (child,) = workers_of(worker)
     child.kill()
-    until(lambda: {note.pid for note in place.notes("done")} - {child.pid}, "another process handles")
+    until(
+        lambda: {note.pid for note in place.notes("done")} - {child.pid}, "another process handles"
+    )
     assert "ended with signal 9; starting it again" in place.log()
     (second,) = workers_of(worker)
     worker.kill()
@@ -255,8 +286,20 @@ def test_probes_tell_of_every_process_and_sum_their_figures(place: Place) -> Non
     port = free_port()
     worker = place.worker("--processes", "2", "--health-port", str(port))
     until(lambda: place.size() == 0, "all completed")
-    until(lambda: 'mailslice_mails_total{outcome="completed",queue="' + place.queue + '"} 20.0' in fetch(port, "/metrics")[1], "20 completed in the figures")
-    until(lambda: [p["connected"] for p in json.loads(fetch(port, "/livez")[1])["processes"]] == [True, True], "both connected")
+    until(
+        lambda: (
+            'mailslice_mails_total{outcome="completed",queue="' + place.queue + '"} 20.0'
+            in fetch(port, "/metrics")[1]
+        ),
+        "20 completed in the figures",
+    )
+    until(
+        lambda: (
+            [p["connected"] for p in json.loads(fetch(port, "/livez")[1])["processes"]]
+            == [True, True]
+        ),
+        "both connected",
+    )
     status, text = fetch(port, "/livez")
     assert (status, json.loads(text)["live"]) == (200, True)
     metrics = fetch(port, "/metrics")[1]
@@ -292,7 +335,9 @@ def test_a_worker_that_cannot_start_says_why_in_one_line(place: Place) -> None:
         ([], {"MAILSLICE_S3_ENDPOINT": "http://127.0.0.1:1"}, 4, "127.0.0.1:1"),
     ]
     started = [place.worker(*words, **environ) for words, environ, _, _ in cases]
-    for number, (process, (words, environ, exit_code, says)) in enumerate(zip(started, cases, strict=True)):
+    for number, (process, (words, environ, exit_code, says)) in enumerate(
+        zip(started, cases, strict=True)
+    ):
         code = process.wait(60)
         log = (place.folder / f"log-{number}").read_text()
         assert code == exit_code, (words, environ, log)
@@ -321,10 +366,14 @@ def behind_proxy(fresh: Fresh, variable: str) -> tuple[Proxy, tuple[str, int], d
 
 
 @pytest.mark.parametrize("variable", STORES, ids=STORES.values())
-def test_a_store_that_dies_in_the_middle_costs_no_mail_and_cannot_hold_up_a_sigterm(place: Place, variable: str) -> None:
+def test_a_store_that_dies_in_the_middle_costs_no_mail_and_cannot_hold_up_a_sigterm(
+    place: Place, variable: str
+) -> None:
     mails = place.enqueue(40)
     proxy, target, environ = behind_proxy(place.fresh, variable)
-    worker = place.worker("--concurrency", "4", "--prefetch", "8", "--drain", "2s", seconds=0.1, **environ)
+    worker = place.worker(
+        "--concurrency", "4", "--prefetch", "8", "--drain", "2s", seconds=0.1, **environ
+    )
     until(lambda: len(place.notes("done")) >= 8, "some handled")
     proxy.cut()
     time.sleep(2)
@@ -350,7 +399,9 @@ def test_the_maildir_handler_keeps_every_sample_byte_for_byte(place: Place) -> N
     until(lambda: place.size() == 0, "all stored")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
-    kept = {path.name.removesuffix(".mailslice"): path.read_bytes() for path in (box / "new").iterdir()}
+    kept = {
+        path.name.removesuffix(".mailslice"): path.read_bytes() for path in (box / "new").iterdir()
+    }
     assert set(kept) == {line["enqueueId"] for line in lines}
     assert Counter(kept.values()) == Counter(path.read_bytes() for path in SAMPLE.glob("*.eml"))
 
@@ -371,10 +422,16 @@ def test_the_relay_handler_sends_on_and_dead_letters_who_is_refused_for_good(pla
 def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) -> None:
     cert, key = certificate(place.folder)
     tls = {"MAILSLICE_SMTP_IN_TLS_CERTIFICATE": str(cert), "MAILSLICE_SMTP_IN_TLS_KEY": str(key)}
-    server = place.start([MAILSLICE, "worker", "smtp-in", "--queue", place.queue, "--port", "0", "--json"], tls)
+    server = place.start(
+        [MAILSLICE, "worker", "smtp-in", "--queue", place.queue, "--port", "0", "--json"], tls
+    )
     assert server.stdout is not None
     port = json.loads(server.stdout.readline())["port"]
-    content = b"Subject: x\r\n\r\nbare\nlf \xff\r\n.dot\r\n" + os.urandom(50_000).replace(b"\r", b"").replace(b"\n", b"") + b"\r\n"
+    content = (
+        b"Subject: x\r\n\r\nbare\nlf \xff\r\n.dot\r\n"
+        + os.urandom(50_000).replace(b"\r", b"").replace(b"\n", b"")
+        + b"\r\n"
+    )
     with smtplib.SMTP("127.0.0.1", port, local_hostname="client.example", timeout=20) as client:
         client.starttls(context=ssl.create_default_context(cafile=str(cert)))
         client.ehlo()
@@ -386,7 +443,11 @@ def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) ->
     (shown,) = place.cli("worker", "drain", place.queue, "--max", "1", "--outcome", "retry")
     assert (shown["sender"], shown["recipients"]) == ("s@x.example", ["r@x.example"])
     raw = subprocess.run(
-        [MAILSLICE, "mail", "show", place.queue, "--id", str(shown["enqueueId"]), "--raw"], env=place.fresh.environ, capture_output=True, check=True, timeout=30
+        [MAILSLICE, "mail", "show", place.queue, "--id", str(shown["enqueueId"]), "--raw"],
+        env=place.fresh.environ,
+        capture_output=True,
+        check=True,
+        timeout=30,
     ).stdout
     assert raw.startswith(b"Received: from client.example ([127.0.0.1])\r\n")
     assert raw.endswith(content)
@@ -395,7 +456,18 @@ def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) ->
 
 def test_smtp_in_refuses_to_be_an_open_relay(place: Place) -> None:
     server = place.start(
-        [MAILSLICE, "worker", "smtp-in", "--queue", place.queue, "--host", "0.0.0.0", "--port", "0"], {"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS": "0.0.0.0/0"}
+        [
+            MAILSLICE,
+            "worker",
+            "smtp-in",
+            "--queue",
+            place.queue,
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "0",
+        ],
+        {"MAILSLICE_SMTP_IN_ALLOWED_NETWORKS": "0.0.0.0/0"},
     )
     assert server.wait(60) == 2
     assert "that is an open relay" in place.log()

@@ -28,18 +28,39 @@ class GuardContract:
     def test_settings_that_are_not_given_follow_what_is_stored(self, make_guard):
         make_guard(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure()
         assert make_guard().ensure() == ViewConfiguration(timedelta(minutes=10), 3, 1000)
-        assert make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure().slice_window == timedelta(minutes=10)
+        assert make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure().slice_window == timedelta(
+            minutes=10
+        )
 
     @pytest.mark.parametrize(
         ("given", "words"),
         [
-            ({"MAILSLICE_QUEUE_SLICE_WINDOW": "20m"}, ["sliceWindow=1h", "sliceWindow=20m", "stores the wanted one", "mailslice config apply"]),
-            ({"MAILSLICE_QUEUE_SLICE_WINDOW": "50m"}, ["sliceWindow=1h", "sliceWindow=50m", "would refuse", "must divide"]),
-            ({"MAILSLICE_QUEUE_BUCKET_COUNT": "2"}, ["bucketCount=3", "bucketCount=2", "may not decrease"]),
-            ({"MAILSLICE_QUEUE_BROWSE_START_PACE": "5"}, ["updateBrowseStartPace=1000", "updateBrowseStartPace=5", "mailslice config apply"]),
+            (
+                {"MAILSLICE_QUEUE_SLICE_WINDOW": "20m"},
+                [
+                    "sliceWindow=1h",
+                    "sliceWindow=20m",
+                    "stores the wanted one",
+                    "mailslice config apply",
+                ],
+            ),
+            (
+                {"MAILSLICE_QUEUE_SLICE_WINDOW": "50m"},
+                ["sliceWindow=1h", "sliceWindow=50m", "would refuse", "must divide"],
+            ),
+            (
+                {"MAILSLICE_QUEUE_BUCKET_COUNT": "2"},
+                ["bucketCount=3", "bucketCount=2", "may not decrease"],
+            ),
+            (
+                {"MAILSLICE_QUEUE_BROWSE_START_PACE": "5"},
+                ["updateBrowseStartPace=1000", "updateBrowseStartPace=5", "mailslice config apply"],
+            ),
         ],
     )
-    def test_a_given_setting_that_differs_is_refused_with_both_and_the_remedy(self, make_guard, given, words):
+    def test_a_given_setting_that_differs_is_refused_with_both_and_the_remedy(
+        self, make_guard, given, words
+    ):
         make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure()
         with pytest.raises(ConfigurationDiffers) as raised:
             make_guard(**given).ensure()
@@ -93,7 +114,10 @@ class GuardContract:
     def test_check_shows_both_and_changes_nothing(self, make_guard):
         make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="3").ensure()
         verdict = make_guard(MAILSLICE_QUEUE_BUCKET_COUNT="2").check()
-        assert (verdict.stored, verdict.wanted) == (ViewConfiguration(HOUR, 3), ViewConfiguration(HOUR, 2))
+        assert (verdict.stored, verdict.wanted) == (
+            ViewConfiguration(HOUR, 3),
+            ViewConfiguration(HOUR, 2),
+        )
         assert not verdict.same_configuration
         assert "may not decrease" in verdict.why_refused
         assert (verdict.recorded_strategy, verdict.same_strategy) == (None, True)
@@ -104,10 +128,15 @@ class GuardContract:
         guard.ensure()
         text = '{"eventId":0,"aggregateKey":"BlobStoreStorageStrategyConfiguration","type":"storage-strategy-changed","storageStrategy":"DEDUPLICATION"}'
         guard._tables.event_store.append(events.STORAGE_STRATEGY_AGGREGATE, 0, text)
-        assert (guard.check().recorded_strategy, guard.check().same_strategy) == (BlobStrategy.DEDUPLICATION, False)
+        assert (guard.check().recorded_strategy, guard.check().same_strategy) == (
+            BlobStrategy.DEDUPLICATION,
+            False,
+        )
         assert make_guard(MAILSLICE_BLOB_STRATEGY="deduplication").check().same_strategy
 
-    def test_shared_blobs_are_refused_beside_a_james_that_deletes_those_of_each_mail(self, make_guard):
+    def test_shared_blobs_are_refused_beside_a_james_that_deletes_those_of_each_mail(
+        self, make_guard
+    ):
         guard = make_guard()
         guard.ensure()
         for event_id, strategy in enumerate(("PASSTHROUGH", "DEDUPLICATION")):
@@ -117,7 +146,10 @@ class GuardContract:
             )
             guard._tables.event_store.append(events.STORAGE_STRATEGY_AGGREGATE, event_id, text)
             if strategy == "PASSTHROUGH":
-                with pytest.raises(ConfigurationDiffers, match=r"MAILSLICE_BLOB_STRATEGY=deduplication .* James recorded PASSTHROUGH"):
+                with pytest.raises(
+                    ConfigurationDiffers,
+                    match=r"MAILSLICE_BLOB_STRATEGY=deduplication .* James recorded PASSTHROUGH",
+                ):
                     make_guard(MAILSLICE_BLOB_STRATEGY="deduplication").ensure()
             assert make_guard(MAILSLICE_BLOB_STRATEGY="passthrough").ensure()
         assert make_guard(MAILSLICE_BLOB_STRATEGY="deduplication").ensure()

@@ -28,34 +28,72 @@ class MailQueueContract:
         return rows
 
     def test_an_unknown_view_is_empty(self, mail_queue):
-        assert (mail_queue.size(), list(mail_queue.browse()), list(mail_queue.slices())) == (0, [], [])
+        assert (mail_queue.size(), list(mail_queue.browse()), list(mail_queue.slices())) == (
+            0,
+            [],
+            [],
+        )
 
     def test_size_counts_live_rows_of_all_slices(self, stores, queue, mail_queue):
-        rows = self.put(stores, *(row(queue, NOW - timedelta(hours=hour)) for hour in (30, 3, 3, 0)))
+        rows = self.put(
+            stores, *(row(queue, NOW - timedelta(hours=hour)) for hour in (30, 3, 3, 0))
+        )
         stores.tables.deleted.mark_many(queue, [rows[1].enqueue_id])
         assert mail_queue.size() == 3
 
     def test_browse_gives_live_rows_whole_and_oldest_first(self, stores, queue, mail_queue):
-        times = (NOW - 5 * HOUR, NOW - timedelta(minutes=1), NOW - timedelta(minutes=20), NOW - timedelta(minutes=10), NOW - 3 * HOUR)
+        times = (
+            NOW - 5 * HOUR,
+            NOW - timedelta(minutes=1),
+            NOW - timedelta(minutes=20),
+            NOW - timedelta(minutes=10),
+            NOW - 3 * HOUR,
+        )
         rows = self.put(stores, *(row(queue, at) for at in times))
         stores.tables.deleted.mark_many(queue, [rows[3].enqueue_id])
         assert list(mail_queue.browse()) == [rows[0], rows[4], rows[2], rows[1]]
 
     def test_browse_stops_at_the_limit(self, stores, queue, mail_queue):
-        rows = self.put(stores, *(row(queue, NOW - timedelta(minutes=minute)) for minute in (20, 10, 5)))
+        rows = self.put(
+            stores, *(row(queue, NOW - timedelta(minutes=minute)) for minute in (20, 10, 5))
+        )
         assert list(mail_queue.browse(limit=2)) == list(rows[:2])
         assert list(mail_queue.browse(limit=0)) == []
 
-    def test_browse_with_a_limit_and_a_filter_goes_on_until_enough_match(self, stores, queue, mail_queue):
-        rows = self.put(stores, *(row(queue, NOW - timedelta(minutes=50 - number), name=f"mail-{number % 10}") for number in range(40)))
-        assert list(mail_queue.browse(MailFilter(name="mail-9"), limit=3)) == [rows[9], rows[19], rows[29]]
+    def test_browse_with_a_limit_and_a_filter_goes_on_until_enough_match(
+        self, stores, queue, mail_queue
+    ):
+        rows = self.put(
+            stores,
+            *(
+                row(queue, NOW - timedelta(minutes=50 - number), name=f"mail-{number % 10}")
+                for number in range(40)
+            ),
+        )
+        assert list(mail_queue.browse(MailFilter(name="mail-9"), limit=3)) == [
+            rows[9],
+            rows[19],
+            rows[29],
+        ]
 
     def test_rows_before_browse_start_are_not_in_the_queue(self, stores, queue, mail_queue):
-        self.put(stores, row(queue, NOW - 5 * HOUR), row(queue), start=row(queue, NOW - HOUR).place.slice_start)
+        self.put(
+            stores,
+            row(queue, NOW - 5 * HOUR),
+            row(queue),
+            start=row(queue, NOW - HOUR).place.slice_start,
+        )
         assert mail_queue.size() == 1
 
-    def test_a_browse_start_that_is_no_multiple_of_the_window_hides_nothing(self, stores, queue, mail_queue):
-        rows = self.put(stores, row(queue, NOW - 5 * HOUR), row(queue), start=NOW - 5 * HOUR + timedelta(minutes=17))
+    def test_a_browse_start_that_is_no_multiple_of_the_window_hides_nothing(
+        self, stores, queue, mail_queue
+    ):
+        rows = self.put(
+            stores,
+            row(queue, NOW - 5 * HOUR),
+            row(queue),
+            start=NOW - 5 * HOUR + timedelta(minutes=17),
+        )
         assert list(mail_queue.browse()) == list(rows)
 
     def test_rows_of_a_clock_ahead_by_less_than_a_window_are_seen(self, stores, queue, mail_queue):
@@ -74,11 +112,23 @@ class MailQueueContract:
         assert list(mail_queue.browse()) == [old, copied, new]
         assert [(one.live, one.dead) for one in mail_queue.slices()] == [(1, 0), (1, 0), (1, 0)]
 
-    def test_rows_of_a_larger_window_and_of_fewer_buckets_are_still_seen(self, stores, queue, mail_queue):
-        for number, configuration in enumerate((ViewConfiguration(HOUR, 1), ViewConfiguration(timedelta(minutes=10), 3))):
-            stores.tables.event_store.append(CONFIGURATION_AGGREGATE, number, events.encode(configuration, number))
+    def test_rows_of_a_larger_window_and_of_fewer_buckets_are_still_seen(
+        self, stores, queue, mail_queue
+    ):
+        for number, configuration in enumerate(
+            (ViewConfiguration(HOUR, 1), ViewConfiguration(timedelta(minutes=10), 3))
+        ):
+            stores.tables.event_store.append(
+                CONFIGURATION_AGGREGATE, number, events.encode(configuration, number)
+            )
         old = row(queue, NOW - timedelta(minutes=5), name="mail-0")
-        new = row(queue, NOW - timedelta(minutes=4), name="mail-0", window=timedelta(minutes=10), buckets=3)
+        new = row(
+            queue,
+            NOW - timedelta(minutes=4),
+            name="mail-0",
+            window=timedelta(minutes=10),
+            buckets=3,
+        )
         assert (old.place.bucket, new.place.bucket) == (0, 2)
         self.put(stores, old, new)
         assert list(mail_queue.browse()) == [old, new]
@@ -96,9 +146,21 @@ class MailQueueContract:
     def three(self, stores, queue):
         return self.put(
             stores,
-            row(queue, NOW - 3 * HOUR, name="one", sender="Alice@Example.org", recipients=("bob@example.net", "carol@example.net")),
+            row(
+                queue,
+                NOW - 3 * HOUR,
+                name="one",
+                sender="Alice@Example.org",
+                recipients=("bob@example.net", "carol@example.net"),
+            ),
             row(queue, NOW - 2 * HOUR, name="two", sender=None, recipients=("carol@example.net",)),
-            row(queue, NOW - HOUR, name="three", sender="älice@exämple.org", recipients=("dave@example.net",)),
+            row(
+                queue,
+                NOW - HOUR,
+                name="three",
+                sender="älice@exämple.org",
+                recipients=("dave@example.net",),
+            ),
         )
 
     @pytest.mark.parametrize(
@@ -115,14 +177,21 @@ class MailQueueContract:
             (MailFilter(older_than=2 * HOUR), [0, 1]),
             (MailFilter(older_than=timedelta(days=400_000)), []),
             (MailFilter(recipient="carol@example.net", sender="<>"), [1]),
-            (MailFilter(recipient="carol@example.net", older_than=timedelta(hours=2, seconds=1)), [0]),
+            (
+                MailFilter(recipient="carol@example.net", older_than=timedelta(hours=2, seconds=1)),
+                [0],
+            ),
         ],
     )
-    def test_delete_takes_what_matches_and_nothing_else(self, stores, queue, mail_queue, three, wanted, matching):
+    def test_delete_takes_what_matches_and_nothing_else(
+        self, stores, queue, mail_queue, three, wanted, matching
+    ):
         assert mail_queue.delete(wanted, dry_run=True) == len(matching)
         assert mail_queue.size() == 3
         assert mail_queue.delete(wanted) == len(matching)
-        assert set(stores.tables.deleted.ids(queue)) == {three[index].enqueue_id for index in matching}
+        assert set(stores.tables.deleted.ids(queue)) == {
+            three[index].enqueue_id for index in matching
+        }
         assert mail_queue.delete(wanted) == 0
 
     def test_delete_without_a_filter_is_refused(self, mail_queue, three):
@@ -161,32 +230,48 @@ class MailQueueContract:
     def remembered(self, stores, queue, rows, monkeypatch, **changes):
         """As if a cleanup had looked at the slice of `rows` long after it was over: the first one lives, the others are dead."""
         start = rows[0].place.slice_start
-        kept = {"live": 1, "dead": 5000, "cleaned_at": start + 3 * HOUR, "survivors": (rows[0].enqueue_id,)} | changes
+        kept = {
+            "live": 1,
+            "dead": 5000,
+            "cleaned_at": start + 3 * HOUR,
+            "survivors": (rows[0].enqueue_id,),
+        } | changes
         stores.tables.deleted.mark_many(queue, [one.enqueue_id for one in rows[1:]])
         monkeypatch.setattr(stores, "remembered_slices", lambda _: [SliceStatistic(start, **kept)])
 
-    def test_dead_rows_of_a_remembered_slice_are_not_read_again(self, stores, queue, mail_queue, monkeypatch):
+    def test_dead_rows_of_a_remembered_slice_are_not_read_again(
+        self, stores, queue, mail_queue, monkeypatch
+    ):
         rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(5)), row(queue))
         self.remembered(stores, queue, rows[:5], monkeypatch)
         asked = []
         for table in (stores.tables.v3, stores.tables.v4):
             for name in ("timed_ids_of", "packed_ids_of"):
                 read = getattr(table, name)
-                spy = lambda queue, places, *rest, read=read, **named: read(queue, (asked.append(place) or place for place in places), *rest, **named)
+                spy = lambda queue, places, *rest, read=read, **named: read(
+                    queue, (asked.append(place) or place for place in places), *rest, **named
+                )
                 monkeypatch.setattr(table, name, spy)
         assert mail_queue.size() == 2
         assert list(mail_queue.browse()) == [rows[0], rows[5]]
         assert rows[5].place in asked
         assert rows[0].place not in asked
 
-    def test_a_remembered_slice_with_few_dead_rows_is_read_so_that_a_late_insert_shows(self, stores, queue, mail_queue, monkeypatch):
+    def test_a_remembered_slice_with_few_dead_rows_is_read_so_that_a_late_insert_shows(
+        self, stores, queue, mail_queue, monkeypatch
+    ):
         rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
         self.remembered(stores, queue, rows, monkeypatch, dead=2)
         late = self.put(stores, row(queue, NOW - 9 * HOUR))
         assert mail_queue.size() == 2
-        assert {one.enqueue_id for one in mail_queue.browse()} == {rows[0].enqueue_id, late[0].enqueue_id}
+        assert {one.enqueue_id for one in mail_queue.browse()} == {
+            rows[0].enqueue_id,
+            late[0].enqueue_id,
+        }
 
-    def test_a_survivor_that_was_done_or_cleaned_since_is_not_counted(self, stores, queue, mail_queue, monkeypatch):
+    def test_a_survivor_that_was_done_or_cleaned_since_is_not_counted(
+        self, stores, queue, mail_queue, monkeypatch
+    ):
         rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(2)))
         self.remembered(stores, queue, rows, monkeypatch)
         stores.tables.deleted.mark_many(queue, [rows[0].enqueue_id])
@@ -196,13 +281,20 @@ class MailQueueContract:
         stores.tables.deleted.drop_many(queue, [one.enqueue_id for one in rows])
         assert (mail_queue.size(), list(mail_queue.browse())) == (0, [])
 
-    @pytest.mark.parametrize("changes", [{"cleaned_at": NOW - 9 * HOUR + timedelta(minutes=89)}, {"live": 2}])
-    def test_a_slice_that_was_looked_at_too_early_or_with_unknown_survivors_is_read(self, stores, queue, mail_queue, monkeypatch, changes):
+    @pytest.mark.parametrize(
+        "changes", [{"cleaned_at": NOW - 9 * HOUR + timedelta(minutes=89)}, {"live": 2}]
+    )
+    def test_a_slice_that_was_looked_at_too_early_or_with_unknown_survivors_is_read(
+        self, stores, queue, mail_queue, monkeypatch, changes
+    ):
         rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
         self.remembered(stores, queue, rows, monkeypatch, **changes)
         late = self.put(stores, row(queue, NOW - 9 * HOUR))[0]
         assert mail_queue.size() == 2
-        assert {one.enqueue_id for one in mail_queue.browse()} == {rows[0].enqueue_id, late.enqueue_id}
+        assert {one.enqueue_id for one in mail_queue.browse()} == {
+            rows[0].enqueue_id,
+            late.enqueue_id,
+        }
 
     def test_what_changes_the_queue_reads_every_row(self, stores, queue, mail_queue, monkeypatch):
         rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
@@ -213,9 +305,17 @@ class MailQueueContract:
         assert mail_queue.clear() == 2
 
     @pytest.mark.parametrize(
-        "look", [lambda queue: queue.size(), lambda queue: len(list(queue.slices())), lambda queue: len(list(queue.browse())), lambda queue: queue.clear()]
+        "look",
+        [
+            lambda queue: queue.size(),
+            lambda queue: len(list(queue.slices())),
+            lambda queue: len(list(queue.browse())),
+            lambda queue: queue.clear(),
+        ],
     )
-    def test_rows_that_a_cleanup_takes_between_two_reads_never_seem_live(self, stores, queue, mail_queue, monkeypatch, look):
+    def test_rows_that_a_cleanup_takes_between_two_reads_never_seem_live(
+        self, stores, queue, mail_queue, monkeypatch, look
+    ):
         rows = self.put(stores, *(row(queue, NOW - 9 * HOUR) for _ in range(3)))
         ids = [one.enqueue_id for one in rows]
         stores.tables.deleted.mark_many(queue, ids)
@@ -223,7 +323,11 @@ class MailQueueContract:
 
         def cleaned_meanwhile(queue, asked, *rest, **named):
             drawn = list(asked)
-            last_us = max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].place)) if drawn else 0
+            last_us = (
+                max(found.written_us for found in stores.tables.v4.ids(queue, rows[0].place))
+                if drawn
+                else 0
+            )
             stores.tables.v4.delete_partition(queue, rows[0].place, last_us)
             stores.tables.deleted.drop_many(queue, ids)
             return look_up(queue, drawn, *rest, **named)
@@ -236,5 +340,7 @@ class MailQueueContract:
         first = datetime(1990, 1, 1, tzinfo=UTC)
         rows = self.put(stores, row(queue, NOW - HOUR), row(queue, NOW), start=first)
         stores.tables.v4.insert_future(row(queue, first - HOUR)).result()
-        assert stores.tables.browse_starts.read(queue) == Start(first, stores.tables.browse_starts.read(queue).written_us)
+        assert stores.tables.browse_starts.read(queue) == Start(
+            first, stores.tables.browse_starts.read(queue).written_us
+        )
         assert list(mail_queue.browse()) == list(rows)

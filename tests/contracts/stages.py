@@ -15,7 +15,15 @@ A, B, C = "a@x", "b@x", "jürgen@bücher.example"
 class StagesContract:
     @pytest.fixture
     def began(self):
-        return MailStage(uuid4(), "w1", 1, 1, (C,), {A: Stage.SENT, B: Stage.SENDING}, NOW.replace(microsecond=7000))
+        return MailStage(
+            uuid4(),
+            "w1",
+            1,
+            1,
+            (C,),
+            {A: Stage.SENT, B: Stage.SENDING},
+            NOW.replace(microsecond=7000),
+        )
 
     def test_a_mail_that_nobody_began_has_no_record(self, stages, queue):
         assert stages.read(queue, uuid4()) is None

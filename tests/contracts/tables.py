@@ -33,7 +33,12 @@ class TablesContract:
     def test_a_row_is_replaced_only_where_it_still_is(self, rows, queue):
         written = full_row(queue)
         rows.insert_future(written).result()
-        fewer = replace(written, item=replace(written.item, mail=replace(written.item.mail, recipients=("carol@example.net",))))
+        fewer = replace(
+            written,
+            item=replace(
+                written.item, mail=replace(written.item.mail, recipients=("carol@example.net",))
+            ),
+        )
         rows.replace_future(fewer).result()
         assert rows.read(queue, written.place, written.enqueue_id) == fewer
         (found,) = rows.ids(queue, written.place)
@@ -45,7 +50,10 @@ class TablesContract:
     def test_last_updated_is_cut_to_milliseconds(self, rows, queue):
         written = row(queue, last_updated_ns=1795165687654321987)
         rows.insert_future(written).result()
-        assert rows.read(queue, written.place, written.enqueue_id).item.mail.last_updated_ns == 1795165687654000000
+        assert (
+            rows.read(queue, written.place, written.enqueue_id).item.mail.last_updated_ns
+            == 1795165687654000000
+        )
 
     def test_a_row_that_is_not_there_is_none(self, rows, queue):
         assert rows.read(queue, row(queue).place, row(queue).enqueue_id) is None
@@ -56,23 +64,52 @@ class TablesContract:
         rows.insert_future(first).result()
         rows.insert_future(second).result()
         found = {found.enqueue_id: found for found in rows.ids(queue, first.place)}
-        assert {key: value.enqueued_time for key, value in found.items()} == {first.enqueue_id: first.enqueued_time, second.enqueue_id: second.enqueued_time}
+        assert {key: value.enqueued_time for key, value in found.items()} == {
+            first.enqueue_id: first.enqueued_time,
+            second.enqueue_id: second.enqueued_time,
+        }
         assert found[first.enqueue_id].written_us < found[second.enqueue_id].written_us
 
-    def test_a_copy_keeps_its_write_time_and_loses_to_what_was_written_or_deleted_later(self, tables, queue):
+    def test_a_copy_keeps_its_write_time_and_loses_to_what_was_written_or_deleted_later(
+        self, tables, queue
+    ):
         first, late, gone = (row(queue, NOW + timedelta(milliseconds=at)) for at in range(3))
         for each in (first, late, gone):
             tables.v3.insert_future(each).result()
-        assert [place for place, _ in tables.v3.written_rows_of(queue, [first.place])][:1] == [first.place]
-        written = {each.enqueue_id: (each, at) for _, page in tables.v3.written_rows_of(queue, [first.place]) for each, at in page}
+        assert [place for place, _ in tables.v3.written_rows_of(queue, [first.place])][:1] == [
+            first.place
+        ]
+        written = {
+            each.enqueue_id: (each, at)
+            for _, page in tables.v3.written_rows_of(queue, [first.place])
+            for each, at in page
+        }
         assert set(written) == {first.enqueue_id, late.enqueue_id, gone.enqueue_id}
-        assert sorted(tables.v3.some_written(queue, [(first.place, [late.enqueue_id])])) == [written[late.enqueue_id]]
+        assert sorted(tables.v3.some_written(queue, [(first.place, [late.enqueue_id])])) == [
+            written[late.enqueue_id]
+        ]
         newer = replace(late, enqueued_time=late.enqueued_time + timedelta(seconds=1))
         tables.v4.insert_future(newer).result()
-        tables.v4.delete_partition(queue, Place(first.place.slice_start, first.place.bucket), written[gone.enqueue_id][1] - 1)
-        assert tables.v4.copy_many([written[late.enqueue_id], written[gone.enqueue_id], written[first.enqueue_id]]) == 3
-        found = {each.enqueue_id: (each, at) for _, page in tables.v4.written_rows_of(queue, [first.place]) for each, at in page}
-        assert set(found) == {late.enqueue_id, gone.enqueue_id}  # the write time of `first` is before the delete
+        tables.v4.delete_partition(
+            queue,
+            Place(first.place.slice_start, first.place.bucket),
+            written[gone.enqueue_id][1] - 1,
+        )
+        assert (
+            tables.v4.copy_many(
+                [written[late.enqueue_id], written[gone.enqueue_id], written[first.enqueue_id]]
+            )
+            == 3
+        )
+        found = {
+            each.enqueue_id: (each, at)
+            for _, page in tables.v4.written_rows_of(queue, [first.place])
+            for each, at in page
+        }
+        assert set(found) == {
+            late.enqueue_id,
+            gone.enqueue_id,
+        }  # the write time of `first` is before the delete
         assert found[gone.enqueue_id] == written[gone.enqueue_id]
         assert found[late.enqueue_id][0] == newer
         assert found[late.enqueue_id][1] > written[late.enqueue_id][1]
@@ -81,7 +118,10 @@ class TablesContract:
         written = row(queue, name="mail-1", buckets=2)
         rows.insert_future(written).result()
         place = written.place
-        for other in (Place(place.slice_start, 0), Place(place.slice_start - timedelta(hours=1), 1)):
+        for other in (
+            Place(place.slice_start, 0),
+            Place(place.slice_start - timedelta(hours=1), 1),
+        ):
             assert list(rows.rows(queue, other)) == []
         assert place.bucket == 1
         assert list(rows.rows(QueueName(queue + "-other"), place)) == []
@@ -89,35 +129,57 @@ class TablesContract:
     def test_many_partitions_are_read_in_order_and_empty_ones_too(self, rows, queue):
         written = [row(queue, NOW + timedelta(hours=hour)) for hour in (0, 2)]
         assert rows.insert_many(written) == 2
-        places = [Place(written[0].place.slice_start + timedelta(hours=hour), 0) for hour in range(3)]
-        assert list(rows.rows_of(queue, places)) == [(places[0], [written[0]]), (places[1], []), (places[2], [written[1]])]
-        assert [(place, [found.enqueue_id for found in ids]) for place, ids in rows.ids_of(queue, places, ordered=True)] == [
+        places = [
+            Place(written[0].place.slice_start + timedelta(hours=hour), 0) for hour in range(3)
+        ]
+        assert list(rows.rows_of(queue, places)) == [
+            (places[0], [written[0]]),
+            (places[1], []),
+            (places[2], [written[1]]),
+        ]
+        assert [
+            (place, [found.enqueue_id for found in ids])
+            for place, ids in rows.ids_of(queue, places, ordered=True)
+        ] == [
             (places[0], [written[0].enqueue_id]),
             (places[1], []),
             (places[2], [written[1].enqueue_id]),
         ]
-        assert dict(rows.bare_ids_of(queue, places)) == {places[0]: [written[0].enqueue_id], places[1]: [], places[2]: [written[1].enqueue_id]}
+        assert dict(rows.bare_ids_of(queue, places)) == {
+            places[0]: [written[0].enqueue_id],
+            places[1]: [],
+            places[2]: [written[1].enqueue_id],
+        }
 
     def test_some_rows_are_read_by_their_ids(self, rows, queue):
         written = [row(queue, name=f"mail-{number}") for number in range(250)]
         rows.insert_many(written)
         wanted = [one.enqueue_id for one in written[:205]]
         found = list(rows.some(queue, [(written[0].place, [*wanted, uuid4()])]))
-        assert {one.enqueue_id: one for one in found} == {one.enqueue_id: one for one in written[:205]}
+        assert {one.enqueue_id: one for one in found} == {
+            one.enqueue_id: one for one in written[:205]
+        }
         assert len(found) == 205
 
     def test_which_of_some_ids_have_a_row_is_read_without_the_others(self, rows, queue):
         written = [row(queue, name=f"mail-{number}") for number in range(120)]
         rows.insert_many(written)
-        wanted = [(written[0].place, [one.enqueue_id for one in written[:101]]), (Place(written[0].place.slice_start, 5), [written[0].enqueue_id])]
+        wanted = [
+            (written[0].place, [one.enqueue_id for one in written[:101]]),
+            (Place(written[0].place.slice_start, 5), [written[0].enqueue_id]),
+        ]
         found = list(rows.some_ids(queue, wanted, ordered=True))
-        assert {one.enqueue_id for place, page in found for one in page if place == written[0].place} == set(wanted[0][1])
+        assert {
+            one.enqueue_id for place, page in found for one in page if place == written[0].place
+        } == set(wanted[0][1])
         assert [page for place, page in found if place.bucket == 5] == [[]]
 
     def test_a_row_is_found_in_whichever_place_it_is(self, rows, queue):
         written = row(queue)
         rows.insert_future(written).result()
-        places = [Place(written.place.slice_start + timedelta(hours=hour), 0) for hour in range(-3, 3)]
+        places = [
+            Place(written.place.slice_start + timedelta(hours=hour), 0) for hour in range(-3, 3)
+        ]
         assert list(rows.find(queue, places, written.enqueue_id)) == [written]
         assert list(rows.find(queue, places[:3], written.enqueue_id)) == []
 
@@ -132,7 +194,9 @@ class TablesContract:
     def test_places_are_those_of_the_queue_that_hold_rows(self, rows, queue):
         written = [row(queue, NOW + timedelta(hours=hour)) for hour in range(3)]
         rows.insert_many([*written, row(QueueName(queue + "-other"), NOW + timedelta(hours=9))])
-        rows.delete_partition(queue, written[0].place, next(iter(rows.ids(queue, written[0].place))).written_us)
+        rows.delete_partition(
+            queue, written[0].place, next(iter(rows.ids(queue, written[0].place))).written_us
+        )
         assert set(rows.places(queue)) == {written[1].place, written[2].place}
 
     def test_v3_and_v4_are_apart(self, tables, queue):
@@ -156,13 +220,19 @@ class TablesContract:
         assert set(tables.deleted.ids(queue)) == set(ids[:333])
 
     @pytest.mark.parametrize("ordered", [True, False])
-    def test_a_look_up_gives_back_what_was_asked_with_the_marked_among_it(self, tables, queue, ordered):
+    def test_a_look_up_gives_back_what_was_asked_with_the_marked_among_it(
+        self, tables, queue, ordered
+    ):
         all_marked, some, none = ([row(queue).enqueue_id for _ in range(100)] for _ in range(3))
         tables.deleted.mark_many(queue, [*all_marked, *some[::2]])
         asked = [(number, pack(each)) for number, each in enumerate((all_marked, some, none))]
         found = list(tables.deleted.look_up(queue, iter(asked), ordered=ordered))
         assert [each[:2] for each in sorted(found)] == asked
-        assert {each[0]: each[2] for each in found} == {0: ALL, 1: each_of(pack(some[::2])), 2: frozenset()}
+        assert {each[0]: each[2] for each in found} == {
+            0: ALL,
+            1: each_of(pack(some[::2])),
+            2: frozenset(),
+        }
         if ordered:
             assert [each[0] for each in found] == [0, 1, 2]
 
@@ -172,7 +242,9 @@ class TablesContract:
         written = [row(queue) for _ in range(3)]
         rows.insert_many(written)
         elsewhere = Place(place.slice_start - timedelta(hours=9), 0)
-        assert [unpack(packed) for _, packed in rows.packed_ids_of(queue, [place], ordered=True)] == [[each.enqueue_id for each in rows.ids(queue, place)]]
+        assert [
+            unpack(packed) for _, packed in rows.packed_ids_of(queue, [place], ordered=True)
+        ] == [[each.enqueue_id for each in rows.ids(queue, place)]]
         assert dict(rows.packed_ids_of(queue, [elsewhere])) == {elsewhere: b""}
         ((_, timed),) = rows.timed_ids_of(queue, [place])
         times = {one: timed.time_of(at) for at, one in enumerate(unpack(timed.packed))}

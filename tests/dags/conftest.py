@@ -16,7 +16,11 @@ os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="mailslice-airflow
 
 def parse(home, **environ):
     """What `parse_dags.py` says of the DAG files."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAILSLICE_", "AIRFLOW"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAILSLICE_", "AIRFLOW"))
+    }
     given = {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
@@ -25,7 +29,14 @@ def parse(home, **environ):
         **environ,
     }
     script = Path(__file__).with_name("parse_dags.py")
-    done = subprocess.run([sys.executable, script, ROOT / "dags"], env=clean | given, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, script, ROOT / "dags"],
+        env=clean | given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
 

@@ -10,7 +10,17 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import TimeRestriction
 from pendulum import instance
 
-HEAVY = {"pyspark", "great_expectations", "cassandra", "pandas", "pyarrow", "matplotlib", "boto3", "pika", "obstore"}
+HEAVY = {
+    "pyspark",
+    "great_expectations",
+    "cassandra",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "boto3",
+    "pika",
+    "obstore",
+}
 
 
 def main() -> None:
@@ -19,15 +29,23 @@ def main() -> None:
     seconds = time.process_time() - before
     heavy = sorted({name.split(".")[0] for name in sys.modules} & HEAVY)
     dags = {dag_id: about(dag) for dag_id, dag in bag.dags.items()}
-    print(json.dumps({"errors": bag.import_errors, "seconds": seconds, "heavy": heavy, "dags": dags}))
+    print(
+        json.dumps({"errors": bag.import_errors, "seconds": seconds, "heavy": heavy, "dags": dags})
+    )
 
 
 def about(dag):
     timetable = DagSerialization.from_dict(DagSerialization.to_dict(dag)).timetable
     now = instance(datetime.now(UTC))
-    by_itself = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=TimeRestriction(now.subtract(days=9), None, catchup=False))
+    by_itself = timetable.next_dagrun_info(
+        last_automated_data_interval=None,
+        restriction=TimeRestriction(now.subtract(days=9), None, catchup=False),
+    )
     backfilled = timetable.next_dagrun_info(
-        last_automated_data_interval=None, restriction=TimeRestriction(instance(datetime(2026, 11, 1, tzinfo=UTC)), None, catchup=True)
+        last_automated_data_interval=None,
+        restriction=TimeRestriction(
+            instance(datetime(2026, 11, 1, tzinfo=UTC)), None, catchup=True
+        ),
     )
     group = dag.task_group.children.get("queue")
     return {
@@ -38,11 +56,14 @@ def about(dag):
         "timeout": dag.dagrun_timeout.total_seconds(),
         "callback": type(dag.on_failure_callback).__name__,
         "deadlines": [each.interval.total_seconds() for each in _deadlines(dag)],
-        "params": {name: dag.params.get_param(name).resolve(suppress_exception=True) for name in dag.params},
+        "params": {
+            name: dag.params.get_param(name).resolve(suppress_exception=True) for name in dag.params
+        },
         "schemas": {name: dag.params.get_param(name).schema for name in dag.params},
         "fires_by_itself": by_itself is not None,
         "periodic": timetable.periodic,
-        "backfilled": backfilled and [backfilled.data_interval.start.isoformat(), backfilled.data_interval.end.isoformat()],
+        "backfilled": backfilled
+        and [backfilled.data_interval.start.isoformat(), backfilled.data_interval.end.isoformat()],
         "mapped": group and type(group).__name__,
         "group_upstream": group and sorted(group.upstream_task_ids),
         "in_group": group and sorted(group.children),
@@ -61,7 +82,9 @@ def of_task(task):
         "upstream": sorted(task.upstream_task_ids),
         "trigger": task.trigger_rule.value,
         "retries": task.retries,
-        "policy": None if task.retry_policy is None else [[rule.exception_path, rule.action.value] for rule in task.retry_policy.rules],
+        "policy": None
+        if task.retry_policy is None
+        else [[rule.exception_path, rule.action.value] for rule in task.retry_policy.rules],
         "otherwise": None if task.retry_policy is None else task.retry_policy.default.value,
         "timeout": task.execution_timeout.total_seconds(),
         "pool": task.pool,

@@ -41,7 +41,11 @@ def test_the_five_steps_stand_in_order_one_chain_a_queue(parsed, dag):
     tasks = parsed["dags"][dag]["tasks"]
     order = ["list_queues", *steps(noun_of(tasks))]
     assert sorted(tasks) == sorted(order)
-    assert [sorted(tasks[task]["upstream"]) for task in order] == [[], ["list_queues"], *(sorted(["list_queues", before]) for before in order[1:-1])]
+    assert [sorted(tasks[task]["upstream"]) for task in order] == [
+        [],
+        ["list_queues"],
+        *(sorted(["list_queues", before]) for before in order[1:-1]),
+    ]
     assert parsed["dags"][dag]["group_upstream"] == ["list_queues"]
     assert parsed["dags"][dag]["mapped"] == "MappedTaskGroup"
     assert parsed["dags"][dag]["in_group"] == sorted(order[1:])
@@ -58,13 +62,22 @@ def test_a_duty_without_queue_has_one_chain(parsed, dag):
 @pytest.mark.parametrize("dag", DUTIES)
 def test_only_the_report_runs_after_a_failure(parsed, dag):
     triggers = {task: about["trigger"] for task, about in parsed["dags"][dag]["tasks"].items()}
-    assert triggers == {task: "all_done" if task == "report" else "all_success" for task in triggers}
+    assert triggers == {
+        task: "all_done" if task == "report" else "all_success" for task in triggers
+    }
 
 
 @pytest.mark.parametrize("dag", DUTIES)
 def test_spark_steps_share_the_pool_and_know_their_duty(parsed, dag):
-    spark = {task: about for task, about in parsed["dags"][dag]["tasks"].items() if about["type"] == "SparkStep"}
-    assert all((about["pool"], about["duty"], about["step"]) == ("spark", dag, task.split("_")[0]) for task, about in spark.items())
+    spark = {
+        task: about
+        for task, about in parsed["dags"][dag]["tasks"].items()
+        if about["type"] == "SparkStep"
+    }
+    assert all(
+        (about["pool"], about["duty"], about["step"]) == ("spark", dag, task.split("_")[0])
+        for task, about in spark.items()
+    )
     if dag in IN_SPARK:
         assert {about["step"] for about in spark.values()} == IN_SPARK[dag]
 
@@ -72,7 +85,11 @@ def test_spark_steps_share_the_pool_and_know_their_duty(parsed, dag):
 @pytest.mark.parametrize("dag", OF_QUEUES)
 def test_the_ui_shows_queue_names_instead_of_indexes(parsed, dag):
     tasks = parsed["dags"][dag]["tasks"]
-    assert all("queue" in about["names"] or "op_args" in about["names"] for task, about in tasks.items() if task != "list_queues")
+    assert all(
+        "queue" in about["names"] or "op_args" in about["names"]
+        for task, about in tasks.items()
+        if task != "list_queues"
+    )
 
 
 @pytest.mark.parametrize("dag", DUTIES)
@@ -86,13 +103,21 @@ def test_only_a_store_that_is_away_is_tried_again(parsed, dag):
 @pytest.mark.parametrize("dag", DUTIES)
 def test_runs_are_bounded_and_failures_are_told(parsed, dag):
     about = parsed["dags"][dag]
-    assert (about["catchup"], about["max_active_runs"], about["callback"]) == (False, 1, "DutyNotifier")
+    assert (about["catchup"], about["max_active_runs"], about["callback"]) == (
+        False,
+        1,
+        "DutyNotifier",
+    )
     assert all(0 < task["timeout"] <= about["timeout"] for task in about["tasks"].values())
 
 
 @pytest.mark.parametrize("dag", DUTIES)
 def test_the_report_tells_its_asset(parsed, dag):
-    outlets = {task: about["outlets"] for task, about in parsed["dags"][dag]["tasks"].items() if about["outlets"]}
+    outlets = {
+        task: about["outlets"]
+        for task, about in parsed["dags"][dag]["tasks"].items()
+        if about["outlets"]
+    }
     assert list(outlets) == ["report"]
     assert len(outlets["report"]) == 1
     assert outlets["report"][0].startswith("mailslice://")
@@ -102,7 +127,13 @@ def test_the_report_tells_its_asset(parsed, dag):
 def test_the_text_says_purpose_dangers_params_and_an_example(parsed, dag):
     doc = parsed["dags"][dag]["doc"]
     assert doc.startswith("### ")
-    for part in ("**Dangers.**", "**Params.**", "**Example**", f"airflow dags trigger {dag}", f"mailslice duty run {dag}"):
+    for part in (
+        "**Dangers.**",
+        "**Params.**",
+        "**Example**",
+        f"airflow dags trigger {dag}",
+        f"mailslice duty run {dag}",
+    ):
         assert part in doc
     for param in parsed["dags"][dag]["params"]:
         assert f"`{param}`" in doc
@@ -122,18 +153,35 @@ def test_params_of_the_cleanup_form(parsed):
         "rate": 0,
     }
     schemas = parsed["dags"]["queue_cleanup"]["schemas"]
-    assert (schemas["queues"]["type"], schemas["queues"]["items"]) == (["null", "array"], {"type": "string"})
+    assert (schemas["queues"]["type"], schemas["queues"]["items"]) == (
+        ["null", "array"],
+        {"type": "string"},
+    )
     assert (schemas["max_share"]["minimum"], schemas["max_share"]["maximum"]) == (0, 1)
 
 
 @pytest.mark.parametrize("dag", DUTIES)
 def test_the_duty_takes_what_the_form_gives_and_has_the_same_defaults(parsed, dag):
-    given = {name: value for name, value in parsed["dags"][dag]["params"].items() if name not in AIRFLOW_ONLY}
+    given = {
+        name: value
+        for name, value in parsed["dags"][dag]["params"].items()
+        if name not in AIRFLOW_ONLY
+    }
     assert load(dag).params.parse(given) == load(dag).params()
 
 
 @pytest.mark.parametrize(
-    ("text", "good"), [("90s", True), ("15m", True), (" 1 h ", True), ("PT1H", True), ("", True), ("soon", False), ("5", False), ("-1s", False)]
+    ("text", "good"),
+    [
+        ("90s", True),
+        ("15m", True),
+        (" 1 h ", True),
+        ("PT1H", True),
+        ("", True),
+        ("soon", False),
+        ("5", False),
+        ("-1s", False),
+    ],
 )
 def test_the_form_refuses_what_is_no_duration(parsed, text, good):
     import re
@@ -166,12 +214,17 @@ def test_the_disk_is_reclaimed_each_week(parsed):
 
 
 def test_the_size_is_measured_every_quarter_of_an_hour(parsed):
-    assert parsed["dags"]["queue_size"]["backfilled"] == ["2026-11-01T00:00:00+00:00", "2026-11-01T00:15:00+00:00"]
+    assert parsed["dags"]["queue_size"]["backfilled"] == [
+        "2026-11-01T00:00:00+00:00",
+        "2026-11-01T00:15:00+00:00",
+    ]
     assert parsed["dags"]["queue_size"]["fires_by_itself"]
 
 
 @pytest.mark.parametrize("dag", DUTIES)
-def test_with_schedules_off_nothing_fires_by_itself_and_backfills_still_work(parsed, parsed_quiet, dag):
+def test_with_schedules_off_nothing_fires_by_itself_and_backfills_still_work(
+    parsed, parsed_quiet, dag
+):
     quiet = parsed_quiet["dags"][dag]
     assert parsed_quiet["errors"] == {}
     assert not quiet["fires_by_itself"]
@@ -184,6 +237,12 @@ def test_dag_files_hold_no_logic():
         tree = ast.parse(file.read_text(encoding="utf-8"))
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         assert [function.name for function in functions] == [file.stem]
-        assert not [node for node in ast.walk(tree) if isinstance(node, ast.If | ast.For | ast.While | ast.Try)]
-        imported = {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If | ast.For | ast.While | ast.Try)
+        ]
+        imported = {
+            node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        }
         assert imported <= {"airflow", "datetime", "mailslice"}

@@ -7,7 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import Asset, Connection
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 
 from mailslice.duty import job
 from mailslice.duty.airflow import notifier, road, spark_step
@@ -43,17 +48,27 @@ def test_every_task_and_every_retry_of_a_dag_run_is_the_same_run():
 
 def test_a_step_stops_by_itself_before_airflow_would_kill_it():
     task = SimpleNamespace(execution_timeout=timedelta(hours=1))
-    assert request_of(context() | {"task": task}, "queue_cleanup", "spool").params == {"time_limit": "2880s"}
-    assert request_of(context(time_limit="9s") | {"task": task}, "queue_cleanup", "spool").params == {"time_limit": "9s"}
+    assert request_of(context() | {"task": task}, "queue_cleanup", "spool").params == {
+        "time_limit": "2880s"
+    }
+    assert request_of(
+        context(time_limit="9s") | {"task": task}, "queue_cleanup", "spool"
+    ).params == {"time_limit": "9s"}
 
 
 def test_params_that_were_left_empty_are_left_to_the_duty_and_queues_are_not_its_business():
-    assert duty_params(context(queues=["a"], dry_run=False, grace="", reason=None, max_share=0)) == {"dry_run": False, "max_share": 0}
+    assert duty_params(
+        context(queues=["a"], dry_run=False, grace="", reason=None, max_share=0)
+    ) == {"dry_run": False, "max_share": 0}
 
 
-@pytest.mark.parametrize("duty", ["queue_size", "stuck_mails", "dead_letters", "blob_gc", "counter_repair"])
+@pytest.mark.parametrize(
+    "duty", ["queue_size", "stuck_mails", "dead_letters", "blob_gc", "counter_repair"]
+)
 def test_a_duty_without_a_time_of_its_own_refuses_a_backfill(duty):
-    with pytest.raises(BadInput, match=f"{duty} works on what is there now: there is nothing to backfill"):
+    with pytest.raises(
+        BadInput, match=f"{duty} works on what is there now: there is nothing to backfill"
+    ):
         request_of(context("backfill"), duty, "spool")
     step = SparkStep(task_id="plan", duty=duty, step="plan", mail_queue="spool")
     with pytest.raises(AirflowFailException, match="nothing to backfill"):
@@ -66,13 +81,21 @@ def test_an_audit_is_held_to_the_slices_of_a_backfill_as_a_cleanup_is():
 
 
 def test_only_a_backfill_is_held_to_the_slices_of_its_interval():
-    assert duty_params(context("backfill")) == {"slices_from": "2026-11-01T02:15:00+00:00", "slices_before": "2026-11-02T02:15:00+00:00"}
+    assert duty_params(context("backfill")) == {
+        "slices_from": "2026-11-01T02:15:00+00:00",
+        "slices_before": "2026-11-02T02:15:00+00:00",
+    }
     for run_type in ("manual", "scheduled", "asset_triggered"):
         assert duty_params(context(run_type)) == {}
 
 
 def test_the_scheduled_cleanup_of_a_sunday_sweeps_too():
-    for day, sweeps in ((1, {"sweep": True}), (2, {}), (7, {}), (8, {"sweep": True})):  # 1 November 2026 is a Sunday
+    for day, sweeps in (
+        (1, {"sweep": True}),
+        (2, {}),
+        (7, {}),
+        (8, {"sweep": True}),
+    ):  # 1 November 2026 is a Sunday
         told = context("scheduled")
         told["dag_run"].data_interval_end = datetime(2026, 11, day, 2, 15, tzinfo=UTC)
         assert request_of(told, "queue_cleanup", "spool").params == sweeps
@@ -90,8 +113,14 @@ def test_who_asked_is_the_user_or_the_kind_of_run():
 
 @pytest.fixture
 def step(monkeypatch):
-    monkeypatch.setattr(spark_step.Connection, "get", classmethod(lambda _cls, _name: SimpleNamespace(host="local[2]")))
-    return SparkStep(task_id="apply_cleanup", duty="queue_cleanup", step="apply", mail_queue="spool")
+    monkeypatch.setattr(
+        spark_step.Connection,
+        "get",
+        classmethod(lambda _cls, _name: SimpleNamespace(host="local[2]")),
+    )
+    return SparkStep(
+        task_id="apply_cleanup", duty="queue_cleanup", step="apply", mail_queue="spool"
+    )
 
 
 def fail_with(monkeypatch, step, code):
@@ -106,7 +135,9 @@ def fail_with(monkeypatch, step, code):
 def told_to_the_job(monkeypatch, step):
     """Step and request, as the job's own parser reads its arguments."""
     told = []
-    monkeypatch.setattr(job, "run_step", lambda step, request, _settings: told.append((step, request)) or {})
+    monkeypatch.setattr(
+        job, "run_step", lambda step, request, _settings: told.append((step, request)) or {}
+    )
     monkeypatch.setattr(job, "load_settings", lambda: None)
     monkeypatch.setattr(job.logging, "basicConfig", lambda **_: None)
     assert job.main("queue_cleanup", step.application_args) == 0
@@ -121,13 +152,23 @@ def test_the_job_is_told_run_queue_who_and_params(monkeypatch, step, queue, user
     asked = context(user=user, queues=["spool"], reason="--because")
     step.execute(asked)
     assert step.application.endswith("/jobs/queue_cleanup.py")
-    assert told_to_the_job(monkeypatch, step) == ("apply", request_of(asked, "queue_cleanup", queue))
-    assert all("password" not in name.lower() and "secret" not in name.lower() for name in step.env_vars)
+    assert told_to_the_job(monkeypatch, step) == (
+        "apply",
+        request_of(asked, "queue_cleanup", queue),
+    )
+    assert all(
+        "password" not in name.lower() and "secret" not in name.lower() for name in step.env_vars
+    )
 
 
-@pytest.mark.parametrize(("master", "address"), [("local[*]", "127.0.0.1"), ("spark://127.0.0.1:7077", "127.0.0.1"), ("spark://cluster", None)])
+@pytest.mark.parametrize(
+    ("master", "address"),
+    [("local[*]", "127.0.0.1"), ("spark://127.0.0.1:7077", "127.0.0.1"), ("spark://cluster", None)],
+)
 def test_a_driver_on_loopback_binds_to_loopback(monkeypatch, step, master, address):
-    monkeypatch.setattr(spark_step.Connection, "get", classmethod(lambda _cls, _name: SimpleNamespace(host=master)))
+    monkeypatch.setattr(
+        spark_step.Connection, "get", classmethod(lambda _cls, _name: SimpleNamespace(host=master))
+    )
     monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
     step.execute(context())
     assert step.env_vars.get("SPARK_LOCAL_IP") == address
@@ -137,15 +178,27 @@ def test_a_dry_run_skips_apply_and_nothing_else(monkeypatch, step):
     monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
     with pytest.raises(AirflowSkipException, match="dry run"):
         step.execute(context(dry_run=True))
-    SparkStep(task_id="plan_cleanup", duty="queue_cleanup", step="plan", mail_queue="spool").execute(context(dry_run=True))
+    SparkStep(
+        task_id="plan_cleanup", duty="queue_cleanup", step="plan", mail_queue="spool"
+    ).execute(context(dry_run=True))
 
 
 def test_a_store_that_is_away_may_be_tried_again(monkeypatch, step):
-    with pytest.raises(StoreUnavailable, match="queue_cleanup apply of queue 'spool': a store is unavailable"):
+    with pytest.raises(
+        StoreUnavailable, match="queue_cleanup apply of queue 'spool': a store is unavailable"
+    ):
         fail_with(monkeypatch, step, 4).execute(context())
 
 
-@pytest.mark.parametrize(("code", "says"), [(3, "was refused"), (2, r"failed \(exit code 2\)"), (1, r"failed \(exit code 1\)"), (137, "exit code 137")])
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (3, "was refused"),
+        (2, r"failed \(exit code 2\)"),
+        (1, r"failed \(exit code 1\)"),
+        (137, "exit code 137"),
+    ],
+)
 def test_every_other_failure_is_final(monkeypatch, step, code, says):
     with pytest.raises(AirflowFailException, match=says):
         fail_with(monkeypatch, step, code).execute(context())
@@ -157,7 +210,10 @@ def test_what_failed_before_the_submit_is_said(monkeypatch, step):
         raise AirflowException("Cannot find the keytab /etc/spark.keytab")
 
     monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", execute)
-    with pytest.raises(AirflowFailException, match=r"apply of queue 'spool' failed before spark-submit ran: Cannot find the keytab /etc/spark\.keytab"):
+    with pytest.raises(
+        AirflowFailException,
+        match=r"apply of queue 'spool' failed before spark-submit ran: Cannot find the keytab /etc/spark\.keytab",
+    ):
         step.execute(context())
 
 
@@ -184,12 +240,17 @@ def test_the_driver_speaks_utf_8_whatever_the_scheduler_does(monkeypatch, step, 
 @pytest.mark.parametrize("given", [[""], ["", " "]])
 def test_queues_that_are_all_blank_are_not_all_queues(monkeypatch, given):
     monkeypatch.setattr(road, "get_current_context", lambda: {"params": {"queues": given}})
-    with pytest.raises(AirflowFailException, match=r"queues=\['.*\] names no queue: allowed are names, or nothing at all for every queue"):
+    with pytest.raises(
+        AirflowFailException,
+        match=r"queues=\['.*\] names no queue: allowed are names, or nothing at all for every queue",
+    ):
         road.list_queues.function()
 
 
 def test_the_queues_of_the_form_are_taken_once_each(monkeypatch):
-    monkeypatch.setattr(road, "get_current_context", lambda: {"params": {"queues": ["b", " a ", "b", ""]}})
+    monkeypatch.setattr(
+        road, "get_current_context", lambda: {"params": {"queues": ["b", " a ", "b", ""]}}
+    )
     assert road.list_queues.function() == ["b", "a"]
 
 
@@ -201,13 +262,21 @@ def test_without_a_master_nothing_is_submitted_to_yarn(monkeypatch, step, host):
         return SimpleNamespace(host=host)
 
     monkeypatch.setattr(spark_step.Connection, "get", classmethod(get))
-    monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: pytest.fail("submitted"))
-    with pytest.raises(AirflowFailException, match="connection 'spark_default' is missing or names no master"):
+    monkeypatch.setattr(
+        spark_step.SparkSubmitOperator, "execute", lambda _self, _context: pytest.fail("submitted")
+    )
+    with pytest.raises(
+        AirflowFailException, match="connection 'spark_default' is missing or names no master"
+    ):
         step.execute(context())
 
 
 @pytest.mark.parametrize(
-    ("raised", "seen"), [(GateFailed("not true: 'No mail...'"), AirflowFailException), (StoreUnavailable("Cassandra at x"), StoreUnavailable)]
+    ("raised", "seen"),
+    [
+        (GateFailed("not true: 'No mail...'"), AirflowFailException),
+        (StoreUnavailable("Cassandra at x"), StoreUnavailable),
+    ],
 )
 def test_a_gate_that_fails_is_final_and_a_store_that_is_away_is_not(monkeypatch, raised, seen):
     def run_step(*_):
@@ -233,19 +302,30 @@ class States:
 
 def test_failed_steps_are_those_of_this_queue_by_name():
     before = ["plan_cleanup", "check_plan", "apply_cleanup", "verify"]
-    states = {"plan_cleanup_1": "success", "check_plan_1": "failed", "apply_cleanup_1": "upstream_failed", "verify_1": "upstream_failed"}
+    states = {
+        "plan_cleanup_1": "success",
+        "check_plan_1": "failed",
+        "apply_cleanup_1": "upstream_failed",
+        "verify_1": "upstream_failed",
+    }
     assert road.failed_steps({"ti": States(states)}, before) == ["check_plan"]
     assert road.failed_steps({"ti": States(dict.fromkeys(states, "skipped"))}, before) == []
 
 
 @pytest.mark.parametrize(("raised", "wanted"), [(True, "apply: no such table"), (False, None)])
-def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_killed(monkeypatch, tmp_path, raised, wanted):
+def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_killed(
+    monkeypatch, tmp_path, raised, wanted
+):
     """Only a step that raised has left its word; of a killed one the row is of the try before."""
     settings = load_settings({"MAILSLICE_ARTIFACTS": str(tmp_path)}, tmp_path / "none")
     run = request_of(context(), "queue_cleanup", "spool").run
     if raised:
-        RunFolder(artifacts(settings), "queue_cleanup", "spool", run).write_json("failure.json", {"step": "apply"})
-    row = SimpleNamespace(report=json.dumps({"run": run, "status": "failed", "message": "apply: no such table"}))
+        RunFolder(artifacts(settings), "queue_cleanup", "spool", run).write_json(
+            "failure.json", {"step": "apply"}
+        )
+    row = SimpleNamespace(
+        report=json.dumps({"run": run, "status": "failed", "message": "apply: no such table"})
+    )
     stores = SimpleNamespace(own=SimpleNamespace(runs=SimpleNamespace(get=lambda _: row)))
     monkeypatch.setattr("mailslice.model.settings.load_settings", lambda: settings)
     monkeypatch.setattr("mailslice.stores.open_stores", lambda _: nullcontext(stores))
@@ -254,12 +334,18 @@ def test_the_row_of_a_try_before_the_tasks_were_cleared_is_not_why_a_step_was_ki
 
 
 def test_what_a_task_keeps_is_small():
-    assert road._told({"run": "r", "slices": [1] * 1000, "seconds": 1.5, "oldest": None, "shape": {}}) == {"run": "r", "seconds": 1.5, "oldest": None}
+    assert road._told(
+        {"run": "r", "slices": [1] * 1000, "seconds": 1.5, "oldest": None, "shape": {}}
+    ) == {"run": "r", "seconds": 1.5, "oldest": None}
 
 
 def failure():
     run = SimpleNamespace(dag_id="queue_cleanup", run_id="scheduled__1")
-    return {"dag_run": run, "ti": SimpleNamespace(task_id="check_plan"), "exception": ValueError("<b>no</b>")}
+    return {
+        "dag_run": run,
+        "ti": SimpleNamespace(task_id="check_plan"),
+        "exception": ValueError("<b>no</b>"),
+    }
 
 
 def test_a_message_names_dag_run_task_and_reason():
@@ -273,17 +359,25 @@ def test_a_message_names_dag_run_task_and_reason():
 
 
 def test_the_little_that_a_missed_deadline_tells_is_enough():
-    told = message_of({"dag_run": {"dag_id": "queue_cleanup", "dag_run_id": "s1"}, "deadline": {"id": 1}})
+    told = message_of(
+        {"dag_run": {"dag_id": "queue_cleanup", "dag_run_id": "s1"}, "deadline": {"id": 1}}
+    )
     assert told["text"] == "queue_cleanup run s1: deadline missed"
 
 
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        ({"MAILSLICE_DUTY_NOTIFY": "log,pager"}, "'pager' is no notifier; allowed: log, email, webhook"),
+        (
+            {"MAILSLICE_DUTY_NOTIFY": "log,pager"},
+            "'pager' is no notifier; allowed: log, email, webhook",
+        ),
         ({"MAILSLICE_DUTY_NOTIFY": "email"}, "MAILSLICE_DUTY_NOTIFY_EMAIL is empty"),
         ({"MAILSLICE_DUTY_NOTIFY": "webhook"}, "MAILSLICE_DUTY_NOTIFY_WEBHOOK is empty"),
-        ({"MAILSLICE_DUTY_NOTIFY_WEBHOOK": "file:///etc/passwd"}, "allowed: a URL of http or https"),
+        (
+            {"MAILSLICE_DUTY_NOTIFY_WEBHOOK": "file:///etc/passwd"},
+            "allowed: a URL of http or https",
+        ),
     ],
 )
 def test_a_channel_that_cannot_work_is_named(environment, says, tmp_path):
@@ -311,12 +405,20 @@ def test_the_webhook_gets_one_json_object_and_a_broken_channel_stops_no_other(mo
         sent.append((request.full_url, json.loads(request.data), timeout))
         return Answer()
 
-    settings = DutySettings(notify="email,webhook,log", notify_email="ops@example.org", notify_webhook="https://hooks.example/x")
+    settings = DutySettings(
+        notify="email,webhook,log",
+        notify_email="ops@example.org",
+        notify_webhook="https://hooks.example/x",
+    )
     monkeypatch.setattr("mailslice.duty.airflow.notifier.urlopen", urlopen)
-    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings))
+    monkeypatch.setattr(
+        "mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=settings)
+    )
     monkeypatch.setitem(notifier._SPEAK, "email", lambda *_: 1 / 0)
     DutyNotifier().notify(failure())
-    assert [(url, message["task"]) for url, message, _ in sent] == [("https://hooks.example/x", "check_plan")]
+    assert [(url, message["task"]) for url, message, _ in sent] == [
+        ("https://hooks.example/x", "check_plan")
+    ]
     assert [record.message for record in caplog.records if record.name == notifier.__name__] == [
         "notifier email could not speak",
         "queue_cleanup run scheduled__1, task check_plan: <b>no</b>",
@@ -331,20 +433,43 @@ def no_connection(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "url", "headers"),
     [
-        ({"host": "hooks.example", "extra": '{"path": "/services/T"}'}, "https://hooks.example/services/T", {}),
-        ({"host": "hooks.example", "schema": "http", "port": 8080, "password": "TOKEN"}, "http://hooks.example:8080", {"Authorization": "Bearer TOKEN"}),
-        ({"host": "https://hooks.example/x", "extra": '{"headers": {"X-Room": "7"}}'}, "https://hooks.example/x", {"X-Room": "7"}),
+        (
+            {"host": "hooks.example", "extra": '{"path": "/services/T"}'},
+            "https://hooks.example/services/T",
+            {},
+        ),
+        (
+            {"host": "hooks.example", "schema": "http", "port": 8080, "password": "TOKEN"},
+            "http://hooks.example:8080",
+            {"Authorization": "Bearer TOKEN"},
+        ),
+        (
+            {"host": "https://hooks.example/x", "extra": '{"headers": {"X-Room": "7"}}'},
+            "https://hooks.example/x",
+            {"X-Room": "7"},
+        ),
     ],
 )
-def test_a_connection_is_spoken_to_whatever_the_settings_name(given, url, headers, monkeypatch, caplog):
+def test_a_connection_is_spoken_to_whatever_the_settings_name(
+    given, url, headers, monkeypatch, caplog
+):
     """Nobody names a channel: the connections that exist are channels."""
     connection = Connection(conn_id="mailslice_webhook", conn_type="http", **given)
     posted, mailed = [], []
-    email = Connection(conn_id="mailslice_email", conn_type="smtp", extra='{"to": "a@b.example, c@d.example"}')
-    monkeypatch.setattr(notifier, "found", {"mailslice_webhook": connection, "mailslice_email": email}.get)
-    monkeypatch.setattr(notifier, "_post", lambda message, hook: posted.append((message["dag"], hook)))
+    email = Connection(
+        conn_id="mailslice_email", conn_type="smtp", extra='{"to": "a@b.example, c@d.example"}'
+    )
+    monkeypatch.setattr(
+        notifier, "found", {"mailslice_webhook": connection, "mailslice_email": email}.get
+    )
+    monkeypatch.setattr(
+        notifier, "_post", lambda message, hook: posted.append((message["dag"], hook))
+    )
     monkeypatch.setattr(notifier, "_send_email", lambda _, to, **more: mailed.append((to, more)))
-    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=DutySettings(notify="")))
+    monkeypatch.setattr(
+        "mailslice.duty.airflow.notifier.load_settings",
+        lambda: SimpleNamespace(duty=DutySettings(notify="")),
+    )
     DutyNotifier().notify(failure())
     assert posted == [("queue_cleanup", Webhook(url, headers))]
     assert mailed == [(["a@b.example", "c@d.example"], {"smtp_conn_id": "mailslice_email"})]
@@ -356,40 +481,77 @@ def test_a_connection_is_spoken_to_whatever_the_settings_name(given, url, header
     ("connections", "says"),
     [
         ({"mailslice_webhook": {"conn_type": "http"}}, "mailslice_webhook has no host"),
-        ({"mailslice_webhook": {"conn_type": "http", "host": "ftp://x"}}, "mailslice_webhook is not of http or https"),
+        (
+            {"mailslice_webhook": {"conn_type": "http", "host": "ftp://x"}},
+            "mailslice_webhook is not of http or https",
+        ),
         ({"mailslice_email": {"conn_type": "smtp"}}, "mailslice_email has no recipients"),
     ],
 )
-def test_a_connection_that_cannot_work_is_named_and_stops_no_other_channel(connections, says, monkeypatch, caplog):
-    monkeypatch.setattr(notifier, "found", {name: Connection(conn_id=name, **given) for name, given in connections.items()}.get)
-    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=DutySettings()))
+def test_a_connection_that_cannot_work_is_named_and_stops_no_other_channel(
+    connections, says, monkeypatch, caplog
+):
+    monkeypatch.setattr(
+        notifier,
+        "found",
+        {name: Connection(conn_id=name, **given) for name, given in connections.items()}.get,
+    )
+    monkeypatch.setattr(
+        "mailslice.duty.airflow.notifier.load_settings",
+        lambda: SimpleNamespace(duty=DutySettings()),
+    )
     DutyNotifier().notify(failure())
     assert says in caplog.text
     assert "task check_plan: <b>no</b>" in caplog.text
 
 
 def report_with_alerts(**more):
-    alert = {"name": "dead_letters", "value": 50, "limit": 10, "text": "50 messages are in the dead letter queue, more than 10"}
+    alert = {
+        "name": "dead_letters",
+        "value": 50,
+        "limit": 10,
+        "text": "50 messages are in the dead letter queue, more than 10",
+    }
     new = {**alert, "since": "2026-11-21T12:00:00Z", "told": "2026-11-21T12:00:00Z"}
-    old = {**alert, "name": "consumers", "since": "2026-11-20T12:00:00Z", "told": "2026-11-21T02:00:00Z"}
-    report = {"run": "r1", "dagRun": "scheduled__1", "duty": "queue_size", "queue": "spool", "finished": "2026-11-21T12:00:00Z"}
+    old = {
+        **alert,
+        "name": "consumers",
+        "since": "2026-11-20T12:00:00Z",
+        "told": "2026-11-21T02:00:00Z",
+    }
+    report = {
+        "run": "r1",
+        "dagRun": "scheduled__1",
+        "duty": "queue_size",
+        "queue": "spool",
+        "finished": "2026-11-21T12:00:00Z",
+    }
     return {**report, "status": "done", "alerts": [new, old], **more}
 
 
 @pytest.mark.usefixtures("no_connection")
 def test_new_alerts_of_a_report_are_told_and_those_that_go_on_are_not(monkeypatch, caplog):
-    monkeypatch.setattr("mailslice.duty.airflow.notifier.load_settings", lambda: SimpleNamespace(duty=DutySettings()))
+    monkeypatch.setattr(
+        "mailslice.duty.airflow.notifier.load_settings",
+        lambda: SimpleNamespace(duty=DutySettings()),
+    )
     notifier.tell_alerts(report_with_alerts())
     notifier.tell_alerts(report_with_alerts(finished="2026-11-21T12:15:00Z"))
     notifier.tell_alerts({"run": "r", "duty": "queue_size", "status": "done"})
     said = [record.message for record in caplog.records if record.name == notifier.__name__]
-    assert said == ["queue_size, queue spool: 50 messages are in the dead letter queue, more than 10 (run r1)"]
+    assert said == [
+        "queue_size, queue spool: 50 messages are in the dead letter queue, more than 10 (run r1)"
+    ]
 
 
 def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(monkeypatch):
     report = report_with_alerts(queue=None)
     message = notifier.message_of_alerts(report, report["alerts"])
-    assert (message["dag"], message["run"], message["queue"]) == ("queue_size", "scheduled__1", None)
+    assert (message["dag"], message["run"], message["queue"]) == (
+        "queue_size",
+        "scheduled__1",
+        None,
+    )
     assert [each["name"] for each in message["alerts"]] == ["dead_letters", "consumers"]
     assert message["text"].startswith("queue_size: 50 messages")
     sent = []
@@ -405,13 +567,18 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
     settings = DutySettings(notify="email", notify_email="ops@example.org")
     for told in (message, message_of(failure())):
         notifier._by_email(told, settings)
-    assert [mail["subject"] for mail in sent] == ["mailslice: queue_size: dead_letters, consumers", "mailslice: queue_cleanup failed"]
+    assert [mail["subject"] for mail in sent] == [
+        "mailslice: queue_size: dead_letters, consumers",
+        "mailslice: queue_cleanup failed",
+    ]
 
 
 def test_the_report_task_tells_the_alerts(monkeypatch):
     told = []
     monkeypatch.setattr(road, "tell_alerts", told.append)
-    monkeypatch.setattr(road, "get_current_context", lambda: {"outlet_events": {ASSET: SimpleNamespace(extra=None)}})
+    monkeypatch.setattr(
+        road, "get_current_context", lambda: {"outlet_events": {ASSET: SimpleNamespace(extra=None)}}
+    )
     monkeypatch.setattr(road, "failed_steps", lambda *_: [])
     monkeypatch.setattr(road, "_run", lambda *_: report_with_alerts())
     task = road._report("queue_size", ASSET, before=[])

@@ -33,7 +33,10 @@ def cut(draw, items):
 @st.composite
 def places(draw):
     """(row groups of the plan, pages of the view), both in one order, of ids of which some are planned, some are there."""
-    ids = [uuid.UUID(int=each) for each in draw(st.lists(st.integers(0, 2**128 - 1), unique=True, max_size=16))]
+    ids = [
+        uuid.UUID(int=each)
+        for each in draw(st.lists(st.integers(0, 2**128 - 1), unique=True, max_size=16))
+    ]
     planned = [each for each in ids if draw(st.integers(0, 4))]
     there = [each for each in ids if draw(st.integers(0, 3))]
     return [group for group in cut(draw, planned) if group], cut(draw, there)
@@ -56,12 +59,23 @@ def test_the_walk_finds_what_is_planned_and_reads_the_plan_to_its_end(tmp_path_f
     groups, pages = place
     folder = tmp_path_factory.mktemp("plan")
     writer = PlanWriter(fs.LocalFileSystem(), str(folder / "part.parquet"), "part.parquet")
-    part, digest = writer.add("v4", 1000, 0, ((of_packed(pack(group)), np.arange(len(group), dtype=np.int64)) for group in groups), "why")
+    part, digest = writer.add(
+        "v4",
+        1000,
+        0,
+        ((of_packed(pack(group)), np.arange(len(group), dtype=np.int64)) for group in groups),
+        "why",
+    )
     writer.close()
-    planned, there = [each for group in groups for each in group], [each for page in pages for each in page]
+    planned, there = (
+        [each for group in groups for each in group],
+        [each for page in pages for each in page],
+    )
     found = expected(planned, there)
     with PlanReader(fs.LocalFileSystem(), str(folder)) as reader:
-        before = _before((of_packed(pack(page)) for page in pages), _Planned(reader, part), NoMarks())
+        before = _before(
+            (of_packed(pack(page)) for page in pages), _Planned(reader, part), NoMarks()
+        )
         after = _after((of_packed(pack(page)) for page in pages), _Planned(reader, part))
     live = [each for each in there if not each.bytes[0] & 1]
     assert before == {

@@ -13,11 +13,20 @@ from pyarrow import fs
 from mailslice.model.errors import PlanRefused
 from mailslice.spark.ids import low_halves, of_packed, of_texts, texts
 from mailslice.spark.ids import pack as pack_rows
-from mailslice.spark.plan_files import ROWS_A_GROUP, Digest, PlanReader, PlanWriter, digest_of, digest_of_table
+from mailslice.spark.plan_files import (
+    ROWS_A_GROUP,
+    Digest,
+    PlanReader,
+    PlanWriter,
+    digest_of,
+    digest_of_table,
+)
 from mailslice.spark.spool import Spool
 from mailslice.stores.cassandra.ids import pack
 
-ROWS = st.lists(st.tuples(st.uuids(version=4), st.integers(0, 2**62)), max_size=20, unique_by=lambda row: row[0])
+ROWS = st.lists(
+    st.tuples(st.uuids(version=4), st.integers(0, 2**62)), max_size=20, unique_by=lambda row: row[0]
+)
 
 
 def columns(rows):
@@ -70,7 +79,16 @@ def test_ids_go_to_text_and_back(ids):
     assert low_halves(rows).tolist() == [each.int & (2**64 - 1) for each in ids]
 
 
-@pytest.mark.parametrize("text", ["", "x" * 36, "00000000-0000-4000-8000-00000000000G", "00000000 0000-4000-8000-000000000000", None])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x" * 36,
+        "00000000-0000-4000-8000-00000000000G",
+        "00000000 0000-4000-8000-000000000000",
+        None,
+    ],
+)
 def test_what_is_no_id_in_a_plan_file_is_refused(text):
     with pytest.raises(PlanRefused, match="no enqueue id"):
         of_texts(pa.chunked_array([pa.array(["00000000-0000-4000-8000-000000000000", text])]))
@@ -80,16 +98,33 @@ def test_places_are_found_again_by_their_row_groups(tmp_path):
     filesystem = fs.LocalFileSystem()
     writer = PlanWriter(filesystem, str(tmp_path / "part.parquet"), "part.parquet")
     ids = [uuid.uuid4() for _ in range(7)]
-    first, first_digest = writer.add("v4", 1000, 0, [columns(zip(ids[:2], [1, 2], strict=True)), columns([(ids[2], 3)])], "deleted mark")
-    second, second_digest = writer.add("v3", 2000, 1, [columns(zip(ids[3:], [4, 5, 6, 7], strict=True))], "deleted mark")
+    first, first_digest = writer.add(
+        "v4",
+        1000,
+        0,
+        [columns(zip(ids[:2], [1, 2], strict=True)), columns([(ids[2], 3)])],
+        "deleted mark",
+    )
+    second, second_digest = writer.add(
+        "v3", 2000, 1, [columns(zip(ids[3:], [4, 5, 6, 7], strict=True))], "deleted mark"
+    )
     writer.close()
     with PlanReader(filesystem, str(tmp_path)) as reader:
-        assert [table.column("enqueue_id").to_pylist() for table in reader.groups(first)] == [[str(each) for each in some] for some in (ids[:2], ids[2:3])]
+        assert [table.column("enqueue_id").to_pylist() for table in reader.groups(first)] == [
+            [str(each) for each in some] for some in (ids[:2], ids[2:3])
+        ]
         (table,) = reader.groups(second)
     assert table.column("bucket").to_pylist() == [1] * 4
     assert digest_of_table(table) == second_digest
     assert (
-        sum((digest_of_table(pq.ParquetFile(tmp_path / "part.parquet").read_row_group(group)) for group in range(3)), Digest()) == first_digest + second_digest
+        sum(
+            (
+                digest_of_table(pq.ParquetFile(tmp_path / "part.parquet").read_row_group(group))
+                for group in range(3)
+            ),
+            Digest(),
+        )
+        == first_digest + second_digest
     )
 
 
@@ -104,7 +139,10 @@ def test_a_row_group_that_holds_rows_of_two_places_has_another_digest(tmp_path):
     """As somebody may rewrite the files of a plan: all rows are there, but nothing is where plan.json says."""
     filesystem = fs.LocalFileSystem()
     writer = PlanWriter(filesystem, str(tmp_path / "part.parquet"), "part.parquet")
-    digests = [writer.add("v4", slice_ms, 0, [columns([(uuid.uuid4(), 1), (uuid.uuid4(), 2)])], "why")[1] for slice_ms in (1000, 2000)]
+    digests = [
+        writer.add("v4", slice_ms, 0, [columns([(uuid.uuid4(), 1), (uuid.uuid4(), 2)])], "why")[1]
+        for slice_ms in (1000, 2000)
+    ]
     writer.close()
     table = pq.read_table(tmp_path / "part.parquet")
     assert digest_of_table(table).count == 4
@@ -120,5 +158,9 @@ def test_a_spool_gives_its_rows_back_in_order_and_in_chunks():
     chunks = list(spool.chunks())
     assert [len(chunk[0]) for chunk in chunks] == [ROWS_A_GROUP, 3]
     assert b"".join(chunk[0].tobytes() for chunk in chunks) == b"".join(each.bytes for each in ids)
-    assert (spool.count, spool.newest_us, chunks[1][1].tolist()) == (len(ids), len(ids) - 1, [ROWS_A_GROUP, ROWS_A_GROUP + 1, ROWS_A_GROUP + 2])
+    assert (spool.count, spool.newest_us, chunks[1][1].tolist()) == (
+        len(ids),
+        len(ids) - 1,
+        [ROWS_A_GROUP, ROWS_A_GROUP + 1, ROWS_A_GROUP + 2],
+    )
     spool.close()

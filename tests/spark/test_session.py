@@ -20,7 +20,9 @@ from mailslice.spark.session import _defaults, spark_session
 
 @pytest.fixture(scope="module")
 def spark():
-    return spark_session(load_settings({"MAILSLICE_DUTY_SPARK_MASTER": "local[2]"}, Path("/nonexistent")), "tests")
+    return spark_session(
+        load_settings({"MAILSLICE_DUTY_SPARK_MASTER": "local[2]"}, Path("/nonexistent")), "tests"
+    )
 
 
 def squares(batches):
@@ -34,7 +36,9 @@ def squares(batches):
 def test_every_key_is_worked_on_once(spark, count):
     found = run_on_keys(spark, list(range(count)), squares, "square long")
     assert sorted(row["square"] for row in found) == [number * number for number in range(count)]
-    assert found == run_on_keys(InProcess(), list(range(count)), squares, "square long") or count > 2
+    assert (
+        found == run_on_keys(InProcess(), list(range(count)), squares, "square long") or count > 2
+    )
 
 
 def test_a_shared_value_reaches_the_workers(spark):
@@ -65,7 +69,11 @@ def test_a_worker_reads_the_archives_of_spark_once_and_not_before_each_task(spar
             zipimport._read_directory = lambda archive: (before.append(archive), read(archive))[1]
         yield pa.RecordBatch.from_pydict({"keys": [count], "read": [len(before)]})
 
-    seen = [row["read"] for _ in range(5) for row in run_on_keys(spark, list(range(16)), watched, "keys long, read long")]
+    seen = [
+        row["read"]
+        for _ in range(5)
+        for row in run_on_keys(spark, list(range(16)), watched, "keys long, read long")
+    ]
     assert len(seen) == 10
     assert max(seen) <= 2
 
@@ -76,14 +84,18 @@ def test_an_error_of_ours_in_a_worker_is_raised_as_itself(spark):
             raise StoreUnavailable("Cassandra at 10.0.0.1:9042 does not answer: x")
         yield
 
-    with pytest.raises(StoreUnavailable, match=r"^Cassandra at 10\.0\.0\.1:9042 does not answer: x$"):
+    with pytest.raises(
+        StoreUnavailable, match=r"^Cassandra at 10\.0\.0\.1:9042 does not answer: x$"
+    ):
         run_on_keys(spark, [1, 2], fail, "square long")
 
 
 def test_an_error_that_is_not_ours_stays_what_it_is():
     assert failures.meaning("Traceback ...\nValueError: no") is None
     assert failures.meaning("Traceback ...\nmailslice.model.errors.Nonsense: no") is None
-    assert isinstance(failures.meaning("mailslice.model.errors.MailsliceError: yes"), MailsliceError)
+    assert isinstance(
+        failures.meaning("mailslice.model.errors.MailsliceError: yes"), MailsliceError
+    )
 
 
 def test_the_session_is_utc_quiet_and_one_for_the_process(spark):
@@ -93,11 +105,18 @@ def test_the_session_is_utc_quiet_and_one_for_the_process(spark):
 
 
 def test_the_jvm_of_the_driver_takes_more_options_by_setting():
-    settings = load_settings({"MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": "-XX:TieredStopAtLevel=1 -Da=b"}, Path("/nonexistent"))
-    options = _defaults(settings, Path("/scratch"), submitted=False)["spark.driver.extraJavaOptions"].split(" ")
+    settings = load_settings(
+        {"MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": "-XX:TieredStopAtLevel=1 -Da=b"},
+        Path("/nonexistent"),
+    )
+    options = _defaults(settings, Path("/scratch"), submitted=False)[
+        "spark.driver.extraJavaOptions"
+    ].split(" ")
     assert "-XX:+UseSerialGC" in options
     assert options[-2:] == ["-XX:TieredStopAtLevel=1", "-Da=b"]
-    assert "spark.driver.extraJavaOptions" not in _defaults(settings, Path("/scratch"), submitted=True)
+    assert "spark.driver.extraJavaOptions" not in _defaults(
+        settings, Path("/scratch"), submitted=True
+    )
 
 
 SLEEPER = textwrap.dedent(
@@ -125,7 +144,13 @@ def test_no_jvm_and_no_worker_outlives_its_process(tmp_path, how):
     script = tmp_path / "sleeper.py"
     script.write_text(SLEEPER)
     environ = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen([sys.executable, str(script)], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         children = _wait_for_workers(process)
         os.kill(process.pid, how)
         process.wait(30)
@@ -160,7 +185,13 @@ def test_no_jvm_stays_when_its_process_is_asked_to_end_while_it_comes_up(tmp_pat
     script = tmp_path / "sleeper.py"
     script.write_text(GRACEFUL)
     environ = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen([sys.executable, str(script)], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         deadline = time.monotonic() + 60
         while not psutil.Process(process.pid).children():
             assert time.monotonic() < deadline
@@ -170,9 +201,13 @@ def test_no_jvm_stays_when_its_process_is_asked_to_end_while_it_comes_up(tmp_pat
         process.wait(30)
         deadline = time.monotonic() + 30
         while _with_word(str(tmp_path)):
-            assert time.monotonic() < deadline, [" ".join(_command(left))[:200] for left in _with_word(str(tmp_path))]
+            assert time.monotonic() < deadline, [
+                " ".join(_command(left))[:200] for left in _with_word(str(tmp_path))
+            ]
             time.sleep(0.2)
 
 
 def _with_word(word: str) -> list[psutil.Process]:
-    return [found for found in psutil.process_iter() if any(word in part for part in _command(found))]
+    return [
+        found for found in psutil.process_iter() if any(word in part for part in _command(found))
+    ]

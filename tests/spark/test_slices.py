@@ -25,10 +25,20 @@ def count(live, dead, *, latest_us=10, written=5):
     return found.found(None, "why")
 
 
-@pytest.mark.parametrize(("live", "dead", "told"), [(1000, 10_000, 1000), (1001, 20_000, 1000), (1000, 9_999, 100), (3, 0, 3)])
-def test_survivors_are_told_whole_where_a_browse_would_else_read_ten_dead_rows_for_each(live, dead, told):
+@pytest.mark.parametrize(
+    ("live", "dead", "told"),
+    [(1000, 10_000, 1000), (1001, 20_000, 1000), (1000, 9_999, 100), (3, 0, 3)],
+)
+def test_survivors_are_told_whole_where_a_browse_would_else_read_ten_dead_rows_for_each(
+    live, dead, told
+):
     found = count(live, dead)
-    assert (found.rows, found.dead, found.unmarked, len(found.survivors)) == (live + dead, dead, live, told)
+    assert (found.rows, found.dead, found.unmarked, len(found.survivors)) == (
+        live + dead,
+        dead,
+        live,
+        told,
+    )
 
 
 @pytest.mark.parametrize(("written", "undated"), [(0, 3), (10, 0), (11, 3)])

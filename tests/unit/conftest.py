@@ -17,6 +17,8 @@ def _no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(of: socket.socket, address: object, connect=connect) -> object:
             if threading.current_thread().name.startswith(BESIDE):
                 return connect(of, address)
-            raise AssertionError(f"a test in tests/unit connects to {address!r}; tests that need a socket live in tests/services or tests/acceptance")
+            raise AssertionError(
+                f"a test in tests/unit connects to {address!r}; tests that need a socket live in tests/services or tests/acceptance"
+            )
 
         monkeypatch.setattr(socket.socket, name, refuse)

@@ -27,7 +27,9 @@ def count(place: str, least: int = 1, most: int = _MOST) -> Callable[[Any], int]
         except ValueError:
             value = least - 1
         if not least <= value <= most:
-            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; a whole number from {least} to {most} is")
+            raise BadInput(
+                f"{place}: {str(text)[:60]!r} is not allowed; a whole number from {least} to {most} is"
+            )
         return value
 
     return parse
@@ -62,7 +64,9 @@ def share(place: str) -> Callable[[Any], float]:
         except ValueError:
             value = -1
         if not 0 <= value <= 1:
-            raise BadInput(f"{place}: {word[:60]!r} is not allowed; a share from 0 to 1 is (0.8, 80%)")
+            raise BadInput(
+                f"{place}: {word[:60]!r} is not allowed; a share from 0 to 1 is (0.8, 80%)"
+            )
         return value
 
     return parse
@@ -74,7 +78,9 @@ def duration(place: str, most: timedelta | None = _LONGEST) -> Callable[[Any], t
     def parse(text: Any) -> timedelta:
         value = text if isinstance(text, timedelta) else parse_duration(str(text), place)
         if most is not None and value > most:
-            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; at most {format_duration(most)} is")
+            raise BadInput(
+                f"{place}: {str(text)[:60]!r} is not allowed; at most {format_duration(most)} is"
+            )
         return value
 
     return parse
@@ -115,7 +121,9 @@ def size(place: str, most: int = _MOST) -> Callable[[Any], int]:
         match = _SIZE.fullmatch(str(text).strip())
         value = int(match[1]) * _SCALE[match[2].lower()] if match else 0
         if not 1 <= value <= most:
-            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; a size from 1 to {most} bytes is (4096, 4k, 25M)")
+            raise BadInput(
+                f"{place}: {str(text)[:60]!r} is not allowed; a size from 1 to {most} bytes is (4096, 4k, 25M)"
+            )
         return value
 
     return parse
@@ -143,15 +151,43 @@ def sender(place: str) -> Callable[[Any], str]:
     return parse
 
 
-Queue = Annotated[QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept with who did it.")]
+Queue = Annotated[
+    QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")
+]
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept with who did it.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
-Sender = Annotated[str | None, typer.Option("--sender", parser=sender("--sender"), metavar="ADDRESS", help="Envelope sender; <> is the null sender.")]
-Recipient = Annotated[str | None, typer.Option("--recipient", parser=address("--recipient"), metavar="ADDRESS", help="One of the envelope recipients.")]
+Sender = Annotated[
+    str | None,
+    typer.Option(
+        "--sender",
+        parser=sender("--sender"),
+        metavar="ADDRESS",
+        help="Envelope sender; <> is the null sender.",
+    ),
+]
+Recipient = Annotated[
+    str | None,
+    typer.Option(
+        "--recipient",
+        parser=address("--recipient"),
+        metavar="ADDRESS",
+        help="One of the envelope recipients.",
+    ),
+]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the mail.")]
 OlderThan = Annotated[
     timedelta | None,
-    typer.Option("--older-than", parser=duration("--older-than", most=None), metavar="DURATION", help="Enqueued at least so long ago: 90s, 15m, 1h."),
+    typer.Option(
+        "--older-than",
+        parser=duration("--older-than", most=None),
+        metavar="DURATION",
+        help="Enqueued at least so long ago: 90s, 15m, 1h.",
+    ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", parser=count("--limit"), metavar="N", help="Stop after this many.")]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", parser=count("--limit"), metavar="N", help="Stop after this many."),
+]

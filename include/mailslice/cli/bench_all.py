@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _KIB, _MIB = 1024, 1024 * 1024
 HOTPATH = (
-    Wanted(5000, 4 * _KIB, 64, repeats=3, load=0.8, processes=(1, 2, 4), waiting=100_000, warm_up=timedelta(minutes=2)),
+    Wanted(
+        5000,
+        4 * _KIB,
+        64,
+        repeats=3,
+        load=0.8,
+        processes=(1, 2, 4),
+        waiting=100_000,
+        warm_up=timedelta(minutes=2),
+    ),
     Wanted(3000, 50 * _KIB, 64, repeats=3, load=0.8),
     Wanted(600, 200 * _KIB, 64),
     Wanted(400, _MIB, 64, repeats=3, load=0.8),
@@ -39,7 +48,15 @@ PARTS = (100, 10, 1)
 """What the largest number of rows is divided by, for the curves."""
 
 
-def run_all(out: Output, settings: Settings, queue: QueueName, *, largest: int, page: Path | None, say: Callable[[str], None]) -> None:
+def run_all(
+    out: Output,
+    settings: Settings,
+    queue: QueueName,
+    *,
+    largest: int,
+    page: Path | None,
+    say: Callable[[str], None],
+) -> None:
     """Measure everything. JSON lines appear one by one; the page is printed at the end.
 
     `page` and its JSON are written after each measurement, the picture at the end: it takes most of an hour, and what stops it is not to cost what is known.
@@ -54,20 +71,41 @@ def run_all(out: Output, settings: Settings, queue: QueueName, *, largest: int, 
     if not out.as_json:
         print(_text(rows))
     if page is not None:
-        page.with_suffix(".svg").write_bytes(curves_svg(_of(rows, "view"), _of(rows, "counters", "blob_gc")))
+        page.with_suffix(".svg").write_bytes(
+            curves_svg(_of(rows, "view"), _of(rows, "counters", "blob_gc"))
+        )
         say(f"{page} is written")
 
 
-def _measured(settings: Settings, queue: QueueName, largest: int, say: Callable[[str], None]) -> Iterator[Row]:
+def _measured(
+    settings: Settings, queue: QueueName, largest: int, say: Callable[[str], None]
+) -> Iterator[Row]:
     for wanted in HOTPATH:
         say(f"{wanted.mails} mails of {wanted.each} bytes")
         yield {"bench": "hotpath", **measure(settings, queue, wanted, say)}
     for dead in (0, *(largest // part for part in PARTS)):
-        yield from _alone(say, f"{dead} dead rows", "view", measure_view, settings, queue, live=1000, dead=dead, slices=100)
+        yield from _alone(
+            say,
+            f"{dead} dead rows",
+            "view",
+            measure_view,
+            settings,
+            queue,
+            live=1000,
+            dead=dead,
+            slices=100,
+        )
     yield from _duties(settings, largest, say)
 
 
-def _alone(say: Callable[[str], None], what: str, bench: str, measure: Callable[..., dict[str, Any]], *given: Any, **named: Any) -> Iterator[Row]:
+def _alone(
+    say: Callable[[str], None],
+    what: str,
+    bench: str,
+    measure: Callable[..., dict[str, Any]],
+    *given: Any,
+    **named: Any,
+) -> Iterator[Row]:
     """Measured in a process of its own: its memory is not what Spark took for the sizes before it."""
     say(what)
     yield {"bench": bench, **apart(partial(measure, *given, **named, say=_nothing))}
@@ -88,18 +126,34 @@ def _of(rows: Sequence[Row], *benches: str) -> list[Row]:
 
 
 def _text(rows: Sequence[Row]) -> str:
-    return "\n".join(_page(_of(rows, "hotpath"), _of(rows, "view"), _of(rows, "counters", "blob_gc")))
+    return "\n".join(
+        _page(_of(rows, "hotpath"), _of(rows, "view"), _of(rows, "counters", "blob_gc"))
+    )
 
 
 def _duties(settings: Settings, largest: int, say: Callable[[str], None]) -> Iterator[Row]:
     """counter_repair and blob_gc at a hundredth, a tenth and the whole; once more with many mailboxes, and once with copies of what is deleted."""
     of = {part: largest // part for part in PARTS}
-    for each, mailboxes in [*((of[part], max(1, of[part] // 1000)) for part in PARTS), (of[100], max(1, of[100]))]:
+    for each, mailboxes in [
+        *((of[part], max(1, of[part] // 1000)) for part in PARTS),
+        (of[100], max(1, of[100])),
+    ]:
         what = f"{each} messages in {mailboxes} mailboxes"
-        yield from _alone(say, what, "counters", measure_counters, settings, mailboxes=mailboxes, messages=each)
+        yield from _alone(
+            say, what, "counters", measure_counters, settings, mailboxes=mailboxes, messages=each
+        )
     for each, keep in [*((of[part], False) for part in PARTS), (of[100], True)]:
         what = f"{each // 5} blobs, {each} references{', copies kept' if keep else ''}"
-        yield from _alone(say, what, "blob_gc", measure_blobs, settings, blobs=each // 5, references=each, keep=keep)
+        yield from _alone(
+            say,
+            what,
+            "blob_gc",
+            measure_blobs,
+            settings,
+            blobs=each // 5,
+            references=each,
+            keep=keep,
+        )
 
 
 def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> list[str]:
@@ -138,11 +192,17 @@ def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> li
         "Several processes against one queue, each with as many mails in flight; CPU seconds per 1,000 mails of all of them together, and of Cassandra /",
         "RabbitMQ / S3. Idle is the share of the cores that neither they nor the stores used: it would grow if processes waited for a lock.",
         "",
-        *_table(SCALING_COLUMNS, [{"size": row["size"], **each} for row in hot for each in row.get("scaling", ())]),
+        *_table(
+            SCALING_COLUMNS,
+            [{"size": row["size"], **each} for row in hot for each in row.get("scaling", ())],
+        ),
         "",
         "With many mails waiting: enqueues before they wait and while they do, and a drain of all of them, whose rate is given by tenths of it.",
         "",
-        *_table(WAITING_COLUMNS, [{"size": row["size"], **row["waiting"]} for row in hot if "waiting" in row]),
+        *_table(
+            WAITING_COLUMNS,
+            [{"size": row["size"], **row["waiting"]} for row in hot if "waiting" in row],
+        ),
         "",
         "## Counting, browsing and cleaning the view",
         "",
@@ -257,7 +317,12 @@ VIEW_COLUMNS: Sequence[tuple[str, str]] = (
     ("browse after, s", "after.browse_seconds"),
 )
 _MEMORY = "Memory: the most of all processes of the run, of Spark's JVM (it grows to its heap, given in brackets), and of driver and Python workers."
-_MEMORY_COLUMNS = (("peak MiB", "peak_mib"), ("JVM", "peak_jvm_mib"), ("(heap)", "jvm_heap"), ("Python", "peak_python_mib"))
+_MEMORY_COLUMNS = (
+    ("peak MiB", "peak_mib"),
+    ("JVM", "peak_jvm_mib"),
+    ("(heap)", "jvm_heap"),
+    ("Python", "peak_python_mib"),
+)
 CLEANUP_CPU_COLUMNS: Sequence[tuple[str, str]] = (
     ("dead rows", "rows"),
     ("plan: Cassandra", "cpu.plan.cassandra"),
@@ -318,9 +383,30 @@ def _figure(row: Row, path: str) -> str:
 
 
 def _machine() -> str:
-    model = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    memory = next((int(line.split()[1]) // 1024 // 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), None)
-    system = next((line.partition("=")[2].strip('"') for line in _lines("/etc/os-release") if line.startswith("PRETTY_NAME")), platform.system())
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = next(
+        (
+            int(line.split()[1]) // 1024 // 1024
+            for line in _lines("/proc/meminfo")
+            if line.startswith("MemTotal")
+        ),
+        None,
+    )
+    system = next(
+        (
+            line.partition("=")[2].strip('"')
+            for line in _lines("/etc/os-release")
+            if line.startswith("PRETTY_NAME")
+        ),
+        platform.system(),
+    )
     return f"{os.cpu_count()} cores ({model}), {memory} GiB, {system}, Python {platform.python_version()}"
 
 

@@ -32,7 +32,9 @@ _LIMIT = 2000
 """Objects by which S3's own limits are measured."""
 
 
-def measure_blobs(settings: Settings, *, blobs: int, references: int, keep: bool, say: Say) -> dict[str, Any]:
+def measure_blobs(
+    settings: Settings, *, blobs: int, references: int, keep: bool, say: Say
+) -> dict[str, Any]:
     """Fill, a run that records candidates (and starts Spark), and one that deletes them. Rates a second, times in seconds, memory in MiB."""
     with _place(settings) as stores:
         say(f"{blobs} blobs and {references} references: putting and inserting")
@@ -48,13 +50,25 @@ def measure_blobs(settings: Settings, *, blobs: int, references: int, keep: bool
             first = _run(stores.settings, keep=keep)
             say("the run that deletes them")
             second = _run(stores.settings, keep=keep)
-        found = (first["candidates"], first["references"], first["blobCount"], second["gcedBlobCount"], second["errorCount"])
+        found = (
+            first["candidates"],
+            first["references"],
+            first["blobCount"],
+            second["gcedBlobCount"],
+            second["errorCount"],
+        )
         if found != (orphans, references, blobs, orphans, 0):
-            raise RuntimeError(f"{blobs} blobs, {orphans} orphans, {references} references were planted; the runs found {found}: {second['message']}")
+            raise RuntimeError(
+                f"{blobs} blobs, {orphans} orphans, {references} references were planted; the runs found {found}: {second['message']}"
+            )
         say("removing what is left")
         _remove(stores, keys)
     planned, deleting = second["spent"], second["spent"]["deleting"]
-    limit = 1 / ((1 / limits["copies_per_second"] if keep else 0) + 1 / limits["heads_per_second"] + 1 / limits["deletes_per_second"])
+    limit = 1 / (
+        (1 / limits["copies_per_second"] if keep else 0)
+        + 1 / limits["heads_per_second"]
+        + 1 / limits["deletes_per_second"]
+    )
     return {
         "blobs": blobs,
         "references": references,
@@ -80,18 +94,32 @@ def _place(settings: Settings) -> Iterator[Stores]:
     with tempfile.TemporaryDirectory(prefix="mailslice-bench-") as folder:
         changed = {
             "cassandra": settings.cassandra.model_copy(update={"keyspace": KEYSPACE}),
-            "own": settings.own.model_copy(update={"keyspace": f"{KEYSPACE}_own", "bucket": f"{_BUCKET}-own"}),
+            "own": settings.own.model_copy(
+                update={"keyspace": f"{KEYSPACE}_own", "bucket": f"{_BUCKET}-own"}
+            ),
             "s3": settings.s3.model_copy(update={"bucket": _BUCKET}),
             "duty": settings.duty.model_copy(update={"artifacts": folder}),
             "gc": settings.gc.model_copy(
-                update={"absent_sources": ("enqueuedMailsV3", "enqueuedMailsV4", "attachmentV2", "mailRepositoryContentV2"), "sources": ""}
+                update={
+                    "absent_sources": (
+                        "enqueuedMailsV3",
+                        "enqueuedMailsV4",
+                        "attachmentV2",
+                        "mailRepositoryContentV2",
+                    ),
+                    "sources": "",
+                }
             ),
         }
         with open_stores(settings.model_copy(update=changed)) as stores:
             _drop(stores)
-            stores.cassandra.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+            stores.cassandra.execute(
+                f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+            )
             try:
-                stores.cassandra.execute(f"CREATE TABLE {KEYSPACE}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)")
+                stores.cassandra.execute(
+                    f"CREATE TABLE {KEYSPACE}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
+                )
                 stores.blobs.ensure_bucket()
                 stores.own_blobs.ensure_bucket()
                 yield stores
@@ -120,9 +148,23 @@ def _fill(stores: Stores, blobs: int, references: int) -> list[BlobId]:
     asyncio.run(_put(stores, keys))
     orphans = set(keys[::_ORPHAN_ONE_IN])
     referred = [key for key in keys if key not in orphans] or [BlobId("none")]
-    pairs = ((2 * number, 2 * number + 1 if 2 * number + 1 < references else None) for number in range(-(-references // 2)))
-    rows = ([uuid.uuid1(), referred[one % len(referred)], None if two is None else referred[two % len(referred)]] for one, two in pairs)
-    insert_all(stores.cassandra, f"INSERT INTO {KEYSPACE}.messagev3 (messageid, headercontent, bodycontent) VALUES (?, ?, ?)", rows)
+    pairs = (
+        (2 * number, 2 * number + 1 if 2 * number + 1 < references else None)
+        for number in range(-(-references // 2))
+    )
+    rows = (
+        [
+            uuid.uuid1(),
+            referred[one % len(referred)],
+            None if two is None else referred[two % len(referred)],
+        ]
+        for one, two in pairs
+    )
+    insert_all(
+        stores.cassandra,
+        f"INSERT INTO {KEYSPACE}.messagev3 (messageid, headercontent, bodycontent) VALUES (?, ?, ?)",
+        rows,
+    )
     return keys
 
 
@@ -160,7 +202,11 @@ def _limits(stores: Stores) -> dict[str, int]:
         looked = _timed(lambda: own.heads(source))
         deleted = _timed(lambda: own.delete(source))
         stores.blobs.delete_many(source)
-    return {"copies_per_second": round(_LIMIT / copied), "heads_per_second": round(_LIMIT / looked), "deletes_per_second": round(_LIMIT / deleted)}
+    return {
+        "copies_per_second": round(_LIMIT / copied),
+        "heads_per_second": round(_LIMIT / looked),
+        "deletes_per_second": round(_LIMIT / deleted),
+    }
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -177,5 +223,13 @@ def _run(settings: Settings, *, keep: bool) -> dict[str, Any]:
     from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
     from mailslice.duty.road import run_all
 
-    params = {"grace": "1s", "delete_after": "0s", "keep": "7d" if keep else "0s", "max_share": 1, "reason": "mailslice bench"}
-    return run_all(RunRequest("blob_gc", NO_QUEUE, new_run(system_clock), None, who(), params), settings)
+    params = {
+        "grace": "1s",
+        "delete_after": "0s",
+        "keep": "7d" if keep else "0s",
+        "max_share": 1,
+        "reason": "mailslice bench",
+    }
+    return run_all(
+        RunRequest("blob_gc", NO_QUEUE, new_run(system_clock), None, who(), params), settings
+    )

@@ -16,10 +16,17 @@ def curves_of(views: Sequence[Row], duties: Sequence[Row]) -> Curves:
     for view in views:
         cleanup = view.get("cleanup") or {}
         for step in ("plan", "apply"):
-            _add(found, f"queue_cleanup {step}", cleanup.get("rows"), cleanup.get(f"{step}_rows_per_second"))
+            _add(
+                found,
+                f"queue_cleanup {step}",
+                cleanup.get("rows"),
+                cleanup.get(f"{step}_rows_per_second"),
+            )
     for row in duties:
         if row["bench"] == "counters" and row["messages"] > row["mailboxes"]:
-            _add(found, "counter_repair plan", row["messages"], row["plan_again_messages_per_second"])
+            _add(
+                found, "counter_repair plan", row["messages"], row["plan_again_messages_per_second"]
+            )
         elif row["bench"] == "blob_gc" and not row["keep"]:
             _add(found, "blob_gc references", row["references"], row["references_per_second"])
             _add(found, "blob_gc deletes", row["orphans"], row["deleted_keys_per_second"])
@@ -37,11 +44,23 @@ def curves_svg(views: Sequence[Row], duties: Sequence[Row]) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mailslice", "font.family": "sans-serif", "font.size": 9}):
+    with mpl.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "mailslice",
+            "font.family": "sans-serif",
+            "font.size": 9,
+        }
+    ):
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
         for name, points in curves_of(views, duties).items():
-            axes.plot([rows for rows, _ in points], [seconds for _, seconds in points], marker="o", label=name)
+            axes.plot(
+                [rows for rows, _ in points],
+                [seconds for _, seconds in points],
+                marker="o",
+                label=name,
+            )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("rows (of deletes: keys)")

@@ -55,34 +55,56 @@ class Wanted:
     warm_up: timedelta = WARM_UP
 
 
-def measure(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Rates a second, latencies in ms, CPU seconds, peak MiB: the median of the repeats; `limits` are the stores alone; `runs` has min, median and max.
 
     Each repeat has a process of its own, so that memory that was used before is not counted. `warm_up` says what came before the first one.
     """
     with bench_queue(settings, queue, synthetic=False, say=say):
         warmed = _warmed(settings, queue, wanted, say)
-        runs = [_one(settings, queue, wanted, _counting(say, f"run {number + 1} of {wanted.repeats}")) for number in range(wanted.repeats)]
-        found = {key: runs[0][key] for key in _GIVEN} | combined([_measured(run) for run in runs], _middle) | {"warm_up": warmed}
+        runs = [
+            _one(settings, queue, wanted, _counting(say, f"run {number + 1} of {wanted.repeats}"))
+            for number in range(wanted.repeats)
+        ]
+        found = (
+            {key: runs[0][key] for key in _GIVEN}
+            | combined([_measured(run) for run in runs], _middle)
+            | {"warm_up": warmed}
+        )
         if wanted.load:
             say(f"the hot path at {wanted.load:.0%} of its rate")
             found["paced"] = _paced(settings, queue, wanted, found)
         if wanted.processes:
-            found["scaling"] = [_processes(settings, queue, wanted, number, say) for number in wanted.processes]
+            found["scaling"] = [
+                _processes(settings, queue, wanted, number, say) for number in wanted.processes
+            ]
         if wanted.waiting:
             say(f"the hot path with {wanted.waiting} mails waiting")
             found["waiting"] = _waiting(settings, queue, wanted)
-    return {**found, "repeats": wanted.repeats, "runs": combined([{key: run[key] for key in _SPREAD} for run in runs], spread)}
+    return {
+        **found,
+        "repeats": wanted.repeats,
+        "runs": combined([{key: run[key] for key in _SPREAD} for run in runs], spread),
+    }
 
 
-def _warmed(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any] | None:
+def _warmed(
+    settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]
+) -> dict[str, Any] | None:
     """Stores that have just started are slow for most of a minute: until they are not, or the time is up. None: not asked for."""
     from mailslice.worker.apart import apart
 
     if not wanted.warm_up:
         return None
     say(f"warm-up, for {format_duration(wanted.warm_up)} at most")
-    given = {"mails": wanted.mails, "size": wanted.each, "in_flight": wanted.in_flight, "at_most": wanted.warm_up}
+    given = {
+        "mails": wanted.mails,
+        "size": wanted.each,
+        "in_flight": wanted.in_flight,
+        "at_most": wanted.warm_up,
+    }
     found: dict[str, Any] = apart(_warmed_once, settings, queue, given)
     return found
 
@@ -113,7 +135,9 @@ def _measured(run: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in run.items() if key not in _GIVEN}
 
 
-def combined(runs: Sequence[Mapping[str, Any]], of: Callable[[Sequence[float]], Any]) -> dict[str, Any]:
+def combined(
+    runs: Sequence[Mapping[str, Any]], of: Callable[[Sequence[float]], Any]
+) -> dict[str, Any]:
     """Each figure of the runs made one by `of`, in objects and lists, too; None where any run has none. What is no figure is left out."""
     result: dict[str, Any] = {}
     for key, value in runs[0].items():
@@ -129,46 +153,96 @@ def combined(runs: Sequence[Mapping[str, Any]], of: Callable[[Sequence[float]], 
     return result
 
 
-def _one(settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
+def _one(
+    settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]
+) -> dict[str, Any]:
     from mailslice.worker.apart import apart
     from mailslice.worker.bench_stores import measure_stores
 
     say("the hot path")
     found: dict[str, Any] = apart(_hotpath, settings, queue, wanted)
     say("each store alone")
-    together = max(1, min(wanted.in_flight, _BYTES_ALONE // wanted.each))  # as the worker's own memory budget bounds large mails
+    together = max(
+        1, min(wanted.in_flight, _BYTES_ALONE // wanted.each)
+    )  # as the worker's own memory budget bounds large mails
     operations = min(_OPERATIONS, max(_LEAST_OPERATIONS, wanted.mails))
-    return {**found, **run(measure_stores(settings, queue, size=wanted.each, in_flight=together, operations=operations))}
+    return {
+        **found,
+        **run(
+            measure_stores(
+                settings, queue, size=wanted.each, in_flight=together, operations=operations
+            )
+        ),
+    }
 
 
 def _hotpath(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, object]:
     from mailslice.worker.bench import measure_hotpath
 
-    return run(measure_hotpath(settings, queue, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight, warm=_own_warm(wanted)))
+    return run(
+        measure_hotpath(
+            settings,
+            queue,
+            count=wanted.mails,
+            size=wanted.each,
+            in_flight=wanted.in_flight,
+            warm=_own_warm(wanted),
+        )
+    )
 
 
-def _paced(settings: Settings, queue: QueueName, wanted: Wanted, peak: Mapping[str, Any]) -> dict[str, Any]:
+def _paced(
+    settings: Settings, queue: QueueName, wanted: Wanted, peak: Mapping[str, Any]
+) -> dict[str, Any]:
     """Five seconds of it, or all mails."""
     from mailslice.worker.bench_paced import Pace, measure_paced
 
-    enqueue_rate, dequeue_rate = wanted.load * peak["enqueue_rate"], wanted.load * peak["dequeue_rate"]
+    enqueue_rate, dequeue_rate = (
+        wanted.load * peak["enqueue_rate"],
+        wanted.load * peak["dequeue_rate"],
+    )
     count = max(1, min(wanted.mails, int(_PACED_SECONDS * min(enqueue_rate, dequeue_rate))))
-    pace = Pace(settings, queue, count, wanted.each, wanted.in_flight, enqueue_rate, dequeue_rate, warm=_own_warm(wanted))
+    pace = Pace(
+        settings,
+        queue,
+        count,
+        wanted.each,
+        wanted.in_flight,
+        enqueue_rate,
+        dequeue_rate,
+        warm=_own_warm(wanted),
+    )
     return {"load": wanted.load, **measure_paced(pace)}
 
 
-def _processes(settings: Settings, queue: QueueName, wanted: Wanted, number: int, say: Callable[[str], None]) -> dict[str, Any]:
+def _processes(
+    settings: Settings, queue: QueueName, wanted: Wanted, number: int, say: Callable[[str], None]
+) -> dict[str, Any]:
     from mailslice.worker.bench_processes import measure_processes
 
     say(f"{number} processes")
     warm = _own_warm(wanted)
-    return measure_processes(settings, queue, processes=number, count=wanted.mails, size=wanted.each, in_flight=wanted.in_flight, warm=warm)
+    return measure_processes(
+        settings,
+        queue,
+        processes=number,
+        count=wanted.mails,
+        size=wanted.each,
+        in_flight=wanted.in_flight,
+        warm=warm,
+    )
 
 
 def _waiting(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, Any]:
     from mailslice.worker.apart import apart
 
-    given = {"waiting": wanted.waiting, "count": wanted.mails, "size": wanted.each, "in_flight": wanted.in_flight, "warm": _own_warm(wanted)}
+    given = {
+        "waiting": wanted.waiting,
+        "count": wanted.mails,
+        "size": wanted.each,
+        "in_flight": wanted.in_flight,
+        "warm": _own_warm(wanted),
+    }
     found: dict[str, Any] = apart(_waiting_once, settings, queue, given)
     return found
 

@@ -23,4 +23,6 @@ def insert_all(session: CassandraSession, cql: str, rows: Iterable[Sequence[obje
             yield list(chain.from_iterable(some))
         rest.extend(some)
 
-    return _A_REQUEST * session.run_many(many, full(), _IN_FLIGHT) + session.run_many(session.prepare(cql), rest, _IN_FLIGHT)
+    return _A_REQUEST * session.run_many(many, full(), _IN_FLIGHT) + session.run_many(
+        session.prepare(cql), rest, _IN_FLIGHT
+    )

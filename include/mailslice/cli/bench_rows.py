@@ -27,7 +27,9 @@ _REMEDY = "leave out --queue, and bench makes and removes a queue of its own, or
 _LOCK = "mailslice-bench-lock-"
 _LOCKED, _MISSING = 405, 404
 _AT_ONCE = 20_000
-_ATTRIBUTES = {"bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'}
+_ATTRIBUTES = {
+    "bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'
+}
 
 
 class BenchQueue:
@@ -41,14 +43,20 @@ class BenchQueue:
     def fill(self, rows: int, slices: int, *, dead: bool) -> None:
         """Insert rows evenly into `slices` slices that were closed a day ago (dead), or into the present slice (live); dead ones get their marks."""
         window = self._view.window
-        newest = slice_start(system_clock() - (timedelta(days=1) + self._view.largest_window if dead else timedelta(0)), window)
+        newest = slice_start(
+            system_clock()
+            - (timedelta(days=1) + self._view.largest_window if dead else timedelta(0)),
+            window,
+        )
         starts = [newest - window * back for back in range(slices if dead else 1)]
         self._first_start(starts[-1])
         made = (self._row(number, starts[number % len(starts)]) for number in range(rows))
         while chunk := list(islice(made, _AT_ONCE)):
             self.stores.tables.written.insert_many(chunk, in_flight=256)
             if dead:
-                self.stores.tables.deleted.mark_many(self.name, (row.enqueue_id for row in chunk), in_flight=256)
+                self.stores.tables.deleted.mark_many(
+                    self.name, (row.enqueue_id for row in chunk), in_flight=256
+                )
 
     def empty(self) -> None:
         """Delete all rows and marks of the queue."""
@@ -56,7 +64,9 @@ class BenchQueue:
         for rows in self.stores.tables.existing:
             for place in list(rows.places(self.name)):
                 rows.delete_partition(self.name, place, now_us)
-        self.stores.tables.deleted.drop_many(self.name, self.stores.tables.deleted.ids(self.name), in_flight=256)
+        self.stores.tables.deleted.drop_many(
+            self.name, self.stores.tables.deleted.ids(self.name), in_flight=256
+        )
 
     def _first_start(self, oldest: datetime) -> None:
         """Both starts at the oldest slice, as if the queue had always been used; a start of an earlier fill is moved back (nobody else uses this queue)."""
@@ -68,13 +78,32 @@ class BenchQueue:
 
     def _row(self, number: int, start: datetime) -> ViewRow:
         name = f"{BENCH_NAMES}{number}"
-        mail = Mail(name, "alice@bench.example", (f"bob{number % 97}@bench.example",), attributes=_ATTRIBUTES, last_updated_ns=int(start.timestamp()) * 10**9)
-        item = QueuedMail(EnqueueId(uuid4()), mail, BlobId(str(UUID(int=number))), BlobId(str(UUID(int=number + 1))))
-        return ViewRow(self.name, Place(start, bucket_of(name, self._view.bucket_counts[-1])), start, item)
+        mail = Mail(
+            name,
+            "alice@bench.example",
+            (f"bob{number % 97}@bench.example",),
+            attributes=_ATTRIBUTES,
+            last_updated_ns=int(start.timestamp()) * 10**9,
+        )
+        item = QueuedMail(
+            EnqueueId(uuid4()),
+            mail,
+            BlobId(str(UUID(int=number))),
+            BlobId(str(UUID(int=number + 1))),
+        )
+        return ViewRow(
+            self.name, Place(start, bucket_of(name, self._view.bucket_counts[-1])), start, item
+        )
 
 
 @contextmanager
-def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool, say: Callable[[str], None] = lambda _: None) -> Iterator[BenchQueue]:
+def bench_queue(
+    settings: Settings,
+    name: QueueName,
+    *,
+    synthetic: bool,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[BenchQueue]:
     """The queue, without a mail; made for the benchmark when missing, and emptied and removed again then. What a stopped benchmark left is taken off.
 
     `synthetic`: rows are inserted and all are deleted, marks too, and the starts move: that is only done to a queue that nobody else can have used,
@@ -90,13 +119,19 @@ def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool, say: Ca
         known = name in directory.known(stores)
         ours = not known or name == OWN_QUEUE
         if synthetic and not ours:
-            raise Refused(f"queue {name} exists: this benchmark deletes all rows of its queue; {_REMEDY}")
+            raise Refused(
+                f"queue {name} exists: this benchmark deletes all rows of its queue; {_REMEDY}"
+            )
         if not known:
             directory.create(stores, name)
         guard(stores)
-        queue = BenchQueue(stores, name, shape(ConfigurationGuard(stores.tables, stores.settings), stores.settings))
+        queue = BenchQueue(
+            stores, name, shape(ConfigurationGuard(stores.tables, stores.settings), stores.settings)
+        )
         if _in_broker(settings, name).consumers:
-            raise Refused(f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}")
+            raise Refused(
+                f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}"
+            )
         _refuse_mails(stores, name)
         _take_left(settings, name, say)
         try:
@@ -112,7 +147,9 @@ def bench_queue(settings: Settings, name: QueueName, *, synthetic: bool, say: Ca
         _cleared(queue, settings, say, ours=ours)
 
 
-def _cleared(queue: BenchQueue, settings: Settings, say: Callable[[str], None], *, ours: bool) -> None:
+def _cleared(
+    queue: BenchQueue, settings: Settings, say: Callable[[str], None], *, ours: bool
+) -> None:
     """Nothing of the benchmark stays. Refused, and nothing is deleted but its own mails, when the queue holds mails of others."""
     stores, name = queue.stores, queue.name
     _take_left(settings, name, say)
@@ -130,14 +167,18 @@ def _alone_on(settings: Settings, name: QueueName) -> Iterator[None]:
 
     from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, blocking_connection, meaning
 
-    stack = ExitStack()  # closed by hand: what ends the block is not the broker's, and must not be taken for it
+    stack = (
+        ExitStack()
+    )  # closed by hand: what ends the block is not the broker's, and must not be taken for it
     connection = stack.enter_context(blocking_connection(settings.rabbitmq, heartbeat=0))
     try:
         try:
             connection.channel().queue_declare(f"{_LOCK}{name}", exclusive=True)
         except ChannelClosedByBroker as error:
             if error.reply_code == _LOCKED:
-                raise Refused(f"another benchmark uses queue {name}: wait for its end, or name another --queue") from None
+                raise Refused(
+                    f"another benchmark uses queue {name}: wait for its end, or name another --queue"
+                ) from None
             raise meaning(error, settings.rabbitmq) from error
         yield
     finally:
@@ -147,7 +188,9 @@ def _alone_on(settings: Settings, name: QueueName) -> Iterator[None]:
 
 def replace_shared(settings: Settings) -> Settings:
     """Not shared: nobody but the benchmark works on its queue, so marks go with their rows."""
-    return settings.model_copy(update={"queue": settings.queue.model_copy(update={"shared": False})})
+    return settings.model_copy(
+        update={"queue": settings.queue.model_copy(update={"shared": False})}
+    )
 
 
 def _refuse_mails(stores: Stores, name: QueueName) -> None:
@@ -155,7 +198,9 @@ def _refuse_mails(stores: Stores, name: QueueName) -> None:
     from mailslice.queue.mail_queue import MailQueue
 
     rows = MailQueue(stores, name, system_clock).browse(MailFilter(), None)
-    foreign = next((row.item.mail.name for row in rows if not row.item.mail.name.startswith(BENCH_NAMES)), None)
+    foreign = next(
+        (row.item.mail.name for row in rows if not row.item.mail.name.startswith(BENCH_NAMES)), None
+    )
     if foreign is not None:
         raise _holds(name, foreign)
 
@@ -188,7 +233,9 @@ def _in_broker(settings: Settings, name: QueueName) -> _InBroker:
     from mailslice.stores.rabbitmq.connection import blocking_connection
 
     with blocking_connection(settings.rabbitmq) as connection:
-        found = connection.channel().queue_declare(RabbitNames(name).work_queue, passive=True).method
+        found = (
+            connection.channel().queue_declare(RabbitNames(name).work_queue, passive=True).method
+        )
     return _InBroker(found.message_count, found.consumer_count)
 
 
@@ -217,9 +264,16 @@ def _remove(stores: Stores, name: QueueName) -> None:
     from mailslice.stores.rabbitmq.connection import blocking_connection
 
     names = RabbitNames(name)
-    classic = not stores.settings.queue.quorum  # a broker refuses both conditions for quorum queues: for those, what was just seen has to do
+    classic = (
+        not stores.settings.queue.quorum
+    )  # a broker refuses both conditions for quorum queues: for those, what was just seen has to do
     with blocking_connection(stores.settings.rabbitmq) as connection:
-        for queue in (names.work_queue, names.dead_letter_queue, names.hop_queue, *stores.management.delay_queues(name)):
+        for queue in (
+            names.work_queue,
+            names.dead_letter_queue,
+            names.hop_queue,
+            *stores.management.delay_queues(name),
+        ):
             try:
                 found = connection.channel().queue_declare(queue, passive=True).method
                 if found.message_count or found.consumer_count:

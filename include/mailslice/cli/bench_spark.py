@@ -54,9 +54,18 @@ def peak_memory(settings: Settings) -> Iterator[Peak]:
     def sample() -> None:
         while not stop.wait(_EVERY):
             with suppress(psutil.Error):
-                held = [(_is_jvm(process), _resident(process)) for process in (own, *own.children(recursive=True))]
-                jvm, python = (sum(size for is_jvm, size in held if is_jvm is which) for which in (True, False))
-                peak.total, peak.jvm, peak.python = max(peak.total, jvm + python), max(peak.jvm, jvm), max(peak.python, python)
+                held = [
+                    (_is_jvm(process), _resident(process))
+                    for process in (own, *own.children(recursive=True))
+                ]
+                jvm, python = (
+                    sum(size for is_jvm, size in held if is_jvm is which) for which in (True, False)
+                )
+                peak.total, peak.jvm, peak.python = (
+                    max(peak.total, jvm + python),
+                    max(peak.jvm, jvm),
+                    max(peak.python, python),
+                )
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -93,7 +102,10 @@ class StepCpu:
         """A step has ended."""
         cassandra, ours = now = self._read()
         before, ours_before = self._last
-        self._steps[name] = (None if cassandra is None or before is None else cassandra - before, ours - ours_before)
+        self._steps[name] = (
+            None if cassandra is None or before is None else cassandra - before,
+            ours - ours_before,
+        )
         self._last = now
 
     def by_rows(self, rows: int) -> dict[str, Any]:
@@ -125,7 +137,11 @@ class StepCpu:
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 # Those of children that have ended; of this process' they are other programs'.
-                ours += times.user + times.system + (0 if process == own else times.children_user + times.children_system)
+                ours += (
+                    times.user
+                    + times.system
+                    + (0 if process == own else times.children_user + times.children_system)
+                )
         return self._stores.read()["cassandra"], ours
 
 
@@ -134,7 +150,9 @@ def start_spark(settings: Settings) -> None:
     from mailslice.spark.frames import run_on_keys
     from mailslice.spark.session import spark_session
 
-    run_on_keys(spark_session(settings, "mailslice bench"), list(range(_TASKS)), _count, "keys long")
+    run_on_keys(
+        spark_session(settings, "mailslice bench"), list(range(_TASKS)), _count, "keys long"
+    )
 
 
 def _count(batches: Iterator[Sequence[int]]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,9 @@ Say = Callable[[str], None]
 GRACE = "2s"
 
 
-def measure_view(settings: Settings, name: QueueName, *, live: int, dead: int, slices: int, say: Say) -> dict[str, Any]:
+def measure_view(
+    settings: Settings, name: QueueName, *, live: int, dead: int, slices: int, say: Say
+) -> dict[str, Any]:
     """Fill, count, browse, clean, count and browse again. Rates in rows a second, times in seconds, memory in MiB."""
     with bench_queue(settings, name, synthetic=True, say=say) as queue:
         say(f"{dead} dead rows in {slices} slices and {live} live ones: inserting")
@@ -28,7 +30,12 @@ def measure_view(settings: Settings, name: QueueName, *, live: int, dead: int, s
         queue.fill(dead, slices, dead=True)
         queue.fill(live, 1, dead=False)
         filled = time.perf_counter() - begun
-        result: dict[str, Any] = {"live": live, "dead": dead, "slices": slices, "fill_rate": _rate(live + dead, filled)}
+        result: dict[str, Any] = {
+            "live": live,
+            "dead": dead,
+            "slices": slices,
+            "fill_rate": _rate(live + dead, filled),
+        }
         settle(queue.stores)
         say("size and browse before the cleanup")
         result["before"] = _looked(queue, live, live + dead)
@@ -48,7 +55,9 @@ def _looked(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
     size, size_seconds = _timed(mails.size)
     browsed, browse_seconds = _timed(lambda: sum(1 for _ in mails.browse(MailFilter(), None)))
     if (size, browsed) != (live, live):
-        raise RuntimeError(f"queue {queue.name} holds {live} live mails; size says {size}, browse gives {browsed}")
+        raise RuntimeError(
+            f"queue {queue.name} holds {live} live mails; size says {size}, browse gives {browsed}"
+        )
     return {
         "size_seconds": round(size_seconds, 3),
         "size_rows_per_second": _rate(rows, size_seconds),
@@ -61,13 +70,22 @@ def _cleaned(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
     from mailslice.duty.request import RunRequest, new_run
     from mailslice.duty.road import run_all
 
-    request = RunRequest("queue_cleanup", name, new_run(system_clock), None, who(), {"grace": GRACE, "reason": "mailslice bench"})
+    request = RunRequest(
+        "queue_cleanup",
+        name,
+        new_run(system_clock),
+        None,
+        who(),
+        {"grace": GRACE, "reason": "mailslice bench"},
+    )
     with peak_memory(settings) as peak:
         _, start = _timed(lambda: start_spark(settings))
         cpu = StepCpu(settings)
         report, seconds = _timed(lambda: run_all(request, settings, on_step=cpu.step))
     if report["applied"] != dead:
-        raise RuntimeError(f"the cleanup of {dead} dead rows applied {report['applied']}: {report.get('message')}")
+        raise RuntimeError(
+            f"the cleanup of {dead} dead rows applied {report['applied']}: {report.get('message')}"
+        )
     steps = report["seconds"]
     return {
         "rows": dead,

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 app = group("Blobs that blob_gc deleted and keeps for a while in mailslice's own bucket.")
 
 _AT_ONCE = 1000
-Run = Annotated[str | None, typer.Option("--run", metavar="RUN", help="All blobs that this run of blob_gc deleted.")]
+Run = Annotated[
+    str | None,
+    typer.Option("--run", metavar="RUN", help="All blobs that this run of blob_gc deleted."),
+]
 
 
 @command(app, "kept")
@@ -30,7 +33,11 @@ def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
 
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
         there = stores.own_blobs.bucket_exists()
-        found = (each for page in copies.pages() for each in page if run in {None, each.run}) if there else iter(())
+        found = (
+            (each for page in copies.pages() for each in page if run in {None, each.run})
+            if there
+            else iter(())
+        )
         out.rows((_shown(each) for each in islice(found, limit)), empty="no copy is kept")
 
 
@@ -38,7 +45,10 @@ def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
 def restore(
     out: Output,
     *,
-    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Keys of blobs, as they were in James' bucket.")] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help="Keys of blobs, as they were in James' bucket."),
+    ] = None,
     run: Run = None,
     dry_run: DryRun = False,
     reason: Reason = None,
@@ -69,7 +79,9 @@ def restore(
         there = stores.own_blobs.bucket_exists()
         out.rows(lines(), empty=f"no copy of run {run} is kept")
         if not dry_run and counts:
-            record(stores.settings, "blobs restore", None, reason, run=run, keys=wanted, counts=counts)
+            record(
+                stores.settings, "blobs restore", None, reason, run=run, keys=wanted, counts=counts
+            )
     _end(counts, run)
 
 
@@ -89,9 +101,13 @@ def _end(counts: dict[str, int], run: str | None) -> None:
 
     bad = {status: count for status, count in counts.items() if status not in {PRESENT, RESTORED}}
     if run is not None and not counts:
-        raise BadInput(f"--run {run!r}: no copy of this run is kept; `mailslice blobs kept` lists all")
+        raise BadInput(
+            f"--run {run!r}: no copy of this run is kept; `mailslice blobs kept` lists all"
+        )
     if bad:
-        raise SomeFailed(f"{sum(bad.values())} of {sum(counts.values())} blobs were not put back: {'; '.join(f'{count} {why}' for why, count in bad.items())}")
+        raise SomeFailed(
+            f"{sum(bad.values())} of {sum(counts.values())} blobs were not put back: {'; '.join(f'{count} {why}' for why, count in bad.items())}"
+        )
 
 
 def _shown(kept: "Kept") -> dict[str, object]:

@@ -10,7 +10,9 @@ from typer.core import TyperCommand
 from mailslice.cli.arguments import check_text
 from mailslice.cli.output import Output
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, and nothing else on stdout.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object a line, and nothing else on stdout.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and logs.")]
 
 _JSON = "mailslice.json"
@@ -19,7 +21,9 @@ _JSON = "mailslice.json"
 
 def group(help_text: str) -> typer.Typer:
     """A group of commands."""
-    app = typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(
+        help=help_text, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
 
     @app.callback()
     def _before(ctx: typer.Context, as_json: Json = False, debug: Debug = False) -> None:  # noqa: ARG001
@@ -33,7 +37,9 @@ def remember(ctx: typer.Context, *, as_json: bool) -> None:
     ctx.meta[_JSON] = as_json or ctx.meta.get(_JSON, False)
 
 
-def command(app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register `function(out, ...)` as the command `name` of `app`. `--debug` is acted on by `main`, which sees every command end."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -42,10 +48,18 @@ def command(app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand)
         if out.name != "out":
             raise TypeError(f"{function.__qualname__}: the first parameter of a command is out")
         wants_context = "ctx" in signature.parameters
-        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "ctx"]
-        own.insert(0, inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in own
+            if parameter.name != "ctx"
+        ]
+        own.insert(
+            0, inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        )
         more = [
-            inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+            inspect.Parameter(
+                word, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
+            )
             for word, annotation in (("as_json", Json), ("debug", Debug))
         ]
 
@@ -56,8 +70,15 @@ def command(app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand)
                     check_text(word.replace("_", " "), value)
             function(Output(ctx.meta[_JSON]), **({"ctx": ctx, **given} if wants_context else given))
 
-        run.__name__, run.__qualname__, run.__module__, run.__doc__ = function.__name__, function.__qualname__, function.__module__, function.__doc__
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *more)} | {"return": None}
+        run.__name__, run.__qualname__, run.__module__, run.__doc__ = (
+            function.__name__,
+            function.__qualname__,
+            function.__module__,
+            function.__doc__,
+        )
+        run.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in (*own, *more)
+        } | {"return": None}
         run.__signature__ = inspect.Signature([*own, *more], return_annotation=None)  # type: ignore[attr-defined]
         app.command(name, cls=cls)(run)
         return function

@@ -49,7 +49,14 @@ def apply(out: Output, reason: Reason = None) -> None:
         before = guard.stored()
         applied = guard.apply()
         if applied:
-            record(stores.settings, "config apply", None, reason, stored=shapes.configuration(before), wanted=shapes.configuration(guard.stored()))
+            record(
+                stores.settings,
+                "config apply",
+                None,
+                reason,
+                stored=shapes.configuration(before),
+                wanted=shapes.configuration(guard.stored()),
+            )
         out.one(_comparison(stores) | {"applied": applied})
 
 

@@ -8,7 +8,10 @@ from typing import Any
 EXIT_CODES = (
     ("0", "done, whatever a duty found (that is in the JSON)"),
     ("1", "some inputs of the command failed and are listed, or `config check` found a difference"),
-    ("2", "wrong use, input or setting; a user, password or key that a store refuses is one, and its address is named"),
+    (
+        "2",
+        "wrong use, input or setting; a user, password or key that a store refuses is one, and its address is named",
+    ),
     ("3", "refused by a guard or a gate: nothing was changed"),
     ("4", "a store is unavailable"),
     ("130", "interrupted by Ctrl-C (143: by SIGTERM; 141: whoever read the output closed it)"),
@@ -47,8 +50,14 @@ def _page(root: Any) -> Iterator[str]:
 
 
 def _command(path: str, command: Any) -> Iterator[str]:
-    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    options = [parameter for parameter in command.params if parameter.param_type_name == "option" and not set(parameter.opts) & set(_EVERYWHERE)]
+    arguments = [
+        parameter for parameter in command.params if parameter.param_type_name == "argument"
+    ]
+    options = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not set(parameter.opts) & set(_EVERYWHERE)
+    ]
     words = " ".join(_metavar(argument) for argument in arguments)
     yield ""
     yield f"### {path}{' ' if words else ''}{words}{' [OPTIONS]' if options else ''}"
@@ -69,7 +78,11 @@ def _value(option: Any) -> str:
     choices = option.type_descriptor.choices
     if option.is_flag:
         return ""
-    return " " + ("\\|".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else str(option.metavar or "VALUE"))
+    return " " + (
+        "\\|".join(str(getattr(choice, "value", choice)) for choice in choices)
+        if choices
+        else str(option.metavar or "VALUE")
+    )
 
 
 def _text(parameter: Any) -> str:

@@ -51,7 +51,9 @@ def open_queue(name: str) -> Iterator[OpenQueue]:
 
     with open_stores() as stores:
         directory.require(stores, name)
-        yield OpenQueue(stores.settings, stores, MailQueue(stores, name, system_clock), guard(stores))
+        yield OpenQueue(
+            stores.settings, stores, MailQueue(stores, name, system_clock), guard(stores)
+        )
 
 
 def guard(stores: Stores) -> ViewConfiguration:
@@ -84,10 +86,14 @@ def confirm(question: str, yes: bool) -> None:
 def need_yes(yes: bool, doing: str) -> None:
     """BadInput when nobody can be asked."""
     if not yes and not sys.stdin.isatty():
-        raise BadInput(f"{doing} asks first, and there is no terminal to ask on: give --yes (or --dry-run to only see how many)")
+        raise BadInput(
+            f"{doing} asks first, and there is no terminal to ask on: give --yes (or --dry-run to only see how many)"
+        )
 
 
-def record(settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object) -> None:
+def record(
+    settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object
+) -> None:
     """Keep who did what and why: a JSON file below `decisions/` of the artifacts location.
 
     What was done is done: a location that cannot be written is a warning, not an error.
@@ -100,8 +106,18 @@ def record(settings: Settings, action: str, queue: str | None, reason: str | Non
     from mailslice.model.clock import system_clock
 
     now = system_clock()
-    decision = {"time": iso(now), "who": who(), "action": action, "queue": queue, "reason": reason, **facts}
+    decision = {
+        "time": iso(now),
+        "who": who(),
+        "action": action,
+        "queue": queue,
+        "reason": reason,
+        **facts,
+    }
     try:
-        artifacts(settings).write(f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json", json.dumps(plain(decision)).encode() + b"\n")
+        artifacts(settings).write(
+            f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json",
+            json.dumps(plain(decision)).encode() + b"\n",
+        )
     except MailsliceError as error:
         log.warning("%s was done, but not recorded: %s", action, error)

@@ -64,7 +64,9 @@ class Draining:
 
     async def run(self) -> None:
         """Until `most` mails are handled or the queue has given nothing for `idle`. What was fetched beyond that goes back to the queue."""
-        async with aclosing(self._worker.deliveries(self._prefetch(), give_up_after=_PATIENCE)) as deliveries:
+        async with aclosing(
+            self._worker.deliveries(self._prefetch(), give_up_after=_PATIENCE)
+        ) as deliveries:
             try:
                 await self._take(deliveries)
             finally:
@@ -90,7 +92,9 @@ class Draining:
                     if not self._again():
                         return
                     continue
-                await asyncio.wait({coming, *self._running}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {coming, *self._running}, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
                 if coming.done():
                     delivery = coming.result()
                     if delivery is None:
@@ -108,7 +112,9 @@ class Draining:
         if self._aside and self._wanted.most is not None:
             return _ASIDE_AFTER - quiet
         # Mails that are set aside keep their content in memory, which others may wait for: then the broker counts as giving for ever.
-        return self._wanted.idle.total_seconds() - (quiet if self._aside else deliveries.idle_seconds)
+        return self._wanted.idle.total_seconds() - (
+            quiet if self._aside else deliveries.idle_seconds
+        )
 
     def _again(self) -> bool:
         """Retry once more a mail that was set aside; False when there is none, or the number of mails is not limited."""
@@ -161,7 +167,10 @@ class Draining:
             "redelivered": delivery.redelivered,
             "outcome": self._wanted.outcome,
         }
-        self._out.line(item, f"{self._wanted.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}")
+        self._out.line(
+            item,
+            f"{self._wanted.outcome}  {delivery.item.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}",
+        )
 
 
 async def _next(deliveries: Deliveries) -> Delivery | None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _AT_ONCE = 100
 
 
-def with_next_delivery(stores: Stores, queue: QueueName, rows: Iterable[ViewRow]) -> Iterator[dict[str, object]]:
+def with_next_delivery(
+    stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
+) -> Iterator[dict[str, object]]:
     """The rows as JSON objects, with `nextDelivery`. A deployment without mailslice's own tables has no delayed mail: nothing is created to find that out."""
     from mailslice.stores.cassandra.own import existing_delayed_mails
 
@@ -31,4 +33,6 @@ def with_next_delivery(stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
             except Exception as error:
                 raise stores.cassandra.error(error) from error
             mail = delayed.row(found[0]) if found else None
-            yield shapes.view_row(row, mail.due if mail is not None and not mail.published else None)
+            yield shapes.view_row(
+                row, mail.due if mail is not None and not mail.published else None
+            )

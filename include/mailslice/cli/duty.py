@@ -22,14 +22,31 @@ if TYPE_CHECKING:
 
 app = group("Duties: maintenance in five steps, plan -> check -> apply -> verify -> report.")
 
-DutyName = Annotated[str, typer.Argument(metavar="DUTY", help="Name of a duty; duty list shows them.")]
+DutyName = Annotated[
+    str, typer.Argument(metavar="DUTY", help="Name of a duty; duty list shows them.")
+]
 QueueOption = Annotated[
     QueueName | None,
-    typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Name of a mail queue; a duty that is about all queues says that it changes nothing."),
+    typer.Option(
+        "--queue",
+        parser=queue_name,
+        metavar="QUEUE",
+        help="Name of a mail queue; a duty that is about all queues says that it changes nothing.",
+    ),
 ]
-Param = Annotated[list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A param of the duty, as its option gives it.")]
+Param = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param", metavar="NAME=VALUE", help="A param of the duty, as its option gives it."
+    ),
+]
 Run = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="Run id; when not given, the newest run of this duty and queue that waits for this step.")
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="Run id; when not given, the newest run of this duty and queue that waits for this step.",
+    ),
 ]
 
 
@@ -41,8 +58,18 @@ def list_(out: Output) -> None:
     def lines() -> Iterator[dict[str, object]]:
         for name in registry.names():
             duty = registry.load(name)
-            params = {field: {"default": info.default, "help": info.description} for field, info in duty.params.model_fields.items()}
-            shown: object = params if out.as_json else {field: f"{info['help']} (default {info['default']})" for field, info in params.items()}
+            params = {
+                field: {"default": info.default, "help": info.description}
+                for field, info in duty.params.model_fields.items()
+            }
+            shown: object = (
+                params
+                if out.as_json
+                else {
+                    field: f"{info['help']} (default {info['default']})"
+                    for field, info in params.items()
+                }
+            )
             yield {"duty": name, "summary": duty.summary, "params": shown}
 
     out.rows(lines(), ("duty", "summary", "params"))
@@ -85,7 +112,14 @@ def _step_command(step: str, what: str) -> None:
         reason: Reason = None,
         dry_run: DryRun = False,
     ) -> None:
-        _run_step(out, step, duty=duty, queue=queue, params=_params(ctx, param, reason, dry_run=dry_run), run=run)
+        _run_step(
+            out,
+            step,
+            duty=duty,
+            queue=queue,
+            params=_params(ctx, param, reason, dry_run=dry_run),
+            run=run,
+        )
 
     run_one.__doc__ = what
     command(app, step, DutyCommand)(run_one)
@@ -101,7 +135,15 @@ for _step, _what in (
     _step_command(_step, _what)
 
 
-def _run_step(out: Output, step: str, *, duty: str, queue: QueueName | None, params: dict[str, object], run: str | None) -> None:
+def _run_step(
+    out: Output,
+    step: str,
+    *,
+    duty: str,
+    queue: QueueName | None,
+    params: dict[str, object],
+    run: str | None,
+) -> None:
     from mailslice.duty.road import run_step
 
     settings, request = _opened(duty, queue, params, run, None if step == "plan" else step)
@@ -112,12 +154,28 @@ def _run_step(out: Output, step: str, *, duty: str, queue: QueueName | None, par
         request = _as_planned(request, folder)
     if step == "apply" and request.params.get("dry_run"):
         plan = folder.read_json("plan.json") or {}
-        out.one({"run": request.run, "duty": duty, "queue": request.reported_queue, "step": step, "dryRun": True, "planned": plan.get("planned"), "applied": 0})
+        out.one(
+            {
+                "run": request.run,
+                "duty": duty,
+                "queue": request.reported_queue,
+                "step": step,
+                "dryRun": True,
+                "planned": plan.get("planned"),
+                "applied": 0,
+            }
+        )
         return
     out.one(run_step(step, request, settings))
 
 
-def _opened(duty: str, queue: QueueName | None, params: dict[str, object], run: str | None, pending: str | None = None) -> "tuple[Settings, RunRequest]":
+def _opened(
+    duty: str,
+    queue: QueueName | None,
+    params: dict[str, object],
+    run: str | None,
+    pending: str | None = None,
+) -> "tuple[Settings, RunRequest]":
     """The settings and the request; the duty, its params and the queue are checked before anything is started.
 
     `pending` is a step that goes on with the newest run that waits for it, unless `run` names one.
@@ -134,7 +192,9 @@ def _opened(duty: str, queue: QueueName | None, params: dict[str, object], run: 
     subject = queue if queue is not None and found.needs_queue else NO_QUEUE
     if pending is not None and run is None:
         run = newest_pending(settings, duty, subject, pending)
-    return settings, RunRequest(duty=duty, queue=subject, run=run or new_run(system_clock), who=who(), params=params)
+    return settings, RunRequest(
+        duty=duty, queue=subject, run=run or new_run(system_clock), who=who(), params=params
+    )
 
 
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
@@ -148,15 +208,22 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Set
     if not needs_queue:
         if queue is not None:
             with open_queue(queue):  # a name that is wrong is wrong here, too
-                print(f"duty {duty} is about all queues: --queue {shown(queue)} changes nothing", file=sys.stderr)
+                print(
+                    f"duty {duty} is about all queues: --queue {shown(queue)} changes nothing",
+                    file=sys.stderr,
+                )
         return load_settings()
     if queue is None:
-        raise BadInput(f"duty {duty}: --queue is missing: allowed is the name of a mail queue ('mailslice queue list' shows them)")
+        raise BadInput(
+            f"duty {duty}: --queue is missing: allowed is the name of a mail queue ('mailslice queue list' shows them)"
+        )
     with open_queue(queue) as opened:
         return opened.settings
 
 
-def _params(ctx: typer.Context, texts: list[str] | None, reason: str | None, *, dry_run: bool) -> dict[str, object]:
+def _params(
+    ctx: typer.Context, texts: list[str] | None, reason: str | None, *, dry_run: bool
+) -> dict[str, object]:
     """The params as JSON values; only what was given, so that defaults stay the duty's own."""
     options = given(ctx)
     params: dict[str, object] = {}
@@ -195,7 +262,13 @@ def _as_planned(request: "RunRequest", folder: "RunFolder") -> "RunRequest":
     from dataclasses import replace
 
     planned: dict[str, Any] = (folder.read_json("request.json") or {}).get("params", {})
-    return replace(request, params={**{name: value for name, value in planned.items() if name != "dry_run"}, **request.params})
+    return replace(
+        request,
+        params={
+            **{name: value for name, value in planned.items() if name != "dry_run"},
+            **request.params,
+        },
+    )
 
 
 def _progress(out: Output, step: str, summary: dict[str, Any]) -> None:

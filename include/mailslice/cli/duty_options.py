@@ -46,13 +46,28 @@ class DutyCommand(TyperCommand):
 def duty_in(args: Sequence[str], known: Sequence[str]) -> str | None:
     """The duty that a command line names: the first word that is one and no option's value."""
     before = [None, *args]
-    return next((word for word, previous in zip(args, before, strict=False) if word in known and previous not in _WITH_VALUE), None)
+    return next(
+        (
+            word
+            for word, previous in zip(args, before, strict=False)
+            if word in known and previous not in _WITH_VALUE
+        ),
+        None,
+    )
 
 
 def _first_word(args: Sequence[str]) -> str | None:
     """What is meant as the duty, where none is known. Of which duty an option is, is not known then: what follows one is more likely its value."""
-    words = [(word, previous) for word, previous in zip(args, ["", *args], strict=False) if not word.startswith("-") and previous not in _WITH_VALUE]
-    apart = [word for word, previous in words if not previous.startswith("-") or "=" in previous or previous in _SWITCHES]
+    words = [
+        (word, previous)
+        for word, previous in zip(args, ["", *args], strict=False)
+        if not word.startswith("-") and previous not in _WITH_VALUE
+    ]
+    apart = [
+        word
+        for word, previous in words
+        if not previous.startswith("-") or "=" in previous or previous in _SWITCHES
+    ]
     return next(iter([*apart, *(word for word, _ in words)]), None)
 
 
@@ -79,14 +94,20 @@ def _option(name: str, info: "FieldInfo") -> inspect.Parameter:
     else:
         many = is_list(info.annotation)
         default = None if info.default is None or many else str(_shown(info.default))
-        option = typer.Option(f"--{word}", metavar=_metavar(info), show_default=default or False, **shared)
+        option = typer.Option(
+            f"--{word}", metavar=_metavar(info), show_default=default or False, **shared
+        )
         kind = Annotated[list[str] | None, option] if many else Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 def _keep(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value is not None and value != [] and param.name is not None:
-        words = [word.strip() for text in value for word in text.split(",") if word.strip()] if isinstance(value, list | tuple) else value
+        words = (
+            [word.strip() for text in value for word in text.split(",") if word.strip()]
+            if isinstance(value, list | tuple)
+            else value
+        )
         check_text(f"--{param.name.replace('_', '-')}", words)
         ctx.meta.setdefault(GIVEN, {})[param.name] = words
     return value
@@ -100,15 +121,24 @@ def given(ctx: Any) -> dict[str, object]:
 def refuse_twice(options: dict[str, object], params: dict[str, object]) -> None:
     """BadInput when the same param was given as option and by --param."""
     for name in options.keys() & params.keys():
-        raise BadInput(f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is one of them")
+        raise BadInput(
+            f"--param {name}: it was given as --{name.replace('_', '-')}, too; allowed is one of them"
+        )
 
 
 def refuse_empty(params: dict[str, object], fields: "dict[str, FieldInfo]") -> None:
     """BadInput for a list that was given and names nothing (`--users "$USERS"` of a variable that is not set): without it the duty is about all there is."""
     for name, value in params.items():
         texts = [value] if isinstance(value, str) else value
-        if name in fields and is_list(fields[name].annotation) and isinstance(texts, list) and not any(str(text).strip(" ,") for text in texts):
-            raise BadInput(f"--{name.replace('_', '-')}: it was given and names nothing; allowed is at least one name, or to leave it out for all")
+        if (
+            name in fields
+            and is_list(fields[name].annotation)
+            and isinstance(texts, list)
+            and not any(str(text).strip(" ,") for text in texts)
+        ):
+            raise BadInput(
+                f"--{name.replace('_', '-')}: it was given and names nothing; allowed is at least one name, or to leave it out for all"
+            )
 
 
 def is_switch(annotation: Any) -> bool:
@@ -122,7 +152,9 @@ def is_list(annotation: Any) -> bool:
     """Whether a param of this type holds several values."""
     from mailslice.duty.params import kinds
 
-    return any(typing.get_origin(kind) in (list, tuple, set, frozenset) for kind in kinds(annotation))
+    return any(
+        typing.get_origin(kind) in (list, tuple, set, frozenset) for kind in kinds(annotation)
+    )
 
 
 def _metavar(info: "FieldInfo") -> str:

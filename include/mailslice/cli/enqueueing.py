@@ -69,7 +69,10 @@ class Enqueuing:
         try:
             with _progress(paths) as advance:
                 found = _mails(paths, self._given.max_bytes, self._stop)
-                while self._error is None and (mail := await asyncio.to_thread(_next, found)) is not None:
+                while (
+                    self._error is None
+                    and (mail := await asyncio.to_thread(_next, found)) is not None
+                ):
                     if mail.content is None:
                         self._failed(mail, mail.error or "cannot be read")
                         continue
@@ -83,7 +86,9 @@ class Enqueuing:
         finally:
             self._stop.set()
         if isinstance(self._error, NoRoomError):
-            raise NoRoomError(f"{self._error}; {self.done} mails were enqueued, listed or not") from self._error
+            raise NoRoomError(
+                f"{self._error}; {self.done} mails were enqueued, listed or not"
+            ) from self._error
         if self._error is not None:
             raise self._error
 
@@ -91,7 +96,10 @@ class Enqueuing:
         try:
             if self._error is None:
                 await self._enqueue(found, content)
-        except (TryAgain, BadSetting) as error:  # a password that a store refuses from now on is no trouble of this mail
+        except (
+            TryAgain,
+            BadSetting,
+        ) as error:  # a password that a store refuses from now on is no trouble of this mail
             self._end(error)
             self._failed(found, str(error))
         except NoRoomError as error:  # the mail is enqueued: only its line found no place
@@ -124,7 +132,10 @@ class Enqueuing:
             "sha256": hashlib.sha256(content).hexdigest(),
             "path": found.label,
         }
-        self._out.line(item, f"{queued.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}  {shown(found.label)}")
+        self._out.line(
+            item,
+            f"{queued.enqueue_id}  {shown(mail.name)}  {shapes.from_to(mail)}  {shown(found.label)}",
+        )
 
     def _failed(self, found: FoundMail, error: str) -> None:
         self.failures.append({"error": error, "path": found.label})
@@ -135,8 +146,16 @@ def _mail(given: Given, content: bytes) -> Mail:
     try:
         from_headers = envelope(content) if given.sender is None or not given.recipients else None
     except Exception as error:
-        raise BadInput(f"its headers cannot be read ({type(error).__name__}); give --sender and --recipient") from error
-    sender = (None if given.sender == NULL_SENDER else given.sender) if given.sender is not None else from_headers.sender if from_headers else None
+        raise BadInput(
+            f"its headers cannot be read ({type(error).__name__}); give --sender and --recipient"
+        ) from error
+    sender = (
+        (None if given.sender == NULL_SENDER else given.sender)
+        if given.sender is not None
+        else from_headers.sender
+        if from_headers
+        else None
+    )
     recipients = given.recipients or (from_headers.recipients if from_headers else ())
     if not recipients:
         raise BadInput("the headers name no recipient; give --recipient")
@@ -176,7 +195,12 @@ class _Budget:
 
     async def take(self, size: int) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._count == 0 or (self._count < self._mails and self._held + size <= self._size))
+            await self._changed.wait_for(
+                lambda: (
+                    self._count == 0
+                    or (self._count < self._mails and self._held + size <= self._size)
+                )
+            )
             self._held += size
             self._count += 1
 
@@ -201,7 +225,13 @@ def _progress(paths: Sequence[str]) -> Iterator[Callable[[int], None]]:
 
     total = sum(_size(path) for path in paths) or None
     with Progress(
-        TextColumn("enqueue"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True), redirect_stdout=False, transient=True
+        TextColumn("enqueue"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=Console(stderr=True),
+        redirect_stdout=False,
+        transient=True,
     ) as bar:
         task = bar.add_task("enqueue", total=total)
         yield lambda size: bar.advance(task, size)
@@ -214,6 +244,11 @@ def _size(path: str) -> int:
             return 0
         if Path(path).is_file():
             return Path(path).stat().st_size
-        return sum(Path(parent, name).stat().st_size for parent, _, names in os.walk(path) for name in names if Path(parent, name).is_file())
+        return sum(
+            Path(parent, name).stat().st_size
+            for parent, _, names in os.walk(path)
+            for name in names
+            if Path(parent, name).is_file()
+        )
     except OSError:
         return 0

@@ -34,14 +34,24 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
             try:
                 yield _export(queue, row, folder)
             except ContentMissing as error:
-                failures.append({"error": f"{LOST}: {error}", "enqueueId": row.enqueue_id, "name": row.item.mail.name})
+                failures.append(
+                    {
+                        "error": f"{LOST}: {error}",
+                        "enqueueId": row.enqueue_id,
+                        "name": row.item.mail.name,
+                    }
+                )
             except _TakenError as error:
-                failures.append({"error": str(error), "enqueueId": row.enqueue_id, "name": row.item.mail.name})
+                failures.append(
+                    {"error": str(error), "enqueueId": row.enqueue_id, "name": row.item.mail.name}
+                )
         yield from failures
 
     count = out.rows(lines(), ("enqueueId", "name", "path", "bytes", "error"), empty="no mail")
     if failures:
-        raise SomeFailed(f"{len(failures)} of {count} mails were not exported; they are listed last")
+        raise SomeFailed(
+            f"{len(failures)} of {count} mails were not exported; they are listed last"
+        )
 
 
 class _TakenError(Exception):
@@ -87,7 +97,9 @@ def _named(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None:
             raise
-        raise MailsliceError(f"{path} cannot be read or written: {error.strerror or error}") from error
+        raise MailsliceError(
+            f"{path} cannot be read or written: {error.strerror or error}"
+        ) from error
 
 
 class _Read:

@@ -29,16 +29,25 @@ def _enqueue_id(text: object) -> EnqueueId:
     try:
         return EnqueueId(UUID(str(text)))
     except ValueError:
-        raise BadInput(f"--id: {str(text)[:60]!r} is not an enqueue id; allowed: a UUID, as queue browse shows it") from None
+        raise BadInput(
+            f"--id: {str(text)[:60]!r} is not an enqueue id; allowed: a UUID, as queue browse shows it"
+        ) from None
 
 
 @command(app, "show")
 def show(
     out: Output,
     queue: Queue,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the mail; several mails may have it.")] = None,
-    enqueue_id: Annotated[EnqueueId | None, typer.Option("--id", parser=_enqueue_id, metavar="ID", help="Enqueue id.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Write the content itself to stdout, byte for byte.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the mail; several mails may have it."),
+    ] = None,
+    enqueue_id: Annotated[
+        EnqueueId | None, typer.Option("--id", parser=_enqueue_id, metavar="ID", help="Enqueue id.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the content itself to stdout, byte for byte.")
+    ] = False,
 ) -> None:
     """One mail of a queue: envelope, state, attributes and headers; or, with --raw, its content."""
     if (name is None) == (enqueue_id is None):
@@ -47,12 +56,18 @@ def show(
     with open_queue(queue) as opened:
         rows = opened.queue.find(name=name, enqueue_id=enqueue_id)
         if not rows:
-            raise BadInput(f"mail show: {queue} has no mail {wanted}; allowed are those that 'mailslice queue browse {queue}' lists")
+            raise BadInput(
+                f"mail show: {queue} has no mail {wanted}; allowed are those that 'mailslice queue browse {queue}' lists"
+            )
         if not raw:
-            for row, shown_row in zip(rows, with_next_delivery(opened.stores, queue, rows), strict=True):
+            for row, shown_row in zip(
+                rows, with_next_delivery(opened.stores, queue, rows), strict=True
+            ):
                 out.one(shown_row | _content(opened.queue, row, as_json=out.as_json))
         elif len(rows) > 1:
-            raise BadInput(f"mail show --raw: {len(rows)} mails of {queue} are {wanted}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}")
+            raise BadInput(
+                f"mail show --raw: {len(rows)} mails of {queue} are {wanted}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}"
+            )
         else:
             out.raw(_bytes(opened.queue, rows[0]))
 
@@ -73,13 +88,30 @@ def enqueue(
     sender: Sender = None,
     recipient: Annotated[
         list[str] | None,
-        typer.Option("--recipient", parser=address("--recipient"), metavar="ADDRESS", help="Envelope recipient; give it several times for several."),
+        typer.Option(
+            "--recipient",
+            parser=address("--recipient"),
+            metavar="ADDRESS",
+            help="Envelope recipient; give it several times for several.",
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the mail; a unique one is made when not given.")] = None,
-    state: Annotated[str, typer.Option("--state", metavar="PROCESSOR", help="James' processor.")] = "root",
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="Name of the mail; a unique one is made when not given."
+        ),
+    ] = None,
+    state: Annotated[
+        str, typer.Option("--state", metavar="PROCESSOR", help="James' processor.")
+    ] = "root",
     delay: Annotated[
         timedelta | None,
-        typer.Option("--delay", parser=duration("--delay", most=_LONGEST_DELAY), metavar="DURATION", help="Deliver after this much time, at most 30d."),
+        typer.Option(
+            "--delay",
+            parser=duration("--delay", most=_LONGEST_DELAY),
+            metavar="DURATION",
+            help="Deliver after this much time, at most 30d.",
+        ),
     ] = None,
     reason: Reason = None,
 ) -> None:
@@ -92,7 +124,14 @@ def enqueue(
     _checked_text("--name", name)
     _checked_text("--state", state)
     settings = load_settings()
-    given = Given(sender, tuple(dict.fromkeys(recipient or ())), name, state, delay, settings.queue.max_mail_bytes)
+    given = Given(
+        sender,
+        tuple(dict.fromkeys(recipient or ())),
+        name,
+        state,
+        delay,
+        settings.queue.max_mail_bytes,
+    )
 
     async def work() -> Enqueuing:
         async with open_worker(settings, queue) as worker:
@@ -143,7 +182,13 @@ def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, 
     try:
         content = queue.content(row)
     except ContentMissing as error:
-        return {"content": LOST, "contentError": str(error), "bytes": None, "sha256": None, "headers": None}
+        return {
+            "content": LOST,
+            "contentError": str(error),
+            "bytes": None,
+            "sha256": None,
+            "headers": None,
+        }
     header, _ = split(content)
     headers = bytes(header).decode("utf-8", "replace")
     return {

@@ -54,7 +54,9 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     ctx: typer.Context,
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and exit."),  # noqa: ARG001 - acted on by its callback
+    version: bool = typer.Option(  # noqa: ARG001
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001 - acted on by `run`, which sees every command end
 ) -> None:
@@ -68,7 +70,9 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # typer's own words for a help that nobody reads
+        if isinstance(
+            ended.__context__, BrokenPipeError
+        ):  # typer's own words for a help that nobody reads
             return READER_GONE
         raise
     except Exception as error:  # noqa: BLE001 - the end of the command line: each becomes a line and an exit code
@@ -99,7 +103,9 @@ def _first(error: BaseException) -> BaseException:
 
 def _failed(error: BaseException, debug: bool) -> int:
     """The exit code of an error, which is said on stderr: ours, wrong use that typer found, a file that cannot be read, or a bug, which says so."""
-    if isinstance(error, ReaderGoneError | NoRoomError) or (isinstance(error, OSError) and error.errno in FULL):
+    if isinstance(error, ReaderGoneError | NoRoomError) or (
+        isinstance(error, OSError) and error.errno in FULL
+    ):
         forget_stdout()
     match error:
         case ReaderGoneError():
@@ -115,7 +121,11 @@ def _failed(error: BaseException, debug: bool) -> int:
         case OSError() if error.filename is not None:
             code = _fail(f"{error.filename}: {error.strerror}", 2, debug)
         case _:
-            code = _fail(f"{type(error).__name__}: {_gist(str(error))} (this is a bug of mailslice; --debug shows where)", 1, debug)
+            code = _fail(
+                f"{type(error).__name__}: {_gist(str(error))} (this is a bug of mailslice; --debug shows where)",
+                1,
+                debug,
+            )
     return code
 
 
@@ -131,7 +141,11 @@ def _misused(error: TyperException) -> int:
         print(message, file=sys.stderr)
         return 2
     context = getattr(error, "ctx", None)
-    return _fail(f"{message}\nSee '{context.command_path if context else 'mailslice'} --help'.", 2, debug=False)
+    return _fail(
+        f"{message}\nSee '{context.command_path if context else 'mailslice'} --help'.",
+        2,
+        debug=False,
+    )
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
@@ -152,7 +166,12 @@ def _safe(text: str) -> str:
 
 def _quiet(debug: bool) -> None:
     """Libraries log to stderr only with --debug. Of mailslice's own warnings those that tell a person what nothing else tells."""
-    logging.basicConfig(stream=sys.stderr, level=logging.DEBUG if debug else logging.CRITICAL, format="%(levelname)s %(name)s: %(message)s", force=True)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if debug else logging.CRITICAL,
+        format="%(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
     logging.getLogger("mailslice").setLevel(logging.DEBUG if debug else logging.WARNING)
     if not debug:
         logging.getLogger().handlers[0].addFilter(_tells_more)
@@ -161,4 +180,7 @@ def _quiet(debug: bool) -> None:
 
 def _tells_more(record: logging.LogRecord) -> bool:
     """Not what leads to the error that a command ends with: that is said once, at the end."""
-    return record.name.startswith(("mailslice.cli", "mailslice.duty.", "mailslice.duties.")) or getattr(record, "action", "") == "dead_letter"
+    return (
+        record.name.startswith(("mailslice.cli", "mailslice.duty.", "mailslice.duties."))
+        or getattr(record, "action", "") == "dead_letter"
+    )

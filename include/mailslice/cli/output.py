@@ -39,7 +39,9 @@ class NoRoomError(MailsliceError):
 def iso(instant: datetime) -> str:
     """ISO 8601 in UTC with Z, with milliseconds only when there are some."""
     instant = instant.astimezone(UTC)
-    return instant.isoformat(timespec="milliseconds" if instant.microsecond else "seconds").replace("+00:00", "Z")
+    return instant.isoformat(timespec="milliseconds" if instant.microsecond else "seconds").replace(
+        "+00:00", "Z"
+    )
 
 
 def plain(value: object) -> Any:  # noqa: PLR0911 - one line a type
@@ -81,7 +83,13 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return "\n".join(f"{shown(str(key))}: {_beside(item) if isinstance(item, dict) else cell(item)}" for key, item in value.items()) or "-"
+        return (
+            "\n".join(
+                f"{shown(str(key))}: {_beside(item) if isinstance(item, dict) else cell(item)}"
+                for key, item in value.items()
+            )
+            or "-"
+        )
     if isinstance(value, list):
         return _listed(value) or "-"
     return shown(str(value))
@@ -91,7 +99,10 @@ def _beside(item: dict[str, Any]) -> str:
     """An object in a line of another one: on lines of its own its keys would look like the other's."""
     from mailslice.codec.shown import shown
 
-    pairs = (f"{shown(key)} {'(' + _beside(each) + ')' if isinstance(each, dict) else cell(each)}" for key, each in item.items())
+    pairs = (
+        f"{shown(key)} {'(' + _beside(each) + ')' if isinstance(each, dict) else cell(each)}"
+        for key, each in item.items()
+    )
     return ", ".join(pairs) or "-"
 
 
@@ -100,10 +111,16 @@ def _listed(items: list[Any]) -> str:
     if items and all(re.fullmatch(r"\d+(\.\d+)?\+?", str(item)) for item in items):
         return " ".join(f"{item:>5}" for item in items)
     if items and all(isinstance(item, dict) and list(item) == list(items[0]) for item in items):
-        lines = [[cell(key) for key in items[0]], *([cell(each) for each in item.values()] for item in items)]
+        lines = [
+            [cell(key) for key in items[0]],
+            *([cell(each) for each in item.values()] for item in items),
+        ]
         if not any("\n" in text for line in lines for text in line):
             widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-            return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines)
+            return "\n".join(
+                "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
+                for line in lines
+            )
     return "\n".join(cell(item) for item in items)
 
 
@@ -120,7 +137,12 @@ class Output:
         else:
             self._table((), [{"": key, " ": value} for key, value in item.items()], header=False)
 
-    def rows(self, items: Iterable[Mapping[str, object]], columns: Sequence[str] = (), empty: str = "nothing found") -> int:
+    def rows(
+        self,
+        items: Iterable[Mapping[str, object]],
+        columns: Sequence[str] = (),
+        empty: str = "nothing found",
+    ) -> int:
         """A stream of objects, each a JSON line at once, or tables that show `columns` (all keys when none are named). How many there were."""
         if self.as_json:
             return sum(self._write(json_line(item) + "\n") for item in items)
@@ -149,7 +171,9 @@ class Output:
 
         print(*map(shown, text.splitlines()), sep="\n", file=sys.stderr, flush=True)
 
-    def _table(self, columns: Sequence[str], items: Sequence[Mapping[str, object]], header: bool = True) -> None:
+    def _table(
+        self, columns: Sequence[str], items: Sequence[Mapping[str, object]], header: bool = True
+    ) -> None:
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table
@@ -158,10 +182,25 @@ class Output:
         table = Table(box=SIMPLE, show_header=header, pad_edge=False)
         columns = columns or list(items[0])
         for column in columns:
-            table.add_column(Text(column), overflow="fold", justify="right" if _numeric(items, column) else "left")
+            table.add_column(
+                Text(column),
+                overflow="fold",
+                justify="right" if _numeric(items, column) else "left",
+            )
         for item in items:
-            table.add_row(*(Text(cell(_brief(item.get(column)) if header else item.get(column))) for column in columns))
-        console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False, emoji=False)
+            table.add_row(
+                *(
+                    Text(cell(_brief(item.get(column)) if header else item.get(column)))
+                    for column in columns
+                )
+            )
+        console = Console(
+            file=sys.stdout,
+            width=None if sys.stdout.isatty() else _WIDE,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
         with console.capture() as text:
             console.print(table)
         self._write("".join(_trimmed(text.get())))
@@ -190,7 +229,10 @@ def _told() -> Iterator[None]:
 
 
 def _numeric(items: Sequence[Mapping[str, object]], column: str) -> bool:
-    return all(isinstance(item.get(column), int | float) and not isinstance(item.get(column), bool) for item in items)
+    return all(
+        isinstance(item.get(column), int | float) and not isinstance(item.get(column), bool)
+        for item in items
+    )
 
 
 def _brief(value: object) -> object:

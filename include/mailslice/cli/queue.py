@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mailslice.cli import shapes
-from mailslice.cli.arguments import DryRun, Limit, Name, OlderThan, Queue, Reason, Recipient, Sender, Yes, count
+from mailslice.cli.arguments import (
+    DryRun,
+    Limit,
+    Name,
+    OlderThan,
+    Queue,
+    Reason,
+    Recipient,
+    Sender,
+    Yes,
+    count,
+)
 from mailslice.cli.command import command, group
 from mailslice.cli.contents import with_content
 from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, open_stores, record
@@ -42,7 +53,10 @@ def list_(out: Output) -> None:
     from mailslice.queue import directory
 
     with open_stores() as stores:
-        out.rows((_summary(stores, name) for name in directory.known(stores)), empty="there is no mail queue; create one: mailslice queue create QUEUE")
+        out.rows(
+            (_summary(stores, name) for name in directory.known(stores)),
+            empty="there is no mail queue; create one: mailslice queue create QUEUE",
+        )
 
 
 @command(app, "show")
@@ -69,7 +83,13 @@ def browse(
     recipient: Recipient = None,
     name: Name = None,
     older_than: OlderThan = None,
-    content: Annotated[bool, typer.Option("--content", help="Also say whether each mail's content is there, or lost: two requests of S3 a mail.")] = False,
+    content: Annotated[
+        bool,
+        typer.Option(
+            "--content",
+            help="Also say whether each mail's content is there, or lost: two requests of S3 a mail.",
+        ),
+    ] = False,
 ) -> None:
     """The mails of the queue, without their content."""
     with open_queue(queue) as opened:
@@ -77,7 +97,11 @@ def browse(
         rows = with_next_delivery(opened.stores, queue, opened.queue.browse(wanted, limit))
         if content:
             rows = with_content(opened.stores, rows)
-        out.rows(rows, (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS, empty="no mail")
+        out.rows(
+            rows,
+            (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS,
+            empty="no mail",
+        )
 
 
 @command(app, "shape")
@@ -86,7 +110,12 @@ def shape(
     queue: Queue,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", parser=count("--limit"), metavar="N", help="Name this many domains, the fullest; the rest is one line, (others)."),
+        typer.Option(
+            "--limit",
+            parser=count("--limit"),
+            metavar="N",
+            help="Name this many domains, the fullest; the rest is one line, (others).",
+        ),
     ] = None,
 ) -> None:
     """Mails by recipient domain and age in minutes, delayed ones included; how many of them wait for their destination, and its limits."""
@@ -94,7 +123,13 @@ def shape(
     from mailslice.model.clock import system_clock
 
     with open_queue(queue) as opened:
-        lines = shape_rows(opened.stores, queue, opened.queue.browse(_filter(None, None, None, None), None), system_clock(), limit)
+        lines = shape_rows(
+            opened.stores,
+            queue,
+            opened.queue.browse(_filter(None, None, None, None), None),
+            system_clock(),
+            limit,
+        )
         out.rows(lines if out.as_json else [as_table(line) for line in lines])
 
 
@@ -102,7 +137,10 @@ def shape(
 def slices(out: Output, queue: Queue) -> None:
     """Live and dead rows of each slice."""
     with open_queue(queue) as opened:
-        rows = ({"queue": queue, "slice": counts.slice_start, "live": counts.live, "dead": counts.dead} for counts in opened.queue.slices())
+        rows = (
+            {"queue": queue, "slice": counts.slice_start, "live": counts.live, "dead": counts.dead}
+            for counts in opened.queue.slices()
+        )
         out.rows(rows, ("slice", "live", "dead"), empty="no slice holds a row")
 
 
@@ -114,8 +152,16 @@ def audit(out: Output, queue: Queue) -> None:
     with open_queue(queue) as opened:
         found = newest_audit(opened.stores, queue)
         if found is None:
-            raise BadInput(f"queue audit: no audit of {queue} is done; make one: mailslice duty run queue_audit --queue {queue}")
-        census = ", which needed no census: no mail was old enough" if found.needless else ", with a census" if found.census else ""
+            raise BadInput(
+                f"queue audit: no audit of {queue} is done; make one: mailslice duty run queue_audit --queue {queue}"
+            )
+        census = (
+            ", which needed no census: no mail was old enough"
+            if found.needless
+            else ", with a census"
+            if found.census
+            else ""
+        )
         out.note(f"audit {found.run} of {found.made_at:%Y-%m-%dT%H:%M:%SZ}{census}")
         out.rows((mail.line() for mail in found.proved().mails()), empty="no mail was old enough")
 
@@ -130,7 +176,11 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
         seen = look(opened.stores, opened.queue.name, min(limit or MOST, MOST))
         if seen.unseen:
             out.note(f"{seen.unseen} more lie behind these")
-        out.rows(map(shapes.dead_letter, judge(opened.stores, opened.queue.name, seen.letters)), shapes.DEAD_COLUMNS, empty="no dead letter")
+        out.rows(
+            map(shapes.dead_letter, judge(opened.stores, opened.queue.name, seen.letters)),
+            shapes.DEAD_COLUMNS,
+            empty="no dead letter",
+        )
 
 
 @command(app, "delete")
@@ -148,7 +198,9 @@ def delete(
 ) -> None:
     """Delete mails by sender, recipient or name, or several of them together, and age. RabbitMQ's messages of deleted mails are dropped at delivery."""
     if sender is None and recipient is None and name is None:
-        raise BadInput(f"queue delete {queue}: give at least one of --sender, --recipient, --name (--older-than only narrows them; queue clear deletes all)")
+        raise BadInput(
+            f"queue delete {queue}: give at least one of --sender, --recipient, --name (--older-than only narrows them; queue clear deletes all)"
+        )
     if not dry_run:
         need_yes(yes, "queue delete")
     with open_queue(queue) as opened:
@@ -157,7 +209,9 @@ def delete(
 
 
 @command(app, "clear")
-def clear(out: Output, queue: Queue, yes: Yes = False, dry_run: DryRun = False, reason: Reason = None) -> None:
+def clear(
+    out: Output, queue: Queue, yes: Yes = False, dry_run: DryRun = False, reason: Reason = None
+) -> None:
     """Delete all mails of a queue."""
     if not dry_run:
         need_yes(yes, "queue clear")
@@ -187,7 +241,10 @@ def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
 def export(
     out: Output,
     queue: Queue,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Created when missing; nothing in it is overwritten.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Created when missing; nothing in it is overwritten."),
+    ],
     *,
     limit: Limit = None,
     sender: Sender = None,
@@ -199,10 +256,23 @@ def export(
     from mailslice.cli.exporting import export_mails
 
     with open_queue(queue) as opened:
-        export_mails(out, opened.queue, opened.queue.browse(_filter(sender, recipient, name, older_than), limit), folder)
+        export_mails(
+            out,
+            opened.queue,
+            opened.queue.browse(_filter(sender, recipient, name, older_than), limit),
+            folder,
+        )
 
 
-def _delete(out: Output, opened: OpenQueue, wanted: "MailFilter | None", *, yes: bool, dry_run: bool, reason: str | None) -> None:
+def _delete(
+    out: Output,
+    opened: OpenQueue,
+    wanted: "MailFilter | None",
+    *,
+    yes: bool,
+    dry_run: bool,
+    reason: str | None,
+) -> None:
     queue = opened.queue.name
     if dry_run or not yes:
         matching = opened.queue.delete(wanted, dry_run=True) if wanted else opened.queue.size()
@@ -211,11 +281,15 @@ def _delete(out: Output, opened: OpenQueue, wanted: "MailFilter | None", *, yes:
             return
         confirm(f"Delete {matching} mails of {queue}?", yes)
     deleted = opened.queue.delete(wanted, dry_run=False) if wanted else opened.queue.clear()
-    record(opened.settings, "queue delete" if wanted else "queue clear", queue, reason, deleted=deleted)
+    record(
+        opened.settings, "queue delete" if wanted else "queue clear", queue, reason, deleted=deleted
+    )
     out.one({"queue": queue, "deleted": deleted})
 
 
-def _filter(sender: str | None, recipient: str | None, name: str | None, older_than: timedelta | None) -> "MailFilter":
+def _filter(
+    sender: str | None, recipient: str | None, name: str | None, older_than: timedelta | None
+) -> "MailFilter":
     from mailslice.queue.filters import MailFilter
 
     return MailFilter(sender=sender, recipient=recipient, name=name, older_than=older_than)
@@ -227,7 +301,10 @@ def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
     from mailslice.queue.mail_queue import MailQueue
 
     names = RabbitNames(name)
-    work, dead = stores.management.depth(names.work_queue), stores.management.depth(names.dead_letter_queue)
+    work, dead = (
+        stores.management.depth(names.work_queue),
+        stores.management.depth(names.dead_letter_queue),
+    )
     return {
         "queue": name,
         "table": stores.settings.queue.table,
@@ -240,7 +317,10 @@ def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
 
 def _details(opened: OpenQueue) -> dict[str, object]:
     stores, name = opened.stores, opened.queue.name
-    browse, content = stores.tables.browse_starts.read(name), stores.tables.content_starts.read(name)
+    browse, content = (
+        stores.tables.browse_starts.read(name),
+        stores.tables.content_starts.read(name),
+    )
     return _summary(stores, name) | {
         "configuration": shapes.configuration(opened.configuration),
         "browseStart": browse.value if browse else None,

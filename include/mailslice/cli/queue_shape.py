@@ -39,10 +39,14 @@ class Shaped:
         domains = {domain_of(each) for each in recipients} or {NO_DOMAIN}
         self.delayed.update({TOTAL, *domains})
         if throttled:
-            self.throttled.update({TOTAL, *({domain for domain in domains if limits.of(domain)} or domains)})
+            self.throttled.update(
+                {TOTAL, *({domain for domain in domains if limits.of(domain)} or domains)}
+            )
 
 
-def shape_rows(stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, most: int | None) -> Iterator[dict[str, Any]]:
+def shape_rows(
+    stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, most: int | None
+) -> Iterator[dict[str, Any]]:
     """An object for the whole queue (domain `TOTAL`), then one a domain, the fullest first; beyond `most` of them, one for the others.
 
     A mail counts once in each domain it goes to, and once in TOTAL.
@@ -52,27 +56,50 @@ def shape_rows(stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: d
     found: Any = shaped.ages.top(len(shaped.ages.cells) if most is None else most)
     yield _line(queue, TOTAL, found["total"], shaped.delayed[TOTAL], shaped.throttled[TOTAL])
     named = [each["domain"] for each in found["domains"] if each["domain"] != OTHERS]
-    books = _books(stores, queue, [domain for domain in named if limits.of(domain) or shaped.throttled[domain]])
+    books = _books(
+        stores, queue, [domain for domain in named if limits.of(domain) or shaped.throttled[domain]]
+    )
     kept = {TOTAL, *named}
     for each in found["domains"]:
         domain = each["domain"]
         if domain == OTHERS:
-            delayed, throttled = (sum(count for name, count in counts.items() if name not in kept) for counts in (shaped.delayed, shaped.throttled))
+            delayed, throttled = (
+                sum(count for name, count in counts.items() if name not in kept)
+                for counts in (shaped.delayed, shaped.throttled)
+            )
         else:
             delayed, throttled = shaped.delayed[domain], shaped.throttled[domain]
-        yield _line(queue, domain, each["counts"], delayed, throttled) | _limited(limits, domain, books.get(domain))
+        yield _line(queue, domain, each["counts"], delayed, throttled) | _limited(
+            limits, domain, books.get(domain)
+        )
 
 
 def as_table(line: dict[str, Any]) -> dict[str, Any]:
     """The columns of a terminal: qshape's, and ours behind them."""
-    shown = {"domain": line["domain"], "T": line["total"], **line["counts"], "delayed": line["delayed"], "throttled": line["throttled"]}
+    shown = {
+        "domain": line["domain"],
+        "T": line["total"],
+        **line["counts"],
+        "delayed": line["delayed"],
+        "throttled": line["throttled"],
+    }
     return shown | {"per minute": line["perMinute"], "connections": line["connections"]}
 
 
-def _line(queue: QueueName, domain: str, counts: list[int], delayed: int, throttled: int) -> dict[str, Any]:
+def _line(
+    queue: QueueName, domain: str, counts: list[int], delayed: int, throttled: int
+) -> dict[str, Any]:
     named = dict(zip(COLUMNS, counts, strict=True))
     limited = dict.fromkeys(("perMinute", "connections", "connectionsInUse", "lineSeconds"))
-    return {"queue": queue, "domain": domain, "total": sum(counts), "counts": named, "delayed": delayed, "throttled": throttled, **limited}
+    return {
+        "queue": queue,
+        "domain": domain,
+        "total": sum(counts),
+        "counts": named,
+        "delayed": delayed,
+        "throttled": throttled,
+        **limited,
+    }
 
 
 def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
@@ -82,12 +109,16 @@ def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
     return {
         "perMinute": limit.per_minute if limit else None,
         "connections": limit.connections if limit else None,
-        "connectionsInUse": sum(lapses > now_us for lapses in book.holders.values()) if book else None,
+        "connectionsInUse": sum(lapses > now_us for lapses in book.holders.values())
+        if book
+        else None,
         "lineSeconds": round(max(0, book.line_us - now_us) / 1e6, 1) if book else None,
     }
 
 
-def _shaped(stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, limits: Limits) -> Shaped:
+def _shaped(
+    stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, limits: Limits
+) -> Shaped:
     from mailslice.stores.cassandra.own import existing_delayed_mails
 
     shaped, stream = Shaped(), iter(rows)

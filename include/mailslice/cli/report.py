@@ -15,8 +15,22 @@ from mailslice.model.names import queue_name
 app = group("Reports of duty runs.")
 
 Duty = Annotated[str | None, typer.Option("--duty", metavar="DUTY", help="Only runs of this duty.")]
-OfQueue = Annotated[QueueName | None, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Only runs on this queue.")]
-_COLUMNS = ("run", "duty", "queue", "status", "started", "planned", "applied", "skipped", "failed", "who")
+OfQueue = Annotated[
+    QueueName | None,
+    typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Only runs on this queue."),
+]
+_COLUMNS = (
+    "run",
+    "duty",
+    "queue",
+    "status",
+    "started",
+    "planned",
+    "applied",
+    "skipped",
+    "failed",
+    "who",
+)
 
 
 @command(app, "last")
@@ -28,7 +42,9 @@ def last(out: Output, *, duty: Duty = None, queue: OfQueue = None) -> None:
     with open_stores() as stores:
         found = Ledger(stores, stores.settings).last(duty, queue)
         if found is None:
-            raise BadInput(f"report last: there is no run{_of(duty, queue)}; 'mailslice report list' shows all, 'mailslice duty run' makes one")
+            raise BadInput(
+                f"report last: there is no run{_of(duty, queue)}; 'mailslice report list' shows all, 'mailslice duty run' makes one"
+            )
         out.one(found)
 
 
@@ -39,11 +55,18 @@ def list_(out: Output, *, duty: Duty = None, queue: OfQueue = None, limit: Limit
     from mailslice.duty.ledger import Ledger
 
     with open_stores() as stores:
-        out.rows(Ledger(stores, stores.settings).list(duty, queue, limit or 20), _COLUMNS, empty=f"there is no run{_of(duty, queue)}")
+        out.rows(
+            Ledger(stores, stores.settings).list(duty, queue, limit or 20),
+            _COLUMNS,
+            empty=f"there is no run{_of(duty, queue)}",
+        )
 
 
 @command(app, "show")
-def show(out: Output, run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, as report list shows it.")]) -> None:
+def show(
+    out: Output,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, as report list shows it.")],
+) -> None:
     """One report."""
     from mailslice.duty.ledger import Ledger
 

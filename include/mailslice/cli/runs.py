@@ -41,14 +41,18 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
     for run in sorted(place.folders(queue_folder(duty, queue)), key=age, reverse=True)[:_LOOKED_AT]:
         folder = RunFolder(place, duty, queue, run)
         try:
-            if folder.read_json(FILES[step]) is not None:  # read first: of most runs it is all that is asked for
+            if (
+                folder.read_json(FILES[step]) is not None
+            ):  # read first: of most runs it is all that is asked for
                 if step == "apply":
                     break
                 continue
             ended = {each for each in before if folder.read_json(FILES[each]) is not None}
         except PlanRefused as error:
             if step == "apply":
-                raise PlanRefused(f"run {run}, the newest of {duty} on {queue}: {error}, or name a run by --run") from error
+                raise PlanRefused(
+                    f"run {run}, the newest of {duty} on {queue}: {error}, or name a run by --run"
+                ) from error
             log.warning("run %s is passed over: %s", run, error)
             continue
         if ended.issuperset(before):
@@ -57,4 +61,6 @@ def newest_pending(settings: Settings, duty: str, queue: str, step: str) -> str:
             raise BadInput(
                 f"run {run}, the newest plan of {duty} on {queue}, has not passed its check: duty check, name a run by --run, or plan anew: duty plan"
             )
-    raise BadInput(f"no run of {duty} on {queue} waits for {step} in {place.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan")
+    raise BadInput(
+        f"no run of {duty} on {queue} waits for {step} in {place.uri(queue_folder(duty, queue))}; name one by --run, or plan one: duty plan"
+    )

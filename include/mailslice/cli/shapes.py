@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from mailslice.model.configuration import ViewConfiguration
     from mailslice.queue.dead_letters import Judged
 
-MAIL_COLUMNS = ("enqueueId", "name", "sender", "recipients", "state", "enqueuedTime", "nextDelivery", "slice")
+MAIL_COLUMNS = (
+    "enqueueId",
+    "name",
+    "sender",
+    "recipients",
+    "state",
+    "enqueuedTime",
+    "nextDelivery",
+    "slice",
+)
 
 
 DEAD_COLUMNS = ("position", "enqueueId", "name", "cause", "reason", "diedAt", "redrives", "deleted")
@@ -33,7 +42,10 @@ def from_to(mail: Mail) -> str:
 
 def recipient_headers(headers: tuple[RecipientHeader, ...]) -> list[dict[str, str]]:
     """Headers that only one recipient gets."""
-    return [{"recipient": header.recipient, "name": header.name, "value": header.value} for header in headers]
+    return [
+        {"recipient": header.recipient, "name": header.name, "value": header.value}
+        for header in headers
+    ]
 
 
 def view_row(row: ViewRow, next_delivery: datetime | None = None) -> dict[str, object]:
@@ -81,4 +93,8 @@ def configuration(value: ViewConfiguration | None) -> Mapping[str, object] | Non
     """A configuration of the view; null when there is none."""
     if value is None:
         return None
-    return {"sliceWindow": value.slice_window, "bucketCount": value.bucket_count, "updateBrowseStartPace": value.browse_start_pace}
+    return {
+        "sliceWindow": value.slice_window,
+        "bucketCount": value.bucket_count,
+        "updateBrowseStartPace": value.browse_start_pace,
+    }

@@ -63,7 +63,11 @@ def open_streams() -> None:
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)
-            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - open until the end
+            setattr(
+                sys,
+                name,
+                open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False),  # noqa: SIM115 - open until the end
+            )
 
 
 def forget_stdout() -> None:

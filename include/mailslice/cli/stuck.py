@@ -30,7 +30,15 @@ def list_(out: Output, queue: Queue) -> None:
 
 
 @command(app, "release")
-def release(out: Output, queue: Queue, *, name: Name = None, every: All = False, yes: Yes = False, reason: Reason = None) -> None:  # noqa: ARG001 - --yes is taken by both commands; nothing is lost here
+def release(
+    out: Output,
+    queue: Queue,
+    *,
+    name: Name = None,
+    every: All = False,
+    yes: Yes = False,  # noqa: ARG001
+    reason: Reason = None,
+) -> None:
     """Enqueue mails of the quarantine anew, each once: new enqueue id, fresh content. A line a mail.
 
     With --all, those that their worker completed after all are left: release them by name.
@@ -47,7 +55,15 @@ def release(out: Output, queue: Queue, *, name: Name = None, every: All = False,
 
 
 @command(app, "discard")
-def discard(out: Output, queue: Queue, *, name: Name = None, every: All = False, yes: Yes = False, reason: Reason = None) -> None:
+def discard(
+    out: Output,
+    queue: Queue,
+    *,
+    name: Name = None,
+    every: All = False,
+    yes: Yes = False,
+    reason: Reason = None,
+) -> None:
     """Remove mails from the quarantine for good, content and all. A line a mail. At a terminal `--all` asks first; a script says what it wants."""
     _one_of(name, every, "discard")
     asks = every and not yes and sys.stdin.isatty()
@@ -56,7 +72,10 @@ def discard(out: Output, queue: Queue, *, name: Name = None, every: All = False,
         return {"discarded": quarantine.discard(mail)}
 
     def asked(mails: "list[QuarantinedMail]") -> None:
-        confirm(f"Remove {len(mails)} quarantined mails of {queue} for good, {sum(mail.size for mail in mails)} bytes?", not asks)
+        confirm(
+            f"Remove {len(mails)} quarantined mails of {queue} for good, {sum(mail.size for mail in mails)} bytes?",
+            not asks,
+        )
 
     _each(out, queue, "discard", name=name, every=every, reason=reason, one=one, ask=asked)
 
@@ -107,7 +126,9 @@ def _each(
         if done:
             record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
     if failures:
-        raise SomeFailed(f"{len(failures)} of {len(mails)} mails: stuck {doing} failed, such as: {failures[0]}")
+        raise SomeFailed(
+            f"{len(failures)} of {len(mails)} mails: stuck {doing} failed, such as: {failures[0]}"
+        )
 
 
 def _listed(opened: OpenQueue) -> "Iterator[QuarantinedMail]":
@@ -122,7 +143,12 @@ def _listed(opened: OpenQueue) -> "Iterator[QuarantinedMail]":
     if QuarantineTable.TABLE not in tables_of(stores.cassandra, stores.settings.own.keyspace):
         return iter(())
     mails = Quarantine(stores, opened.queue.name, system_clock).mails()
-    return iter(sorted((mail for mail in mails if mail.state is not State.RELEASED), key=lambda mail: (mail.since, mail.enqueue_id)))
+    return iter(
+        sorted(
+            (mail for mail in mails if mail.state is not State.RELEASED),
+            key=lambda mail: (mail.since, mail.enqueue_id),
+        )
+    )
 
 
 def _wanted(opened: OpenQueue, name: str | None, doing: str) -> "list[QuarantinedMail]":
@@ -132,8 +158,14 @@ def _wanted(opened: OpenQueue, name: str | None, doing: str) -> "list[Quarantine
     found = [mail for mail in _listed(opened) if name is None or mail.name == name]
     kept = [mail for mail in found if mail.state is not State.NOTED]
     if name is not None and not kept:
-        why = "its worker has it: shadow mode sets nothing aside" if found else f"allowed are those that 'mailslice stuck list {opened.queue.name}' shows"
-        raise BadInput(f"stuck {doing}: {opened.queue.name} has no mail --name {name!r} in quarantine; {why}")
+        why = (
+            "its worker has it: shadow mode sets nothing aside"
+            if found
+            else f"allowed are those that 'mailslice stuck list {opened.queue.name}' shows"
+        )
+        raise BadInput(
+            f"stuck {doing}: {opened.queue.name} has no mail --name {name!r} in quarantine; {why}"
+        )
     return kept
 
 
@@ -165,12 +197,30 @@ def _line(mail: "QuarantinedMail", outcome: dict[str, object]) -> dict[str, obje
 def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> str:
     from mailslice.codec.shown import shown
 
-    told = outcome.get("error") or outcome.get("skipped") or (f"now {outcome['newEnqueueId']}" if doing == "release" else "gone")
-    word = "failed" if "error" in outcome else "left" if "skipped" in outcome else f"{doing}d" if doing == "release" else f"{doing}ed"
+    told = (
+        outcome.get("error")
+        or outcome.get("skipped")
+        or (f"now {outcome['newEnqueueId']}" if doing == "release" else "gone")
+    )
+    word = (
+        "failed"
+        if "error" in outcome
+        else "left"
+        if "skipped" in outcome
+        else f"{doing}d"
+        if doing == "release"
+        else f"{doing}ed"
+    )
     return f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(str(told))}"
 
 
-def _decide(opened: OpenQueue, mail: "QuarantinedMail", doing: str, reason: str | None, outcome: dict[str, object]) -> None:
+def _decide(
+    opened: OpenQueue,
+    mail: "QuarantinedMail",
+    doing: str,
+    reason: str | None,
+    outcome: dict[str, object],
+) -> None:
     """The decision of a person is a row like that of a duty."""
     from mailslice.model.clock import system_clock
     from mailslice.stores.cassandra.own import DecisionRow

@@ -18,7 +18,15 @@ from mailslice.model.settings import GiveUp
 
 app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
 
-Prefetch = Annotated[int, typer.Option("--prefetch", parser=count("--prefetch", most=65535), metavar="M", help="Mails delivered ahead of their handling.")]
+Prefetch = Annotated[
+    int,
+    typer.Option(
+        "--prefetch",
+        parser=count("--prefetch", most=65535),
+        metavar="M",
+        help="Mails delivered ahead of their handling.",
+    ),
+]
 
 
 @command(app, "drain")
@@ -27,12 +35,26 @@ def drain(
     queue: Queue,
     *,
     most: Annotated[
-        int | None, typer.Option("--max", parser=count("--max"), metavar="N", help="End after this many mails; without it, when the queue is idle.")
+        int | None,
+        typer.Option(
+            "--max",
+            parser=count("--max"),
+            metavar="N",
+            help="End after this many mails; without it, when the queue is idle.",
+        ),
     ] = None,
-    outcome: Annotated[Outcome, typer.Option("--outcome", help="What happens to each mail.")] = Outcome.SUCCESS,
+    outcome: Annotated[
+        Outcome, typer.Option("--outcome", help="What happens to each mail.")
+    ] = Outcome.SUCCESS,
     idle: Annotated[
         timedelta,
-        typer.Option("--idle", parser=duration("--idle"), metavar="DURATION", show_default="2s", help="End when the queue has given nothing for so long."),
+        typer.Option(
+            "--idle",
+            parser=duration("--idle"),
+            metavar="DURATION",
+            show_default="2s",
+            help="End when the queue has given nothing for so long.",
+        ),
     ] = timedelta(seconds=2),
     prefetch: Prefetch = 64,
     reason: Reason = None,
@@ -53,7 +75,9 @@ def drain(
                 await draining.run()
             finally:
                 if draining.handled and reason:
-                    record(settings, f"worker drain {outcome}", queue, reason, handled=draining.handled)
+                    record(
+                        settings, f"worker drain {outcome}", queue, reason, handled=draining.handled
+                    )
             return draining.handled
 
     handled = run(work())
@@ -65,33 +89,96 @@ def drain(
 def run_(
     out: Output,  # noqa: ARG001
     *,
-    queue: Annotated[QueueName, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Queue to consume.")],
-    handler: Annotated[str, typer.Option("--handler", metavar="MODULE:FUNCTION", help="Called for each mail; relay and maildir are shipped.")],
-    processes: Annotated[int, typer.Option("--processes", parser=count("--processes", most=1024), metavar="N", help="Processes beside each other.")] = 1,
+    queue: Annotated[
+        QueueName,
+        typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Queue to consume."),
+    ],
+    handler: Annotated[
+        str,
+        typer.Option(
+            "--handler",
+            metavar="MODULE:FUNCTION",
+            help="Called for each mail; relay and maildir are shipped.",
+        ),
+    ],
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            parser=count("--processes", most=1024),
+            metavar="N",
+            help="Processes beside each other.",
+        ),
+    ] = 1,
     prefetch: Prefetch = 16,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", parser=count("--concurrency", most=65535), metavar="K", help="Handlers beside each other in a process.")
+        int,
+        typer.Option(
+            "--concurrency",
+            parser=count("--concurrency", most=65535),
+            metavar="K",
+            help="Handlers beside each other in a process.",
+        ),
     ] = 8,
     drain_for: Annotated[
         timedelta,
-        typer.Option("--drain", parser=duration("--drain"), metavar="DURATION", show_default="30s", help="After SIGTERM running handlers may take so long."),
+        typer.Option(
+            "--drain",
+            parser=duration("--drain"),
+            metavar="DURATION",
+            show_default="30s",
+            help="After SIGTERM running handlers may take so long.",
+        ),
     ] = timedelta(seconds=30),
     health_port: Annotated[
-        int | None, typer.Option("--health-port", parser=count("--health-port", least=0, most=65535), metavar="PORT", help="/livez and /metrics; 0 = none.")
+        int | None,
+        typer.Option(
+            "--health-port",
+            parser=count("--health-port", least=0, most=65535),
+            metavar="PORT",
+            help="/livez and /metrics; 0 = none.",
+        ),
     ] = None,
     attempts: Annotated[
-        int | None, typer.Option("--attempts", parser=count("--attempts", least=0), metavar="N", help="Failed attempts at a mail; 0 = no end.")
+        int | None,
+        typer.Option(
+            "--attempts",
+            parser=count("--attempts", least=0),
+            metavar="N",
+            help="Failed attempts at a mail; 0 = no end.",
+        ),
     ] = None,
     back_off_base: Annotated[
-        timedelta | None, typer.Option("--back-off-base", parser=pause("--back-off-base"), metavar="DURATION", help="Pause after the first failed attempt.")
+        timedelta | None,
+        typer.Option(
+            "--back-off-base",
+            parser=pause("--back-off-base"),
+            metavar="DURATION",
+            help="Pause after the first failed attempt.",
+        ),
     ] = None,
     back_off_factor: Annotated[
-        float | None, typer.Option("--back-off-factor", parser=factor("--back-off-factor"), metavar="X", help="By which each further pause is longer.")
+        float | None,
+        typer.Option(
+            "--back-off-factor",
+            parser=factor("--back-off-factor"),
+            metavar="X",
+            help="By which each further pause is longer.",
+        ),
     ] = None,
     back_off_cap: Annotated[
-        timedelta | None, typer.Option("--back-off-cap", parser=pause("--back-off-cap"), metavar="DURATION", help="Longest of these pauses.")
+        timedelta | None,
+        typer.Option(
+            "--back-off-cap",
+            parser=pause("--back-off-cap"),
+            metavar="DURATION",
+            help="Longest of these pauses.",
+        ),
     ] = None,
-    give_up: Annotated[GiveUp | None, typer.Option("--give-up", help="What becomes of a mail after its last attempt.")] = None,
+    give_up: Annotated[
+        GiveUp | None,
+        typer.Option("--give-up", help="What becomes of a mail after its last attempt."),
+    ] = None,
 ) -> None:
     """Consume a queue with a handler until SIGTERM. Attempts, pauses and the end of a mail: MAILSLICE_WORKER_* when not given here for this queue."""
     from mailslice.worker.consumer import run_worker
@@ -108,21 +195,45 @@ def run_(
     }
     given = {name: value for name, value in wanted.items() if value is not None}
     settings = settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
-    run_worker(settings, queue, handler, processes, prefetch, concurrency, drain=drain_for, health_port=health_port)
+    run_worker(
+        settings,
+        queue,
+        handler,
+        processes,
+        prefetch,
+        concurrency,
+        drain=drain_for,
+        health_port=health_port,
+    )
 
 
 @command(app, "top")
 def top_(
     out: Output,
-    queues: Annotated[list[QueueName] | None, typer.Argument(parser=queue_name, metavar="[QUEUE]...", help="Mail queues; all when none is named.")] = None,
+    queues: Annotated[
+        list[QueueName] | None,
+        typer.Argument(
+            parser=queue_name, metavar="[QUEUE]...", help="Mail queues; all when none is named."
+        ),
+    ] = None,
     *,
     interval: Annotated[
         timedelta,
         typer.Option(
-            "--interval", parser=duration("--interval"), metavar="DURATION", show_default="2s", help="Between two looks; RabbitMQ's figures change every 5 s."
+            "--interval",
+            parser=duration("--interval"),
+            metavar="DURATION",
+            show_default="2s",
+            help="Between two looks; RabbitMQ's figures change every 5 s.",
         ),
     ] = timedelta(seconds=2),
-    once: Annotated[bool, typer.Option("--once", help="Print once and end, as without a terminal, and with --json: one object a queue.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help="Print once and end, as without a terminal, and with --json: one object a queue.",
+        ),
+    ] = False,
 ) -> None:
     """Queues as they move: sizes, ages, rates, what workers hold, problems. Live on a terminal, until Ctrl-C."""
     from mailslice.cli.door import open_stores
@@ -140,10 +251,28 @@ def top_(
 def smtp_in(
     out: Output,
     *,
-    queue: Annotated[QueueName, typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Queue that accepted mails go to.")],
-    host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; MAILSLICE_SMTP_IN_HOST when not given.")] = None,
+    queue: Annotated[
+        QueueName,
+        typer.Option(
+            "--queue", parser=queue_name, metavar="QUEUE", help="Queue that accepted mails go to."
+        ),
+    ],
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on; MAILSLICE_SMTP_IN_HOST when not given.",
+        ),
+    ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", parser=count("--port", least=0, most=65535), metavar="PORT", help="0 finds a free one; MAILSLICE_SMTP_IN_PORT.")
+        int | None,
+        typer.Option(
+            "--port",
+            parser=count("--port", least=0, most=65535),
+            metavar="PORT",
+            help="0 finds a free one; MAILSLICE_SMTP_IN_PORT.",
+        ),
     ] = None,
 ) -> None:
     """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable. Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*."""
@@ -157,7 +286,12 @@ def smtp_in(
     given = {field: value for field, value in (("host", host), ("port", port)) if value is not None}
     settings = settings.model_copy(update={"smtp_in": settings.smtp_in.model_copy(update=given)})
     run_smtp_in(
-        settings, queue, lambda *place: out.line({"queue": queue, "host": place[0], "port": place[1]}, f"listening on {place[0]}:{place[1]} for {queue}")
+        settings,
+        queue,
+        lambda *place: out.line(
+            {"queue": queue, "host": place[0], "port": place[1]},
+            f"listening on {place[0]}:{place[1]} for {queue}",
+        ),
     )
 
 

@@ -71,11 +71,15 @@ class Top:
         moving = traffic(self._stores.management)
         known = self._stores.management.mail_queues()
         if missing := [queue for queue in self._wanted if queue not in known]:
-            raise UnknownQueue(f"RabbitMQ has no mail queue {missing[0]!r}; known are: {', '.join(known) or 'none'}")
+            raise UnknownQueue(
+                f"RabbitMQ has no mail queue {missing[0]!r}; known are: {', '.join(known) or 'none'}"
+            )
         alarms = self._broker_alarms()
         return [self._row(queue, moving, alarms) for queue in self._wanted or known]
 
-    def _row(self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]) -> dict[str, Any]:
+    def _row(
+        self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
+    ) -> dict[str, Any]:
         from mailslice.stores.rabbitmq.traffic import delayed
 
         names = RabbitNames(queue)
@@ -87,7 +91,9 @@ class Top:
         return {
             "queue": queue,
             "size": glance.size if glance is not None else None,
-            "oldestSeconds": None if oldest is None else max(0.0, round((system_clock() - oldest).total_seconds(), 1)),
+            "oldestSeconds": None
+            if oldest is None
+            else max(0.0, round((system_clock() - oldest).total_seconds(), 1)),
             "ready": depth.ready if depth else None,
             "unacknowledged": depth.unacknowledged if depth else None,
             "delayed": delayed(moving, names),
@@ -99,7 +105,12 @@ class Top:
             "redeliverRate": work.redelivered if work else None,
             "deadLetterRate": dead.published if dead else None,
             **of_workers(records),
-            "problems": [*alarms, *_unconsumed(depth), *_silent(records), *([str(self.away)] if self.away else [])],
+            "problems": [
+                *alarms,
+                *_unconsumed(depth),
+                *_silent(records),
+                *([str(self.away)] if self.away else []),
+            ],
         }
 
     def _glance(self, queue: QueueName) -> Glance | None:
@@ -109,7 +120,10 @@ class Top:
         due, found = self._glances.get(queue, (0.0, None))
         if time.monotonic() >= due:
             found = MailQueue(self._stores, queue, system_clock).glance(MOST_ROWS)
-            self._glances[queue] = (time.monotonic() + (_LOOK_AGAIN if found is None else _LOOK_EVERY), found)
+            self._glances[queue] = (
+                time.monotonic() + (_LOOK_AGAIN if found is None else _LOOK_EVERY),
+                found,
+            )
         return found
 
     def _asked(self, question: Callable[[], T]) -> T | None:
@@ -135,14 +149,32 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
     `completed` and `notCompleted` (retried, rejected, bounced) count what they settled since they started.
     """
     if records is None:
-        return dict.fromkeys(("workers", "inHandlers", "fetched", "longestSeconds", "p99Seconds", "completed", "notCompleted"))
+        return dict.fromkeys(
+            (
+                "workers",
+                "inHandlers",
+                "fetched",
+                "longestSeconds",
+                "p99Seconds",
+                "completed",
+                "notCompleted",
+            )
+        )
     alive = [record for record in records if record.is_alive]
-    begun = [record.age(mail).total_seconds() for record in alive for mail in record.in_flight if mail.begun]
+    begun = [
+        record.age(mail).total_seconds()
+        for record in alive
+        for mail in record.in_flight
+        if mail.begun
+    ]
     times = ProcessingTimes()
     for record in alive:
         times.merge(record.times or ProcessingTimes())
     p99 = times.quantile(0.99)
-    settled, completed = sum(record.settled for record in alive), sum(record.completed for record in alive)
+    settled, completed = (
+        sum(record.settled for record in alive),
+        sum(record.completed for record in alive),
+    )
     return {
         "workers": len(alive),
         "inHandlers": len(begun),
@@ -187,7 +219,10 @@ def watch(top: Top, interval: float) -> None:
     from rich.live import Live
 
     rows: list[dict[str, Any]] = []
-    with suppress(KeyboardInterrupt), Live(table(rows, "looking"), screen=True, auto_refresh=False) as live:
+    with (
+        suppress(KeyboardInterrupt),
+        Live(table(rows, "looking"), screen=True, auto_refresh=False) as live,
+    ):
         while True:
             trouble = ""
             try:
@@ -207,11 +242,18 @@ def table(rows: Sequence[Mapping[str, Any]], trouble: str = "") -> RenderableTyp
 
     shown = Table(box=SIMPLE, pad_edge=False)
     for title, key in _COLUMNS:
-        shown.add_column(title, justify="left" if key == "queue" else "right", no_wrap=key != "queue", overflow="fold")
+        shown.add_column(
+            title,
+            justify="left" if key == "queue" else "right",
+            no_wrap=key != "queue",
+            overflow="fold",
+        )
     for row in rows:
         shown.add_row(*(Text(_figure(key, row[key])) for _, key in _COLUMNS))
     problems = [f"{row['queue']}: {problem}" for row in rows for problem in row["problems"]]
-    return Group(shown, *(Text(cell(line), style="bold red") for line in (*problems, trouble) if line))
+    return Group(
+        shown, *(Text(cell(line), style="bold red") for line in (*problems, trouble) if line)
+    )
 
 
 def _figure(key: str, value: Any) -> str:

@@ -16,7 +16,10 @@ _SIMPLE = re.compile(r"(?:[^<>@\"(),:;\\\[\]]*<\s*([^<>\s\"(),:;\\]+)\s*>|([^<>\
 _ENCODED = r"=\?[^?\s]+\?[bqBQ]\?[^?\s]*\?="
 """RFC 2047: one word of a name, whatever is in it."""
 _ENCODED_WORD = re.compile(_ENCODED)
-_PIECE = re.compile(rf'{_ENCODED}|"[^"\\]*(?:\\.[^"\\]*)*"|\s+|\[[0-9A-Za-z:.\-]*\]|\\.|[^\s"\\()<>,:;@.\[\]]+|.', re.DOTALL)
+_PIECE = re.compile(
+    rf'{_ENCODED}|"[^"\\]*(?:\\.[^"\\]*)*"|\s+|\[[0-9A-Za-z:.\-]*\]|\\.|[^\s"\\()<>,:;@.\[\]]+|.',
+    re.DOTALL,
+)
 """An encoded word, a quoted string, blanks, a domain literal, an escaped character, a word, or one special character."""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
@@ -35,7 +38,11 @@ def parse_addresses(value: str) -> list[str]:
     address in brackets: who stands there bare may be no more than mentioned.
     """
     plain = _plain_list(value)
-    return [address for address in plain if is_address(address)] if plain is not None else list(_listed(_pieces(value)))
+    return (
+        [address for address in plain if is_address(address)]
+        if plain is not None
+        else list(_listed(_pieces(value)))
+    )
 
 
 def _plain_list(value: str) -> list[str] | None:
@@ -65,7 +72,9 @@ def _pieces(value: str) -> list[str]:
             start = match.start()
             end = _end_of_comment(value, start) if comments is None else comments.get(start)
             if end is None and comments is None:
-                comments = _closed_comments(value, start)  # looked for once: all that follow are in it
+                comments = _closed_comments(
+                    value, start
+                )  # looked for once: all that follow are in it
             if end is not None:
                 piece, at = " ", end
         pieces.append(" " if piece.isspace() else piece)
@@ -141,7 +150,10 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
             part = []
         elif piece == ":" and len(part) <= 2 and "".join(part).strip().lower() == "mailto":
             part = []
-        elif piece != " " or part[-1:] not in ([], [" "]):  # of blanks, which comments are, too, one that follows something says it all
+        elif piece != " " or part[-1:] not in (
+            [],
+            [" "],
+        ):  # of blanks, which comments are, too, one that follows something says it all
             part.append(piece)
 
 
@@ -156,7 +168,11 @@ def _addresses(pieces: Sequence[str], *, named: bool) -> Iterator[str]:
         return iter(()) if None in found else filter(None, found)
     # `Mr J. doe@x.y`, `doe@x .y`: is what the dot joins to it in it or not? Nobody knows.
     befores, afters = [["-"], *words], [*words[1:], ["-"]]
-    alone = (word for before, word, after in zip(befores, words, afters, strict=False) if "@" in word and before[-1] != "." and after[0] != ".")
+    alone = (
+        word
+        for before, word, after in zip(befores, words, afters, strict=False)
+        if "@" in word and before[-1] != "." and after[0] != "."
+    )
     return filter(None, map(_address, alone))
 
 
@@ -190,9 +206,13 @@ def _address(word: Sequence[str]) -> str | None:
     at = word.index("@")
     local, domain = word[:at], "".join(word[at + 1 :])
     if any(part.startswith('"') for part in local):
-        if len(local) % 2 == 0 or any((part == ".") is (number % 2 == 0) for number, part in enumerate(local)):
+        if len(local) % 2 == 0 or any(
+            (part == ".") is (number % 2 == 0) for number, part in enumerate(local)
+        ):
             return None  # not words with dots between them
-        text = "".join(_ESCAPED.sub(r"\1", part[1:-1]) if part.startswith('"') else part for part in local)
+        text = "".join(
+            _ESCAPED.sub(r"\1", part[1:-1]) if part.startswith('"') else part for part in local
+        )
         address = f"{text}@{domain}"
         if is_address(address):
             return address

@@ -16,14 +16,21 @@ _ATOM = r"[^\s\x00-\x20\x7f()<>\[\]:;@\\,.\"]+"
 _QUOTED = r'"(?:[^\x00-\x08\x0a-\x1f\x7f"\\]|\\[^\x00-\x08\x0a-\x1f\x7f])*"'
 _LABEL = r"[^\s\x00-\x2c\x2e\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f]+"
 _LITERAL = r"\[[0-9A-Za-z:.\-]+\]"
-_ADDRESS = re.compile(rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_LABEL}(?:\.{_LABEL})*|{_LITERAL})")
+_ADDRESS = re.compile(
+    rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@(?:{_LABEL}(?:\.{_LABEL})*|{_LITERAL})"
+)
 _MOST_BYTES = 320
 """64 for the local part, 255 for the domain, one for the @."""
 
 
 def is_address(text: str) -> bool:
     """Whether `text` is one bare address: no display name, no angle brackets."""
-    return text.isprintable() and "\ufffd" not in text and len(text.encode("utf-8", "replace")) <= _MOST_BYTES and _ADDRESS.fullmatch(text) is not None
+    return (
+        text.isprintable()
+        and "\ufffd" not in text
+        and len(text.encode("utf-8", "replace")) <= _MOST_BYTES
+        and _ADDRESS.fullmatch(text) is not None
+    )
 
 
 def checked_address(text: str, place: str = "address") -> str:
@@ -42,16 +49,22 @@ def checked_sender(text: str, place: str = "sender") -> str | None:
 def domain_of(address: str) -> str:
     """The domain of an address, lower case; `(none)` without one. Never more than a domain can be long: addresses come from mails."""
     local, at, domain = address.rpartition("@")
-    return domain.strip().lower()[:_LONGEST_DOMAIN] if at and local and domain.strip() else NO_DOMAIN
+    return (
+        domain.strip().lower()[:_LONGEST_DOMAIN] if at and local and domain.strip() else NO_DOMAIN
+    )
 
 
 def same(left: str | None, right: str | None) -> bool:
     """Whether two addresses are one, as James compares them (`folded`); the null sender equals only itself."""
-    return left == right or (left is not None and right is not None and folded(left) == folded(right))
+    return left == right or (
+        left is not None and right is not None and folded(left) == folded(right)
+    )
 
 
 def folded(address: str) -> str:
     """Equal for addresses that are one: without case, letter for letter as Java's equalsIgnoreCase, so that ß is not ss and ς is σ."""
     if address.isascii():
         return address.lower()
-    return "".join((upper if len(upper := letter.upper()) == 1 else letter).lower() for letter in address)
+    return "".join(
+        (upper if len(upper := letter.upper()) == 1 else letter).lower() for letter in address
+    )

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _PLAIN = re.compile(rf"{_UUID.pattern}|[0-9a-f]{{64}}|[A-Za-z0-9+/_-]{{43}}=", re.ASCII)
-_HASH = re.compile(rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII)
+_HASH = re.compile(
+    rf"{_PLAIN.pattern}|[0-9A-F]{{64}}|[A-Z2-7]{{52}}====|[0-9A-V]{{52}}====", re.ASCII
+)
 """Every spelling of a SHA-256 that James' property james.blob.id.hash.encoding allows, and UUIDs."""
 _BARE = re.compile(r"[0-9a-f]{32}|[A-Za-z0-9_-]{43}", re.ASCII)
 """UUIDs without dashes and base64url without padding. Too common as names of other things to be taken for ids, but behind a generation."""
@@ -55,14 +57,22 @@ class BlobIds:
 
     def new(self, content: Buffer) -> BlobId:
         """A fresh random id, or the id of this content."""
-        plain = str(uuid4()) if self._settings.strategy is BlobStrategy.PASSTHROUGH else content_hash(content, self._settings.hash_encoding)
+        plain = (
+            str(uuid4())
+            if self._settings.strategy is BlobStrategy.PASSTHROUGH
+            else content_hash(content, self._settings.hash_encoding)
+        )
         if self._settings.id is BlobIdKind.PLAIN:
             return BlobId(plain)
         return BlobId(f"{self._settings.family}_{self.generation()}_{plain}")
 
     def generation(self) -> int:
         """The present generation."""
-        return (self._clock() - _EPOCH) // timedelta(seconds=1) // max(1, int(self._settings.generation_duration.total_seconds()))
+        return (
+            (self._clock() - _EPOCH)
+            // timedelta(seconds=1)
+            // max(1, int(self._settings.generation_duration.total_seconds()))
+        )
 
 
 def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) -> str:
@@ -75,7 +85,11 @@ def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) 
     match encoding:
         case HashEncoding.BASE64:
             text = base64.b64encode(digest).decode()
-            return base64.urlsafe_b64encode(digest).decode() if text.startswith("/") or "//" in text else text
+            return (
+                base64.urlsafe_b64encode(digest).decode()
+                if text.startswith("/") or "//" in text
+                else text
+            )
         case HashEncoding.BASE64URL:
             return base64.urlsafe_b64encode(digest).decode()
         case HashEncoding.HEX:
@@ -104,7 +118,9 @@ def is_random(blob_id: str) -> bool:
 def is_blob_id(key: str) -> bool:
     """Whether a key is one that James or mailslice gives to a blob. Whatever else lies in the bucket is somebody else's."""
     parsed = parse(key)
-    return _HASH.fullmatch(parsed.hash) is not None or (parsed.generation is not None and _BARE.fullmatch(parsed.hash) is not None)
+    return _HASH.fullmatch(parsed.hash) is not None or (
+        parsed.generation is not None and _BARE.fullmatch(parsed.hash) is not None
+    )
 
 
 def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:
@@ -112,4 +128,8 @@ def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:
 
     Ids without a generation are never active: their age alone decides.
     """
-    return parsed.family == family and parsed.generation is not None and parsed.generation + 1 >= generation
+    return (
+        parsed.family == family
+        and parsed.generation is not None
+        and parsed.generation + 1 >= generation
+    )

@@ -35,9 +35,16 @@ def decode(text: str) -> ViewConfiguration:
     """The configuration that an event holds. Raises Refused when it is none: what cannot be read must not be written over."""
     event = _event(text, CONFIGURATION_AGGREGATE)
     if event.get("type") != CONFIGURATION_EVENT_TYPE:
-        raise _unreadable(CONFIGURATION_AGGREGATE, f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}")
+        raise _unreadable(
+            CONFIGURATION_AGGREGATE,
+            f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}",
+        )
     try:
-        return ViewConfiguration(_window(event["sliceWindow"]), _count(event["bucketCount"]), _count(event["updateBrowseStartPace"]))
+        return ViewConfiguration(
+            _window(event["sliceWindow"]),
+            _count(event["bucketCount"]),
+            _count(event["updateBrowseStartPace"]),
+        )
     except KeyError as error:
         raise _unreadable(CONFIGURATION_AGGREGATE, f"field {error.args[0]} is missing") from None
     except (ValueError, BadInput) as error:
@@ -50,7 +57,10 @@ def decode_strategy(text: str) -> BlobStrategy:
     try:
         return BlobStrategy(str(strategy).lower())
     except ValueError:
-        raise _unreadable(STORAGE_STRATEGY_AGGREGATE, f"storageStrategy is {strategy!r}; allowed: PASSTHROUGH, DEDUPLICATION") from None
+        raise _unreadable(
+            STORAGE_STRATEGY_AGGREGATE,
+            f"storageStrategy is {strategy!r}; allowed: PASSTHROUGH, DEDUPLICATION",
+        ) from None
 
 
 def _event(text: str, aggregate: str) -> dict[str, Any]:
@@ -67,7 +77,9 @@ def _window(value: object) -> timedelta:
     if isinstance(value, str):
         return parse_duration(value, "sliceWindow")
     if isinstance(value, bool) or not isinstance(value, int | Decimal) or not 0 < value < 10**10:
-        raise ValueError(f"sliceWindow {value} is not a positive number of seconds nor an ISO 8601 duration")
+        raise ValueError(
+            f"sliceWindow {value} is not a positive number of seconds nor an ISO 8601 duration"
+        )
     micros, rest = divmod(Decimal(value), _MICROSECOND)
     if rest:
         raise ValueError(f"sliceWindow {value} is not a whole number of seconds")

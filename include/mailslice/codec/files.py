@@ -34,7 +34,9 @@ class FoundMail:
     error: str | None = None
 
 
-def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO | None = None) -> Iterator[FoundMail]:
+def read_mails(
+    path: Path | str, max_bytes: int | None = None, stdin: BinaryIO | None = None
+) -> Iterator[FoundMail]:
     """The mails at `path`: a file *.eml is one mail whatever its bytes, another file is an mbox, a folder is a Maildir or holds *.eml at any depth.
 
     `-` is standard input: an mbox if it begins with a line `From ` that has a time and a year, else one mail. In an mbox a line
@@ -45,7 +47,9 @@ def read_mails(path: Path | str, max_bytes: int | None = None, stdin: BinaryIO |
         yield from _stream(stdin or sys.stdin.buffer, max_bytes)
         return
     if not str(path):
-        yield FoundMail("", None, "an empty path is no file and no folder")  # Path would take it for the current folder
+        yield FoundMail(
+            "", None, "an empty path is no file and no folder"
+        )  # Path would take it for the current folder
         return
     place = Path(path)
     try:
@@ -113,21 +117,33 @@ def _folder(folder: Path, max_bytes: int | None) -> Iterator[FoundMail]:
         found = True
         yield _read_file(each, max_bytes) if isinstance(each, Path) else each
     if not found and not maildir:
-        yield FoundMail(str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)")
+        yield FoundMail(
+            str(folder), None, "no *.eml in this folder, and it is no Maildir (new, cur)"
+        )
 
 
 def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
     """One of the two is enough, for git, tar and rsync may leave out an empty folder: where all in it is named as in a Maildir, and no *.eml lie elsewhere."""
     if len(parts) != 1:
         return len(parts) == 2
-    names_fit = all(_MAILDIR_NAME.fullmatch(path.name) and not path.is_dir() for path in parts[0].iterdir() if not path.name.startswith("."))
-    return names_fit and all(path.parent == parts[0] for path in _eml_files(folder) if isinstance(path, Path))
+    names_fit = all(
+        _MAILDIR_NAME.fullmatch(path.name) and not path.is_dir()
+        for path in parts[0].iterdir()
+        if not path.name.startswith(".")
+    )
+    return names_fit and all(
+        path.parent == parts[0] for path in _eml_files(folder) if isinstance(path, Path)
+    )
 
 
 def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
     for part in parts:
         try:
-            yield from sorted(path for path in part.iterdir() if not path.name.startswith(".") and not path.is_dir())
+            yield from sorted(
+                path
+                for path in part.iterdir()
+                if not path.name.startswith(".") and not path.is_dir()
+            )
         except OSError as error:
             yield _unread(error)
 
@@ -140,7 +156,9 @@ def _eml_files(folder: Path) -> Iterator[Path | FoundMail]:
         yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(".eml"))
         for link in (Path(parent, name) for name in folders):
             if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
-                yield FoundMail(str(link), None, "a link to a folder is not followed; name that folder itself")
+                yield FoundMail(
+                    str(link), None, "a link to a folder is not followed; name that folder itself"
+                )
     yield from map(_unread, unread)
 
 
@@ -155,10 +173,14 @@ class _Mbox:
     `>From ` (mboxo) and `>>From ` (mboxrd) lose one `>`. Nothing else of a mail's bytes is touched.
     """
 
-    def __init__(self, label: str, stream: BinaryIO, max_bytes: int | None, first: bytes = b"") -> None:
+    def __init__(
+        self, label: str, stream: BinaryIO, max_bytes: int | None, first: bytes = b""
+    ) -> None:
         """`first`: what was read of the first line already."""
         self._label = label
-        self._lines = itertools.chain([first] if first else [], iter(lambda: stream.readline(_CHUNK), b""))
+        self._lines = itertools.chain(
+            [first] if first else [], iter(lambda: stream.readline(_CHUNK), b"")
+        )
         self._max_bytes = max_bytes
         self._number = 0
         self._parts: list[bytes] = []
@@ -179,7 +201,11 @@ class _Mbox:
                 continue
             if preamble and line.strip():
                 preamble = False
-                yield FoundMail(self._label, None, "not an mbox: it does not begin with a line 'From ' (a single mail is named *.eml)")
+                yield FoundMail(
+                    self._label,
+                    None,
+                    "not an mbox: it does not begin with a line 'From ' (a single mail is named *.eml)",
+                )
             if inside:
                 self._keep(line)
             after_empty = line_start and line in {b"\n", b"\r\n"}
@@ -213,6 +239,8 @@ class _Mbox:
         else:
             content = b"" if content in {b"\n", b"\r\n"} else content
         content = _QUOTED_FROM.sub(rb"\1", content)
-        if self._max_bytes is not None and (size > self._max_bytes + _CHUNK or len(content) > self._max_bytes):
+        if self._max_bytes is not None and (
+            size > self._max_bytes + _CHUNK or len(content) > self._max_bytes
+        ):
             return FoundMail(label, None, too_large(self._max_bytes))
         return FoundMail(label, content)

@@ -61,8 +61,12 @@ def encode(item: QueuedMail) -> bytes:
                 "sender": mail.sender,
                 "state": mail.state,
                 "errorMessage": mail.error_message,
-                "lastUpdated": _NULL if mail.last_updated_ns is None else orjson.Fragment(_number(mail.last_updated_ns)),
-                "attributes": {name: str(value, "utf-8") for name, value in mail.attributes.items()},
+                "lastUpdated": _NULL
+                if mail.last_updated_ns is None
+                else orjson.Fragment(_number(mail.last_updated_ns)),
+                "attributes": {
+                    name: str(value, "utf-8") for name, value in mail.attributes.items()
+                },
                 "remoteAddr": mail.remote_addr,
                 "remoteHost": mail.remote_host,
                 "perRecipientHeaders": _grouped(mail.per_recipient_headers),
@@ -71,7 +75,9 @@ def encode(item: QueuedMail) -> bytes:
             }
         )
     except (orjson.JSONEncodeError, UnicodeDecodeError) as error:
-        raise Undecodable(f"mail {item.enqueue_id} cannot be written as JSON: {type(error).__name__}") from None
+        raise Undecodable(
+            f"mail {item.enqueue_id} cannot be written as JSON: {type(error).__name__}"
+        ) from None
     if b"\\u00" in body:
         body = _ESCAPE.sub(_upper, body)
     if not body.isascii() and _BEYOND_BMP.search(body):
@@ -99,12 +105,20 @@ def decode(body: bytes) -> QueuedMail:
         state=_optional(fields, "state"),
         error_message=_optional(fields, "errorMessage"),
         last_updated_ns=_last_updated(fields, body),
-        attributes={name: _attribute(value).encode() for name, value in _object(fields, "attributes").items()},
+        attributes={
+            name: _attribute(value).encode()
+            for name, value in _object(fields, "attributes").items()
+        },
         remote_addr=_optional(fields, "remoteAddr"),
         remote_host=_optional(fields, "remoteHost"),
         per_recipient_headers=_flat(_object(fields, "perRecipientHeaders")),
     )
-    return QueuedMail(_enqueue_id(fields), mail, BlobId(_blob_id(fields, "headerBlobId")), BlobId(_blob_id(fields, "bodyBlobId")))
+    return QueuedMail(
+        _enqueue_id(fields),
+        mail,
+        BlobId(_blob_id(fields, "headerBlobId")),
+        BlobId(_blob_id(fields, "bodyBlobId")),
+    )
 
 
 def _number(nanos: int) -> bytes:
@@ -119,7 +133,9 @@ def _number(nanos: int) -> bytes:
 def _grouped(headers: Sequence[RecipientHeader]) -> dict[str, dict[str, dict[str, list[str]]]]:
     grouped: dict[str, dict[str, dict[str, list[str]]]] = {}
     for header in headers:
-        grouped.setdefault(header.recipient, {"header": {}})["header"].setdefault(header.name, []).append(header.value)
+        grouped.setdefault(header.recipient, {"header": {}})["header"].setdefault(
+            header.name, []
+        ).append(header.value)
     return grouped
 
 
@@ -249,7 +265,9 @@ def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
     found = _LAST_UPDATED.findall(body)
     if len(found) == 1 and float(found[0]) == value:
         return _checked(_digits_nanos(found[0].decode()))
-    exact = _loads_slowly(body, parse_float=Decimal)["lastUpdated"]  # an inner field of this name, an exponent, or escapes in the key
+    exact = _loads_slowly(body, parse_float=Decimal)[
+        "lastUpdated"
+    ]  # an inner field of this name, an exponent, or escapes in the key
     try:
         return _checked(int(Decimal(exact).scaleb(9).to_integral_value()))
     except InvalidOperation:
@@ -269,7 +287,9 @@ def _iso_nanos(text: str) -> int:
     except ValueError:
         instant = None
     if instant is None or instant.tzinfo is None:
-        raise Undecodable("field lastUpdated is neither a number nor an ISO 8601 instant with its zone")
+        raise Undecodable(
+            "field lastUpdated is neither a number nor an ISO 8601 instant with its zone"
+        )
     return (instant - _EPOCH) // timedelta(microseconds=1) * 1000
 
 

@@ -43,7 +43,9 @@ def in_doubt(recipient: str) -> Failure:
     )
 
 
-def report_of(mail: Mail, failures: Iterable[Failure], content: bytes | None, *, reporter: str, now: datetime) -> tuple[Mail, bytes] | None:
+def report_of(
+    mail: Mail, failures: Iterable[Failure], content: bytes | None, *, reporter: str, now: datetime
+) -> tuple[Mail, bytes] | None:
     """The report to the mail's sender, to be enqueued: envelope and content. None for the null sender: no report is ever answered by another.
 
     Raises BadInput when none can be made: James' JSON may name a sender that cannot stand in a header.
@@ -53,12 +55,26 @@ def report_of(mail: Mail, failures: Iterable[Failure], content: bytes | None, *,
     report_id = str(uuid4())
     envelope = Mail(f"report-{report_id}", None, (mail.sender,))
     try:
-        return envelope, failure_report(content, failures, to=mail.sender, reporter=reporter, report_id=report_id, now=now)
-    except Exception as error:  # the email package has no common one: AttributeError, IndexError, ValueError...
-        raise BadInput(f"sender of mail {mail.name!r}: no report can be made for it ({type(error).__name__}); allowed: local@domain") from error
+        return envelope, failure_report(
+            content, failures, to=mail.sender, reporter=reporter, report_id=report_id, now=now
+        )
+    except (
+        Exception
+    ) as error:  # the email package has no common one: AttributeError, IndexError, ValueError...
+        raise BadInput(
+            f"sender of mail {mail.name!r}: no report can be made for it ({type(error).__name__}); allowed: local@domain"
+        ) from error
 
 
-def failure_report(content: bytes | None, failures: Iterable[Failure], *, to: str, reporter: str, report_id: str, now: datetime) -> bytes:
+def failure_report(
+    content: bytes | None,
+    failures: Iterable[Failure],
+    *,
+    to: str,
+    reporter: str,
+    report_id: str,
+    now: datetime,
+) -> bytes:
     """The whole report, CRLF line ends. `reporter` is the name of this host, `report_id` makes its Message-ID; content None: it is lost."""
     failures = tuple(failures)
     report = EmailMessage(_POLICY)
@@ -70,13 +86,22 @@ def failure_report(content: bytes | None, failures: Iterable[Failure], *, to: st
     report["Date"] = email.utils.format_datetime(now)
     report["Message-ID"] = f"<{_line(report_id)}@{_line(reporter)}>"
     report["Auto-Submitted"] = "auto-replied"
-    for part in (_text(_explained(failures, reporter)), _status(failures, reporter, utf8=not to.isascii()), _header(content)):
+    for part in (
+        _text(_explained(failures, reporter)),
+        _status(failures, reporter, utf8=not to.isascii()),
+        _header(content),
+    ):
         report.attach(part)
     return report.as_bytes()
 
 
 def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
-    lines = [f"This is the mail system at {_line(reporter)}.", "", "Your mail could not be delivered to these recipients:", ""]
+    lines = [
+        f"This is the mail system at {_line(reporter)}.",
+        "",
+        "Your mail could not be delivered to these recipients:",
+        "",
+    ]
     for failure in failures:
         lines += [f"<{_line(failure.recipient)}>: {_line(failure.reason)}"]
         lines += [f"    {_line(failure.diagnostic)}"] if failure.diagnostic else []
@@ -91,10 +116,16 @@ def _status(failures: tuple[Failure, ...], reporter: str, *, utf8: bool) -> Emai
     for failure in failures:
         kind = "rfc822" if failure.recipient.isascii() else "utf-8"
         status_code = failure.status if _STATUS.fullmatch(failure.status) else "5.0.0"
-        fields = {"Final-Recipient": f"{kind}; {_line(failure.recipient)}", "Action": "failed", "Status": status_code}
+        fields = {
+            "Final-Recipient": f"{kind}; {_line(failure.recipient)}",
+            "Action": "failed",
+            "Status": status_code,
+        }
         if failure.diagnostic:
             said = _line(failure.diagnostic)
-            fields["Diagnostic-Code"] = f"smtp; {said if utf8 else said.encode('ascii', 'replace').decode()}"
+            fields["Diagnostic-Code"] = (
+                f"smtp; {said if utf8 else said.encode('ascii', 'replace').decode()}"
+            )
         blocks.append(_block(fields))
     status.set_payload(blocks)
     return status
@@ -112,7 +143,12 @@ def _header(content: bytes | None) -> EmailMessage:
         return _text("The content of the mail is lost.\n")
     part = EmailMessage(_POLICY)
     header = b"\n".join(bytes(split(content)[0])[:_MOST_HEADER_BYTES].splitlines()) + b"\n"
-    part.set_content(header, maintype="text", subtype="rfc822-headers", cte="7bit" if header.isascii() else "8bit")
+    part.set_content(
+        header,
+        maintype="text",
+        subtype="rfc822-headers",
+        cte="7bit" if header.isascii() else "8bit",
+    )
     return part
 
 
@@ -124,4 +160,9 @@ def _text(text: str) -> EmailMessage:
 
 def _line(text: str) -> str:
     """One line, whatever a server or an address put into it."""
-    return " ".join("".join(character if character.isprintable() or character.isspace() else "?" for character in text).split())[:900]
+    return " ".join(
+        "".join(
+            character if character.isprintable() or character.isspace() else "?"
+            for character in text
+        ).split()
+    )[:900]

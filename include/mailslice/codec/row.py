@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, RecipientHeader, ViewRow
+from mailslice.model.mail import (
+    BlobId,
+    EnqueueId,
+    Mail,
+    Place,
+    QueuedMail,
+    QueueName,
+    RecipientHeader,
+    ViewRow,
+)
 
 COLUMNS = (
     "queuename",
@@ -64,7 +73,9 @@ def to_row(row: ViewRow) -> dict[str, object]:
         "headerblobid": item.header_blob_id,
         "lastupdated": None if mail.last_updated_ns is None else mail.last_updated_ns // 1_000_000,
         "name": mail.name,
-        "perrecipientspecificheaders": [(header.recipient, header.name, header.value) for header in mail.per_recipient_headers],
+        "perrecipientspecificheaders": [
+            (header.recipient, header.name, header.value) for header in mail.per_recipient_headers
+        ],
         "recipients": list(mail.recipients),
         "remoteaddr": mail.remote_addr,
         "remotehost": mail.remote_host,
@@ -79,7 +90,25 @@ def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
     A row is as complete as its writer: columns that James leaves null become None or empty.
     """
     values: Any = [row[column] for column in COLUMNS] if isinstance(row, Mapping) else row
-    (queue, start, bucket, enqueue_id, attributes, body, enqueued, error, header, updated, name, specific, recipients, addr, host, sender, state) = values
+    (
+        queue,
+        start,
+        bucket,
+        enqueue_id,
+        attributes,
+        body,
+        enqueued,
+        error,
+        header,
+        updated,
+        name,
+        specific,
+        recipients,
+        addr,
+        host,
+        sender,
+        state,
+    ) = values
     mail = Mail(
         name=name or "",
         sender=sender,
@@ -94,4 +123,9 @@ def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
     )
     item = QueuedMail(EnqueueId(enqueue_id), mail, BlobId(header or ""), BlobId(body or ""))
     place = Place(instant(start), bucket)
-    return ViewRow(QueueName(queue), place, instant(enqueued) if enqueued is not None else place.slice_start, item)
+    return ViewRow(
+        QueueName(queue),
+        place,
+        instant(enqueued) if enqueued is not None else place.slice_start,
+        item,
+    )

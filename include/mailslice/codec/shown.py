@@ -12,7 +12,10 @@ def shown(text: str) -> str:
     r"""`text` with every control, escape, bidi and otherwise invisible character as `\x1b`, `\u202e`...; a backslash is kept as it is."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(character if unicodedata.category(character) not in _HIDDEN else _escaped(character) for character in text)
+    return "".join(
+        character if unicodedata.category(character) not in _HIDDEN else _escaped(character)
+        for character in text
+    )
 
 
 def _escaped(character: str) -> str:

@@ -37,7 +37,9 @@ def readings(report: Report, limits: AlertSettings, now: datetime) -> list[Readi
     return [*_ages(report, limits, now), *_counts(report, limits), *_ends(report)]
 
 
-def alerts(found: Iterable[Reading], earlier: Sequence[Mapping[str, Any]], now: datetime, repeat: timedelta) -> list[dict[str, Any]]:
+def alerts(
+    found: Iterable[Reading], earlier: Sequence[Mapping[str, Any]], now: datetime, repeat: timedelta
+) -> list[dict[str, Any]]:
     """The readings that fire, for the report: `since` when, and when somebody was last `told`: now, unless that is less than `repeat` ago.
 
     `earlier` are the alerts of the report before this one, of the same duty and queue. A failed run is told each time.
@@ -51,44 +53,82 @@ def news(report: Report) -> list[Mapping[str, Any]]:
     return [each for each in report.get("alerts") or () if each["told"] == report.get("finished")]
 
 
-def _alert(reading: Reading, before: Mapping[str, Any] | None, now: datetime, repeat: timedelta) -> dict[str, Any]:
+def _alert(
+    reading: Reading, before: Mapping[str, Any] | None, now: datetime, repeat: timedelta
+) -> dict[str, Any]:
     told, since = iso(now), iso(now)
     if before is not None:
         since = before["since"]
         if reading.name not in _EACH_TIME and now - datetime.fromisoformat(before["told"]) < repeat:
             told = before["told"]
-    return {"name": reading.name, "value": reading.value, "limit": reading.limit, "text": reading.text, "since": since, "told": told}
+    return {
+        "name": reading.name,
+        "value": reading.value,
+        "limit": reading.limit,
+        "text": reading.text,
+        "since": since,
+        "told": told,
+    }
 
 
 def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Reading]:
     """Starts that lag behind now, and mail that waits. A limit of nothing is no limit."""
-    starts = ((name, report.get(field)) for name, field in (("browse_lag", "browseStart"), ("content_lag", "contentStart")))
-    seconds = {name: (now - datetime.fromisoformat(start)).total_seconds() for name, start in starts if start}
-    age = 0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")  # nobody waits in an empty queue, and that is known
+    starts = (
+        (name, report.get(field))
+        for name, field in (("browse_lag", "browseStart"), ("content_lag", "contentStart"))
+    )
+    seconds = {
+        name: (now - datetime.fromisoformat(start)).total_seconds()
+        for name, start in starts
+        if start
+    }
+    age = (
+        0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")
+    )  # nobody waits in an empty queue, and that is known
     if age is not None:
         seconds["oldest_mail"] = float(age)
-    said = {"browse_lag": "browseStart is {} behind", "content_lag": "contentStart is {} behind", "oldest_mail": "the oldest mail waits for {}"}
+    said = {
+        "browse_lag": "browseStart is {} behind",
+        "content_lag": "contentStart is {} behind",
+        "oldest_mail": "the oldest mail waits for {}",
+    }
     for name, value in seconds.items():
         limit: timedelta = getattr(limits, name)
         if limit:
             text = f"{said[name].format(_span(value))}, more than {format_duration(limit)}"
-            yield Reading(name, round(value, 3), limit.total_seconds(), value > limit.total_seconds(), text)
+            yield Reading(
+                name, round(value, 3), limit.total_seconds(), value > limit.total_seconds(), text
+            )
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
     verdicts = None if held_to_slices(report) else report.get("verdicts")
     letters, consumers = report.get("deadLetters"), report.get("consumers")
     if isinstance(letters, int):
-        yield _more("dead_letters", letters, limits.dead_letters, "messages are in the dead letter queue")
+        yield _more(
+            "dead_letters", letters, limits.dead_letters, "messages are in the dead letter queue"
+        )
     if isinstance(consumers, int) and limits.consumers:
         text = f"{consumers} consumers take mail from the queue, fewer than {limits.consumers}"
         yield Reading("consumers", consumers, limits.consumers, consumers < limits.consumers, text)
     if isinstance(verdicts, Mapping):
-        yield _more("lost", sum(int(verdicts.get(name) or 0) for name in _LOST), limits.lost, "mails are in no queue: lost, or done without a mark")
-        yield _more("bare", int(verdicts.get("bare") or 0), limits.bare, "mails have lost their content")
+        yield _more(
+            "lost",
+            sum(int(verdicts.get(name) or 0) for name in _LOST),
+            limits.lost,
+            "mails are in no queue: lost, or done without a mark",
+        )
+        yield _more(
+            "bare", int(verdicts.get("bare") or 0), limits.bare, "mails have lost their content"
+        )
     if "inFlight" in report:
         # Of stuck_mails alone; what it planned, for a run that only notes, fails or skips has found them all the same.
-        yield _more("zombies", int(report.get("planned") or 0), limits.zombies, "mails were in flight far too long")
+        yield _more(
+            "zombies",
+            int(report.get("planned") or 0),
+            limits.zombies,
+            "mails were in flight far too long",
+        )
 
 
 def _more(name: str, value: int, limit: int, what: str) -> Reading:

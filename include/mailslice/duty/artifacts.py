@@ -36,10 +36,16 @@ class Artifacts:
         self._s3 = s3
         found = _S3.fullmatch(self.location)
         if "://" in self.location and not found:
-            shown = "***@" + location.rpartition("@")[2] if "@" in location else location  # keys may stand before it
-            raise BadSetting(f"MAILSLICE_ARTIFACTS={shown!r}: allowed are a folder or s3a://bucket/prefix")
+            shown = (
+                "***@" + location.rpartition("@")[2] if "@" in location else location
+            )  # keys may stand before it
+            raise BadSetting(
+                f"MAILSLICE_ARTIFACTS={shown!r}: allowed are a folder or s3a://bucket/prefix"
+            )
         self.bucket = found[1] if found else None
-        self._root = posixpath.join(found[1], found[2]) if found else str(Path(self.location).absolute())
+        self._root = (
+            posixpath.join(found[1], found[2]) if found else str(Path(self.location).absolute())
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return Artifacts, (self.location, self._s3)
@@ -123,24 +129,41 @@ class Artifacts:
         from pyarrow import fs
 
         with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(fs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
-        return sorted(info.path.removeprefix(self._root).lstrip("/") for info in found if info.type == fs.FileType.File)
+            found = self.filesystem.get_file_info(
+                fs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
+            )
+        return sorted(
+            info.path.removeprefix(self._root).lstrip("/")
+            for info in found
+            if info.type == fs.FileType.File
+        )
 
     def times(self, name: str) -> dict[str, datetime]:
         """All files below the folder `name`, as `files` has them, with when each was last written (UTC)."""
         from pyarrow import fs
 
         with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(fs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
-        written = [(info.path, info.mtime) for info in found if info.type == fs.FileType.File and info.mtime is not None]
-        return {path.removeprefix(self._root).lstrip("/"): when.astimezone(UTC) for path, when in written}
+            found = self.filesystem.get_file_info(
+                fs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
+            )
+        written = [
+            (info.path, info.mtime)
+            for info in found
+            if info.type == fs.FileType.File and info.mtime is not None
+        ]
+        return {
+            path.removeprefix(self._root).lstrip("/"): when.astimezone(UTC)
+            for path, when in written
+        }
 
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""
         from pyarrow import fs
 
         with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(fs.FileSelector(self.path(name), recursive=False, allow_not_found=True))
+            found = self.filesystem.get_file_info(
+                fs.FileSelector(self.path(name), recursive=False, allow_not_found=True)
+            )
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
 
     def remove(self, name: str) -> None:
@@ -182,7 +205,10 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, object]) -> None:
         """Write a JSON object, whole or not at all; times as ISO 8601 UTC, durations as people write them."""
-        self.artifacts.write(self.file(name), json.dumps(value, indent=1, default=plain, ensure_ascii=False).encode() + b"\n")
+        self.artifacts.write(
+            self.file(name),
+            json.dumps(value, indent=1, default=plain, ensure_ascii=False).encode() + b"\n",
+        )
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON object of this run; None when it was not written. Raises PlanRefused for a file that is none any more; so does asking it for a key
@@ -195,9 +221,13 @@ class RunFolder:
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise PlanRefused(f"{where} is no JSON ({error}): it was edited or cut short; plan again") from error
+            raise PlanRefused(
+                f"{where} is no JSON ({error}): it was edited or cut short; plan again"
+            ) from error
         if not isinstance(found, dict):
-            raise PlanRefused(f"{where} holds {str(found)[:40]!r}: allowed is a JSON object; plan again")
+            raise PlanRefused(
+                f"{where} holds {str(found)[:40]!r}: allowed is a JSON object; plan again"
+            )
         return _Summary(found, where)
 
 
@@ -209,7 +239,9 @@ class _Summary(dict[str, Any]):
         self._where = where
 
     def __missing__(self, key: str) -> Any:
-        raise PlanRefused(f"{self._where} has no {key!r} any more: it was edited, or another version wrote it; plan again")
+        raise PlanRefused(
+            f"{self._where} has no {key!r} any more: it was edited, or another version wrote it; plan again"
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _Summary, (dict(self), self._where)
@@ -238,7 +270,9 @@ def plain(value: object) -> object:
 
 def iso(instant: datetime | None) -> str | None:
     """ISO 8601, UTC, `Z`; fractions only where there are any."""
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z") if instant is not None else None
+    return (
+        instant.astimezone(UTC).isoformat().replace("+00:00", "Z") if instant is not None else None
+    )
 
 
 class _named:  # noqa: N801 - reads as a verb at its calls
@@ -250,9 +284,13 @@ class _named:  # noqa: N801 - reads as a verb at its calls
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
         if isinstance(error, OSError):
             text = " ".join(str(error).split())
             if self._uri.startswith("s3"):
                 raise StoreUnavailable(f"artifacts {self._uri}: {text[:300]}") from error
-            raise BadSetting(f"artifacts {self._uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)") from error
+            raise BadSetting(
+                f"artifacts {self._uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)"
+            ) from error

@@ -54,7 +54,9 @@ class Audit:
 
         found = sum((digest_of_judged(rows) for rows in self._batches()), Digest())
         if found != self.rows:
-            raise PlanRefused(f"the files of audit {self.run} below {self.folder.uri}/{PARTS} were changed: their digest is {found}, it was {self.rows}")
+            raise PlanRefused(
+                f"the files of audit {self.run} below {self.folder.uri}/{PARTS} were changed: their digest is {found}, it was {self.rows}"
+            )
         return self
 
     def mails(self) -> Iterator[Judged]:
@@ -68,10 +70,14 @@ class Audit:
         from mailslice.spark.verdict_files import read_judged
 
         try:
-            yield from read_judged(self.folder.artifacts, [self.folder.file(f"{PARTS}/{file}") for file in self.files])
+            yield from read_judged(
+                self.folder.artifacts, [self.folder.file(f"{PARTS}/{file}") for file in self.files]
+            )
         except (OSError, KeyError, pa.ArrowException) as error:
             problem = " ".join(str(error).split())[:200]
-            raise PlanRefused(f"the files of audit {self.run} below {self.folder.uri}/{PARTS} cannot be read ({problem}): audit again") from error
+            raise PlanRefused(
+                f"the files of audit {self.run} below {self.folder.uri}/{PARTS} cannot be read ({problem}): audit again"
+            ) from error
 
 
 def lock_name(queue: QueueName) -> str:
@@ -79,7 +85,9 @@ def lock_name(queue: QueueName) -> str:
     return f"{DUTY}/{queue}"
 
 
-def newest_audit(stores: Stores, queue: QueueName, *, census_since: datetime | None = None) -> Audit | None:
+def newest_audit(
+    stores: Stores, queue: QueueName, *, census_since: datetime | None = None
+) -> Audit | None:
     """The newest audit of the whole queue that came to its end; None when there is none.
 
     With `census_since` the newest that took a census. One that needed none asked about no mail, and says nothing of those that an earlier one found lost:
@@ -91,8 +99,13 @@ def newest_audit(stores: Stores, queue: QueueName, *, census_since: datetime | N
             continue
         told = report.get("census") or {}
         if census_since is None or told.get("taken"):
-            too_old = census_since is not None and datetime.fromisoformat(report["started"]) < census_since
-            return audit_of(stores, queue, needless if needless is not None and too_old else report["run"])
+            too_old = (
+                census_since is not None
+                and datetime.fromisoformat(report["started"]) < census_since
+            )
+            return audit_of(
+                stores, queue, needless if needless is not None and too_old else report["run"]
+            )
         if told.get("needless") and needless is None:
             needless = report["run"]
     return audit_of(stores, queue, needless) if needless is not None else None
@@ -102,9 +115,13 @@ def named_audit(stores: Stores, queue: QueueName, run: str) -> Audit:
     """The audit of that run. Raises BadInput when the ledger has no such audit of the queue that came to its end, PlanRefused as `audit_of`."""
     report = Ledger(stores, stores.settings).show(run)
     if report["duty"] != DUTY or report["queue"] != queue:
-        raise BadInput(f"audit {run!r}: it is a run of {report['duty']} on queue {report['queue']!r}; allowed is an audit of {queue!r}")
+        raise BadInput(
+            f"audit {run!r}: it is a run of {report['duty']} on queue {report['queue']!r}; allowed is an audit of {queue!r}"
+        )
     if report["status"] not in (DONE, DRY_RUN):
-        raise BadInput(f"audit {run!r}: its status is {report['status']!r}; allowed is an audit that is done")
+        raise BadInput(
+            f"audit {run!r}: its status is {report['status']!r}; allowed is an audit that is done"
+        )
     return audit_of(stores, queue, run)
 
 
@@ -113,7 +130,9 @@ def audit_of(stores: Stores, queue: QueueName, run: str) -> Audit:
     folder = RunFolder(artifacts(stores.settings), DUTY, queue, run)
     found = folder.read_json(FILES["plan"])
     if found is None:
-        raise PlanRefused(f"audit {run} of queue {queue} has no {FILES['plan']} in {folder.uri}: audit again")
+        raise PlanRefused(
+            f"audit {run} of queue {queue} has no {FILES['plan']} in {folder.uri}: audit again"
+        )
     return read_audit(found, folder)
 
 

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from mailslice.spark.frames import Session
     from mailslice.stores import Stores
 
-FILES: Mapping[str, str] = {"plan": "plan.json", "check": "check.json", "apply": "applied.json", "verify": "verify.json", "report": "report.json"}
+FILES: Mapping[str, str] = {
+    "plan": "plan.json",
+    "check": "check.json",
+    "apply": "applied.json",
+    "verify": "verify.json",
+    "report": "report.json",
+}
 """The file in the run's folder that holds each step's summary."""
 
 P = TypeVar("P", bound=DutyParams)
@@ -48,7 +54,9 @@ class StepContext:
     def params(self, kind: type[P]) -> P:
         """The run's params as the duty's own type."""
         if not isinstance(self.given, kind):
-            raise TypeError(f"params of {self.request.duty} are {type(self.given).__name__}, not {kind.__name__}")
+            raise TypeError(
+                f"params of {self.request.duty} are {type(self.given).__name__}, not {kind.__name__}"
+            )
         return self.given
 
     def throttle(self, store: StoreName) -> Throttle:
@@ -75,5 +83,7 @@ class StepContext:
         """What an earlier step wrote. Raises PlanRefused when it did not run: a step never works without what it builds on."""
         found = self.summary(step)
         if found is None:
-            raise PlanRefused(f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no {FILES[step]}: the step {step} comes first")
+            raise PlanRefused(
+                f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no {FILES[step]}: the step {step} comes first"
+            )
         return found

@@ -34,7 +34,14 @@ def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | No
         return None
 
 
-def second_pass(stores: Stores, queue: QueueName, first: datetime | None, clock: Clock, *, sleep: Callable[[float], None] = time.sleep) -> QueueSample | None:
+def second_pass(
+    stores: Stores,
+    queue: QueueName,
+    first: datetime | None,
+    clock: Clock,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> QueueSample | None:
     """Both passes, when the queue was empty at `first` and is again APART later; waits only when it was."""
     if first is None:
         return None
@@ -45,7 +52,14 @@ def second_pass(stores: Stores, queue: QueueName, first: datetime | None, clock:
     return QueueSample(first, second) if second is not None else None
 
 
-def sample_again(stores: Stores, queue: QueueName, first: datetime | None, clock: Clock, *, sleep: Callable[[float], None] = time.sleep) -> QueueSample | None:
+def sample_again(
+    stores: Stores,
+    queue: QueueName,
+    first: datetime | None,
+    clock: Clock,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> QueueSample | None:
     """The second pass, kept in queue_samples when it is empty too. None when either pass was not empty.
 
     A `first` older than ten minutes is not used: that much of a wait is no pair of passes but two samples of a life between.

@@ -23,15 +23,23 @@ _SHOWN = 4000
 def main(duty: str, argv: Sequence[str]) -> int:
     """Run one step; the exit code, as the command line's. An error is a line or two on stderr."""
     given = _parser(duty).parse_args(argv)
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
     _end_with_parent()
     try:
-        request = RunRequest(duty, subject(given.queue), given.run, given.dag_run, given.who, _params(given.params))
+        request = RunRequest(
+            duty, subject(given.queue), given.run, given.dag_run, given.who, _params(given.params)
+        )
         summary = run_step(given.step, request, load_settings())
     except MailsliceError as error:
         print(f"{duty} {given.step}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return error.exit_code
-    shown = {name: value for name, value in summary.items() if len(json.dumps(value, default=plain)) < _SHOWN}
+    shown = {
+        name: value
+        for name, value in summary.items()
+        if len(json.dumps(value, default=plain)) < _SHOWN
+    }
     print(json.dumps(shown, default=plain), flush=True)  # noqa: T201
     return 0
 
@@ -39,7 +47,9 @@ def main(duty: str, argv: Sequence[str]) -> int:
 def _parser(duty: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=duty, description=f"One step of {duty}.")
     parser.add_argument("step", choices=STEPS)
-    parser.add_argument("--queue", default=NO_QUEUE, help="none for a duty that is not about one queue")
+    parser.add_argument(
+        "--queue", default=NO_QUEUE, help="none for a duty that is not about one queue"
+    )
     parser.add_argument("--run", required=True, help="run id, the same for all steps of a run")
     parser.add_argument("--dag-run", default=None, help="Airflow's run id")
     parser.add_argument("--who", default="unknown", help="who asked for it")

@@ -43,16 +43,24 @@ class Ledger:
             finished=datetime.fromisoformat(report["finished"]) if report["finished"] else None,
         )
         # Cassandra keeps milliseconds: what began in the same one is this very row, not an earlier one.
-        earlier = [old for old in self._own.runs.list(row.duty, row.queue, _NEWEST) if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started)]
+        earlier = [
+            old
+            for old in self._own.runs.list(row.duty, row.queue, _NEWEST)
+            if old.run == row.run and epoch_ms(old.started) != epoch_ms(row.started)
+        ]
         self._own.runs.save(row, self._retention)
         for old in earlier:
             self._own.runs.delete(old)
 
-    def list(self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20) -> list[dict[str, Any]]:
+    def list(
+        self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
+    ) -> list[dict[str, Any]]:
         """The newest reports, of one duty or queue or of all."""
         return [json.loads(row.report) for row in self._own.runs.list(duty, queue, limit)]
 
-    def last(self, duty: str | None = None, queue: QueueName | None = None) -> dict[str, Any] | None:
+    def last(
+        self, duty: str | None = None, queue: QueueName | None = None
+    ) -> dict[str, Any] | None:
         """The newest report; None when there is none."""
         found = self.list(duty, queue, 1)
         return found[0] if found else None

@@ -59,7 +59,9 @@ class Lock:
     def check(self) -> None:
         """Raises LockLost when the lock may be somebody else's by now. Call before every step that changes something."""
         if self._lost or time.monotonic() - self._good > (TTL - _MARGIN).total_seconds():
-            raise LockLost(f"the lock {self.name} could not be kept: Cassandra did not renew it in time; nothing more was changed, run it again")
+            raise LockLost(
+                f"the lock {self.name} could not be kept: Cassandra did not renew it in time; nothing more was changed, run it again"
+            )
 
     def release(self) -> None:
         """Give it back; when that fails its TTL does."""
@@ -85,7 +87,14 @@ class Lock:
 
 
 @contextmanager
-def locked(table: LockTable, name: str, run: str, *, patience: timedelta = PATIENCE, sleep: Callable[[float], None] = time.sleep) -> Iterator[Lock]:
+def locked(
+    table: LockTable,
+    name: str,
+    run: str,
+    *,
+    patience: timedelta = PATIENCE,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Lock]:
     """Hold the lock `name`. Waits up to `patience` for its owner, and says so once. Raises LockHeld then.
 
     The owner is this very process, not the run: an Airflow retry must not slip in beside a first try that still lives.
@@ -99,9 +108,16 @@ def locked(table: LockTable, name: str, run: str, *, patience: timedelta = PATIE
         if holder == owner:
             break
         if asked >= deadline:
-            raise LockHeld(f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which still works; waited {patience.total_seconds():.0f} s")
+            raise LockHeld(
+                f"{name} is locked by run {holder.rpartition('/')[0] or holder}, which still works; waited {patience.total_seconds():.0f} s"
+            )
         if not told:
-            log.warning("%s is locked by run %s: waiting, at most %d s", name, holder.rpartition("/")[0] or holder, patience.total_seconds())
+            log.warning(
+                "%s is locked by run %s: waiting, at most %d s",
+                name,
+                holder.rpartition("/")[0] or holder,
+                patience.total_seconds(),
+            )
             told = True
         sleep(1.0)
     lock = Lock(table, name, owner, asked)

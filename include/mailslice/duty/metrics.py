@@ -26,16 +26,32 @@ def prometheus_text(report: Mapping[str, Any], found: Iterable[Reading]) -> byte
     labels = {"duty": report["duty"], "queue": report["queue"] or ""}
 
     def gauge(name: str, text: str, value: float, **more: str) -> None:
-        known = gauges.get(name) or Gauge(f"mailslice_{name}", text, [*labels, *more], registry=registry)
+        known = gauges.get(name) or Gauge(
+            f"mailslice_{name}", text, [*labels, *more], registry=registry
+        )
         gauges[name] = known
         known.labels(**labels, **more).set(value)
 
     gauges: dict[str, Gauge] = {}
-    gauge("duty_finished_timestamp_seconds", "When the last run ended", datetime.fromisoformat(report["finished"]).timestamp())
+    gauge(
+        "duty_finished_timestamp_seconds",
+        "When the last run ended",
+        datetime.fromisoformat(report["finished"]).timestamp(),
+    )
     for name in ("planned", "applied", "skipped", "failed"):
         gauge("duty_items", "Items of the last run", report.get(name) or 0, outcome=name)
     for reading in found:
-        gauge("alert", "1 when a figure is over its limit (MAILSLICE_ALERT_...)", int(reading.firing), alert=reading.name)
-        gauge("alert_value", "The figure; seconds where it is a time", reading.value, alert=reading.name)
+        gauge(
+            "alert",
+            "1 when a figure is over its limit (MAILSLICE_ALERT_...)",
+            int(reading.firing),
+            alert=reading.name,
+        )
+        gauge(
+            "alert_value",
+            "The figure; seconds where it is a time",
+            reading.value,
+            alert=reading.name,
+        )
         gauge("alert_limit", "Its limit", reading.limit, alert=reading.name)
     return generate_latest(registry)

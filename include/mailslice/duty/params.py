@@ -27,8 +27,16 @@ class DutyParams(BaseModel):
 
     reason: str | None = Field(None, description="why, for the ledger; optional")
     dry_run: bool = Field(False, description="plan and check only: nothing is changed")
-    intensity: float = Field(1.0, gt=0, le=1, description="share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that apply may take")
-    time_limit: Duration | None = Field(None, description="apply takes nothing new after this long; the next run goes on. Airflow gives it from the time-out")
+    intensity: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the allowed rates (MAILSLICE_DUTY_RATE_*), or of the time, that apply may take",
+    )
+    time_limit: Duration | None = Field(
+        None,
+        description="apply takes nothing new after this long; the next run goes on. Airflow gives it from the time-out",
+    )
 
     @field_validator("*")
     @classmethod
@@ -41,21 +49,30 @@ class DutyParams(BaseModel):
     def parse(cls, given: Mapping[str, object], place: str = "params") -> Self:
         """The checked params; None and absent mean the default. Raises BadInput naming the param, its value and what is allowed."""
         try:
-            return cls.model_validate({name: value for name, value in given.items() if value is not None})
+            return cls.model_validate(
+                {name: value for name, value in given.items() if value is not None}
+            )
         except ValidationError as error:
-            raise BadInput("; ".join(cls._sentence(problem, place) for problem in error.errors())) from None
+            raise BadInput(
+                "; ".join(cls._sentence(problem, place) for problem in error.errors())
+            ) from None
 
     @classmethod
     def _sentence(cls, problem: Any, place: str) -> str:
         name = ".".join(str(part) for part in problem["loc"]) or "params"
         if problem["type"] == "extra_forbidden":
             return f"{place}: {name} is not a param; allowed: {', '.join(sorted(cls.model_fields))}"
-        return f"{place}: {name}={problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+        return (
+            f"{place}: {name}={problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+        )
 
     def as_json(self) -> dict[str, object]:
         """The params as JSON values, as `parse` reads them."""
         shown = {name: value for name, value in self if isinstance(value, timedelta)}
-        return {**self.model_dump(mode="json"), **{name: format_duration(value) for name, value in shown.items()}}
+        return {
+            **self.model_dump(mode="json"),
+            **{name: format_duration(value) for name, value in shown.items()},
+        }
 
 
 def kinds(annotation: Any) -> tuple[Any, ...]:

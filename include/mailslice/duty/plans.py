@@ -32,7 +32,9 @@ class Planned(Protocol):
 
 def digest_of(decided: Mapping[str, object]) -> str:
     """SHA-256 of what a plan decided, as JSON values: of very many things it holds a digest of their own."""
-    return hashlib.sha256(json.dumps(decided, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(decided, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 @contextmanager
@@ -41,13 +43,23 @@ def reading(run: str, queue: str | None = None) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise PlanRefused(f"plan.json of {_of(run, queue)} cannot be read ({type(error).__name__}: {error}): plan again") from error
+        raise PlanRefused(
+            f"plan.json of {_of(run, queue)} cannot be read ({type(error).__name__}: {error}): plan again"
+        ) from error
 
 
-def require_same(digest: str, summary: Mapping[str, Any], plan_of: tuple[str, str | None], run: str, queue: str | None = None) -> None:
+def require_same(
+    digest: str,
+    summary: Mapping[str, Any],
+    plan_of: tuple[str, str | None],
+    run: str,
+    queue: str | None = None,
+) -> None:
     """Raises PlanRefused when the plan of that digest is not what its summary says, or is of another (run, queue)."""
     if digest != summary.get("planDigest"):
-        raise PlanRefused(f"plan.json of {_of(run, queue)} was changed: its digest is {digest}, it says {summary.get('planDigest')}; plan again")
+        raise PlanRefused(
+            f"plan.json of {_of(run, queue)} was changed: its digest is {digest}, it says {summary.get('planDigest')}; plan again"
+        )
     if plan_of != (run, queue):
         raise PlanRefused(f"the plan is of {_of(*plan_of)}, not of {_of(run, queue)}")
 
@@ -56,10 +68,14 @@ def require_gate(context: StepContext, plan: Planned, oldest: timedelta = OLDEST
     """Raises PlanRefused for a plan that the gate did not pass, or that is older than `oldest`."""
     run, check = context.request.run, context.need("check")
     if not check.get("success") or check.get("planDigest") != plan.digest:
-        raise PlanRefused(f"run {run}: the gate did not pass this plan ({plan.digest}): check comes first")
+        raise PlanRefused(
+            f"run {run}: the gate did not pass this plan ({plan.digest}): check comes first"
+        )
     age = context.clock() - plan.made_at
     if age > oldest:
-        raise PlanRefused(f"the plan of run {run} is {age / _HOUR:.1f} h old; allowed are {oldest / _HOUR:.0f} h: plan again")
+        raise PlanRefused(
+            f"the plan of run {run} is {age / _HOUR:.1f} h old; allowed are {oldest / _HOUR:.0f} h: plan again"
+        )
 
 
 def _of(run: str, queue: str | None) -> str:

@@ -39,7 +39,9 @@ class Duty:
 
     def bulky(self, step: str) -> frozenset[str]:
         """Keys of the step's summary that are kept in its file alone: a list of every slice is nothing for a terminal, nor for Airflow's database."""
-        return frozenset(getattr(importlib.import_module(f"{_DUTIES}.{self.name}.{step}"), "BULKY", ()))
+        return frozenset(
+            getattr(importlib.import_module(f"{_DUTIES}.{self.name}.{step}"), "BULKY", ())
+        )
 
     def partial_report(self, folder: RunFolder) -> dict[str, Any]:
         """What the run's files say so far, in the report's fields: for a run that ended early. `report.partial` of the duty, where it has one."""
@@ -61,4 +63,9 @@ def load(name: str) -> Duty:
         raise BadInput(f"duty {name!r} is not known; known: {', '.join(known)}")
     package = importlib.import_module(f"{_DUTIES}.{name}")
     params: type[DutyParams] = importlib.import_module(f"{_DUTIES}.{name}.params").Params
-    return Duty(name, (package.__doc__ or name).strip().splitlines()[0], params, getattr(package, "NEEDS_QUEUE", True))
+    return Duty(
+        name,
+        (package.__doc__ or name).strip().splitlines()[0],
+        params,
+        getattr(package, "NEEDS_QUEUE", True),
+    )

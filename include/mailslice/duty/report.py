@@ -10,7 +10,14 @@ from mailslice.duty.context import FILES
 from mailslice.duty.params import DutyParams
 from mailslice.duty.request import RunRequest
 
-DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING = "done", "nothing to do", "dry run", "refused", "failed", "running"
+DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING = (
+    "done",
+    "nothing to do",
+    "dry run",
+    "refused",
+    "failed",
+    "running",
+)
 STATUSES = (DONE, NOTHING, DRY_RUN, REFUSED, FAILED, RUNNING)
 
 Report = dict[str, Any]
@@ -50,11 +57,21 @@ def with_steps(report: Report, summaries: Mapping[str, Mapping[str, Any] | None]
     """The report with what the steps' files say of time and gates: started, finished, seconds a step, the link to Data Docs."""
     done = {step: summary for step, summary in summaries.items() if summary is not None}
     seconds = {step: summary["seconds"] for step, summary in done.items() if "seconds" in summary}
-    started = min((str(summary["started"]) for summary in done.values() if summary.get("started")), default=report["started"])
+    started = min(
+        (str(summary["started"]) for summary in done.values() if summary.get("started")),
+        default=report["started"],
+    )
     docs = [summary["dataDocs"] for summary in done.values() if summary.get("dataDocs")]
-    return {**report, "seconds": seconds, "started": started, "dataDocs": docs[-1] if docs else report["dataDocs"]}
+    return {
+        **report,
+        "seconds": seconds,
+        "started": started,
+        "dataDocs": docs[-1] if docs else report["dataDocs"],
+    }
 
 
-def read_summaries(folder: RunFolder, steps: tuple[str, ...]) -> dict[str, Mapping[str, Any] | None]:
+def read_summaries(
+    folder: RunFolder, steps: tuple[str, ...]
+) -> dict[str, Mapping[str, Any] | None]:
     """The summaries of those steps, None where a step did not run."""
     return {step: folder.read_json(FILES[step]) for step in steps}

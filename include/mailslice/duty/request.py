@@ -36,7 +36,9 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         if not _RUN.fullmatch(self.run):
-            raise BadInput(f"run id {self.run!r}: allowed are 1 to 200 letters, digits and . _ + : ~ -, a letter or digit first")
+            raise BadInput(
+                f"run id {self.run!r}: allowed are 1 to 200 letters, digits and . _ + : ~ -, a letter or digit first"
+            )
 
     @property
     def reported_queue(self) -> QueueName | None:

@@ -17,7 +17,15 @@ _PARTS = 90
 _AT_ONCE = 8
 
 
-def prune_sometimes(place: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta, *, keep: Container[str] = ()) -> list[str]:
+def prune_sometimes(
+    place: Artifacts,
+    duty: str,
+    queue: str,
+    now: datetime,
+    retention: timedelta,
+    *,
+    keep: Container[str] = (),
+) -> list[str]:
     """As `prune`, a ninetieth of the retention after the last time at the earliest: a duty that runs every 15 minutes has thousands of folders to look at.
 
     Data Docs, which all duties share, are pruned by whoever comes first. Gives the runs that were removed.
@@ -33,7 +41,9 @@ def prune_sometimes(place: Artifacts, duty: str, queue: str, now: datetime, rete
     return gone
 
 
-def prune(place: Artifacts, duty: str, queue: str, before: datetime, keep: Container[str] = ()) -> list[str]:
+def prune(
+    place: Artifacts, duty: str, queue: str, before: datetime, keep: Container[str] = ()
+) -> list[str]:
     """Remove the folders of this duty's runs on this queue whose files are all older than `before`; the runs removed.
 
     Runs in `keep` stay: their plans hold the ids of deleted marks that still wait for a proof.

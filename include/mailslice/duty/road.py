@@ -30,7 +30,9 @@ FAILURE = "failure.json"
 """In the run's folder while the last step that was tried, of those before the report, has raised."""
 
 
-def run_step(step: str, request: RunRequest, settings: Settings, *, clock: Clock = system_clock) -> dict[str, Any]:
+def run_step(
+    step: str, request: RunRequest, settings: Settings, *, clock: Clock = system_clock
+) -> dict[str, Any]:
     """Run one step and give its summary, which is also in the run's folder, there with its long lists.
 
     A step that raises leaves a ledger row first (`refused` or `failed`, with the message). Raises what the step raises: GateFailed,
@@ -42,7 +44,13 @@ def run_step(step: str, request: RunRequest, settings: Settings, *, clock: Clock
         return _step(_Run(duty, request, params, settings, stores, clock), step)
 
 
-def run_all(request: RunRequest, settings: Settings, on_step: OnStep | None = None, *, clock: Clock = system_clock) -> dict[str, Any]:
+def run_all(
+    request: RunRequest,
+    settings: Settings,
+    on_step: OnStep | None = None,
+    *,
+    clock: Clock = system_clock,
+) -> dict[str, Any]:
     """Run the steps of one run, in order, in this process; the report. A dry run leaves out apply and verify. Raises as `run_step`."""
     duty = load(request.duty)
     params = duty.params.parse(request.params)
@@ -72,7 +80,9 @@ class _Run:
 
     @property
     def folder(self) -> RunFolder:
-        return RunFolder(artifacts(self.settings), self.request.duty, self.request.queue, self.request.run)
+        return RunFolder(
+            artifacts(self.settings), self.request.duty, self.request.queue, self.request.run
+        )
 
     @property
     def ledger(self) -> Ledger:
@@ -89,37 +99,74 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
             run.folder.artifacts.remove(run.folder.file(FAILURE))
         found = function(context)
     except Exception as error:
-        _record_failure(run, step, error, {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)})
+        _record_failure(
+            run,
+            step,
+            error,
+            {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)},
+        )
         raise
     times = {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
     if step == "report":
         return _finish(run, found, times)
     queue = run.request.reported_queue
-    summary: dict[str, Any] = {"run": run.request.run, "duty": run.request.duty, "queue": queue, "step": step, **found, **times}
+    summary: dict[str, Any] = {
+        "run": run.request.run,
+        "duty": run.request.duty,
+        "queue": queue,
+        "step": step,
+        **found,
+        **times,
+    }
     run.folder.write_json(FILES[step], summary)
     if step in CHANGING:
         # A person may run one step at a time: what was changed is in the ledger even when the report step never comes.
-        run.ledger.write(_so_far(run, times, {"status": reports.RUNNING, "message": f"{step} is done, report has not run yet"}))
+        run.ledger.write(
+            _so_far(
+                run,
+                times,
+                {"status": reports.RUNNING, "message": f"{step} is done, report has not run yet"},
+            )
+        )
     bulky = run.duty.bulky(step)
     return {name: value for name, value in summary.items() if name not in bulky}
 
 
 def _finish(run: _Run, found: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
     base = reports.base_report(run.request, run.params, run.folder)
-    report = reports.with_steps({**base, "started": times["started"], **found}, reports.read_summaries(run.folder, STEPS[:4]))
+    report = reports.with_steps(
+        {**base, "started": times["started"], **found},
+        reports.read_summaries(run.folder, STEPS[:4]),
+    )
     report["seconds"]["report"] = times["seconds"]
     failure = run.folder.read_json(FAILURE)
     if failure and failure["step"] == "report":
-        run.folder.artifacts.remove(run.folder.file(FAILURE))  # of an earlier version, which kept what failed in a report that got through now
+        run.folder.artifacts.remove(
+            run.folder.file(FAILURE)
+        )  # of an earlier version, which kept what failed in a report that got through now
     elif failure:
         # Airflow runs the report whatever happened: a step that raised stays the last word, until a retry of it got through.
         report |= {"status": failure["status"], "message": failure["message"]}
-    before = next((each for each in run.ledger.list(run.request.duty, run.request.queue, 5) if each["run"] != run.request.run and each["finished"]), {})
+    before = next(
+        (
+            each
+            for each in run.ledger.list(run.request.duty, run.request.queue, 5)
+            if each["run"] != run.request.run and each["finished"]
+        ),
+        {},
+    )
     _end(run, report, before.get("alerts") or ())
     run.folder.write_json(FILES["report"], report)
     run.ledger.write(report)
     kept = run.ledger.kept_runs(run.request.queue)
-    prune_sometimes(run.folder.artifacts, run.request.duty, run.request.queue, run.clock(), run.settings.duty.retention, keep=kept)
+    prune_sometimes(
+        run.folder.artifacts,
+        run.request.duty,
+        run.request.queue,
+        run.clock(),
+        run.settings.duty.retention,
+        keep=kept,
+    )
     return report
 
 
@@ -127,9 +174,15 @@ def _end(run: _Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]]
     """Put the end into the report, and what a person must hear of (`earlier`: the alerts of the report before); publish both for Prometheus."""
     now = run.clock()
     found = alerts.readings(report, run.settings.alert, now)
-    report |= {"finished": iso(now), "alerts": alerts.alerts(found, earlier, now, run.settings.alert.repeat)}
+    report |= {
+        "finished": iso(now),
+        "alerts": alerts.alerts(found, earlier, now, run.settings.alert.repeat),
+    }
     with suppress(MailsliceError, OSError):
-        run.folder.artifacts.write(metrics.file_of(run.request.duty, report["queue"]), metrics.prometheus_text(report, found))
+        run.folder.artifacts.write(
+            metrics.file_of(run.request.duty, report["queue"]),
+            metrics.prometheus_text(report, found),
+        )
 
 
 def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any]) -> None:
@@ -138,8 +191,12 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
     text = str(error) if isinstance(error, MailsliceError) else f"{type(error).__name__}: {error}"
     with suppress(Exception):
-        if step != "report":  # a report that failed says nothing of the run: the next try of it has the last word, beside a step that raised
-            run.folder.write_json(FAILURE, {"step": step, "status": status, "message": f"{step}: {text}"})
+        if (
+            step != "report"
+        ):  # a report that failed says nothing of the run: the next try of it has the last word, beside a step that raised
+            run.folder.write_json(
+                FAILURE, {"step": step, "status": status, "message": f"{step}: {text}"}
+            )
     with suppress(Exception):
         report = _so_far(run, times, {"status": status, "message": f"{step}: {text}"})
         _end(run, report)
@@ -152,4 +209,7 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
 def _so_far(run: _Run, times: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """A report made of the files of the steps that are done."""
     base = {**reports.base_report(run.request, run.params, run.folder), "started": times["started"]}
-    return reports.with_steps({**base, **run.duty.partial_report(run.folder), **more}, reports.read_summaries(run.folder, STEPS[:4]))
+    return reports.with_steps(
+        {**base, **run.duty.partial_report(run.folder), **more},
+        reports.read_summaries(run.folder, STEPS[:4]),
+    )

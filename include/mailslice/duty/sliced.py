@@ -14,8 +14,13 @@ from mailslice.duty.params import DutyParams
 class SlicedParams(DutyParams):
     """What every duty takes, and a range of slices."""
 
-    slices_from: datetime | None = Field(None, description="first slice of a backfill, ISO 8601; a run that is held to slices moves no start")
-    slices_before: datetime | None = Field(None, description="end of a backfill, not included, ISO 8601")
+    slices_from: datetime | None = Field(
+        None,
+        description="first slice of a backfill, ISO 8601; a run that is held to slices moves no start",
+    )
+    slices_before: datetime | None = Field(
+        None, description="end of a backfill, not included, ISO 8601"
+    )
 
     @field_validator("slices_from", "slices_before")
     @classmethod
@@ -25,7 +30,9 @@ class SlicedParams(DutyParams):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.slices_from and self.slices_before and self.slices_from >= self.slices_before:
-            raise ValueError(f"slices_from {self.slices_from} is not before slices_before {self.slices_before}")
+            raise ValueError(
+                f"slices_from {self.slices_from} is not before slices_before {self.slices_before}"
+            )
         return self
 
     @property
@@ -35,7 +42,9 @@ class SlicedParams(DutyParams):
 
     def covers(self, slice_start: datetime) -> bool:
         """Whether a slice is in the run's range."""
-        return (self.slices_from is None or slice_start >= self.slices_from) and (self.slices_before is None or slice_start < self.slices_before)
+        return (self.slices_from is None or slice_start >= self.slices_from) and (
+            self.slices_before is None or slice_start < self.slices_before
+        )
 
 
 def held_to_slices(report: Mapping[str, Any]) -> bool:

@@ -45,7 +45,9 @@ class Throttle:
 
     def share(self, parts: int) -> Throttle:
         """One of `parts` throttles that together let through what this one does."""
-        return replace(self, per_second=None if self.per_second is None else self.per_second / max(1, parts))
+        return replace(
+            self, per_second=None if self.per_second is None else self.per_second / max(1, parts)
+        )
 
     def _turn(self, count: int) -> float:
         rate = (self.per_second or 0.0) * self.intensity

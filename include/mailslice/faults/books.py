@@ -41,7 +41,11 @@ class State:
             rows={row.enqueue_id: row for row in rows},
             marks=frozenset(stores.tables.deleted.ids(queue)),
             blobs=frozenset(blob.key for blob in stores.blobs.list()),
-            delayed={row.enqueue_id: row for row in stores.own.delayed_mails.rows(queue) if not row.published},
+            delayed={
+                row.enqueue_id: row
+                for row in stores.own.delayed_mails.rows(queue)
+                if not row.published
+            },
             letters=tuple(dead_letters(stores.settings, queue)),
             ready=ready(stores, queue),
         )
@@ -60,7 +64,11 @@ def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
     names = RabbitNames(queue)
     found: dict[str, int] = {}
     with blocking_connection(stores.settings.rabbitmq) as connection:
-        for name in (names.work_queue, names.hop_queue, *(names.delay_queue(level) for level in DELAY_LEVELS)):
+        for name in (
+            names.work_queue,
+            names.hop_queue,
+            *(names.delay_queue(level) for level in DELAY_LEVELS),
+        ):
             count = _ready(connection, name)
             if count is None:
                 break  # a queue that never delayed anything has neither hop nor levels
@@ -105,18 +113,34 @@ class Books:
     """Mails that were put into quarantine, and their names."""
     wrong: list[str] = field(default_factory=list)
 
-    def hand(self, item: QueuedMail, arrived: float, content: bytes, recipients: tuple[str, ...] | None = None) -> None:
+    def hand(
+        self,
+        item: QueuedMail,
+        arrived: float,
+        content: bytes,
+        recipients: tuple[str, ...] | None = None,
+    ) -> None:
         """A handler has it; the broker gave it at `arrived`, so its deleted check began later. `recipients`: who is left, where that is known."""
         self.deliveries[item.enqueue_id] += 1
         if self.ended.get(item.enqueue_id, arrived) < arrived:
-            self.wrong.append(f"{item.enqueue_id} was handed out {arrived - self.ended[item.enqueue_id]:.2f} s after its end (I2)")
+            self.wrong.append(
+                f"{item.enqueue_id} was handed out {arrived - self.ended[item.enqueue_id]:.2f} s after its end (I2)"
+            )
         if self.strict and item.mail.name in self.refused:
             self.wrong.append(f"{item.enqueue_id} was handed out, though its enqueue had failed")
         begin = content.find(b"Subject: ")
-        if begin < 0 or content[begin:] != content_of(content[begin + 9 :].partition(b"\r\n")[0].decode()):
+        if begin < 0 or content[begin:] != content_of(
+            content[begin + 9 :].partition(b"\r\n")[0].decode()
+        ):
             self.wrong.append(f"{item.enqueue_id} was handed out with the content {content!r}")
-        if recipients is not None and self.narrowed.get(item.enqueue_id, arrived) < arrived and item.mail.recipients != recipients:
-            self.wrong.append(f"{item.enqueue_id} was handed out to {len(item.mail.recipients)} recipients after a retry for {len(recipients)}")
+        if (
+            recipients is not None
+            and self.narrowed.get(item.enqueue_id, arrived) < arrived
+            and item.mail.recipients != recipients
+        ):
+            self.wrong.append(
+                f"{item.enqueue_id} was handed out to {len(item.mail.recipients)} recipients after a retry for {len(recipients)}"
+            )
 
     def send(self, enqueue_id: EnqueueId, recipient: str) -> None:
         """A handler sends the mail to this recipient, by the rules of stage marks."""
@@ -143,7 +167,9 @@ class Books:
         """When everything was consumed. `far`: RabbitMQ queues in which late copies may still wait."""
         letters = {_id_of(body): body for body in state.letters}
         for enqueue_id in self.accepted - state.marks - letters.keys():
-            self.wrong.append(f"{enqueue_id} was accepted, and is neither completed nor deleted nor a dead letter (I1)")
+            self.wrong.append(
+                f"{enqueue_id} was accepted, and is neither completed nor deleted nor a dead letter (I1)"
+            )
         for row in state.live():
             if row.enqueue_id not in self.bare and not state.has_content(row.item):
                 self.wrong.append(f"{row.enqueue_id} is live and has lost its content (I6)")
@@ -155,33 +181,53 @@ class Books:
             self.wrong.append(f"{state.ready[name]} messages are left in {name}")
         for item in self.drained.values():
             if left := {item.header_blob_id, item.body_blob_id} & state.blobs:
-                self.wrong.append(f"{item.enqueue_id} was completed in peace and left {len(left)} blobs")
+                self.wrong.append(
+                    f"{item.enqueue_id} was completed in peace and left {len(left)} blobs"
+                )
 
     def check_sent(self, state: State, failed: Iterable[QueuedMail]) -> None:
         """With stage marks, at the end: each recipient was sent to, or is in doubt, and then in quarantine: `failed`, with those recipients alone."""
-        doubtful = {(item.enqueue_id, recipient) for item in failed for recipient in item.mail.recipients}
+        doubtful = {
+            (item.enqueue_id, recipient) for item in failed for recipient in item.mail.recipients
+        }
         for enqueue_id in self.accepted & state.rows.keys():
             for recipient in RECIPIENTS:
                 if (enqueue_id, recipient) not in doubtful and not self.sent[enqueue_id, recipient]:
-                    self.wrong.append(f"{enqueue_id} was neither sent to {recipient} nor set aside as in doubt")
+                    self.wrong.append(
+                        f"{enqueue_id} was neither sent to {recipient} nor set aside as in doubt"
+                    )
 
     def check_told(self, names: Iterable[str], reported: Collection[str]) -> None:
         """The senders of the mails of these names were told: there is a report of each."""
-        self.wrong += [f"{name} failed, and its sender was told nothing" for name in names if name not in reported]
+        self.wrong += [
+            f"{name} failed, and its sender was told nothing"
+            for name in names
+            if name not in reported
+        ]
 
     def check_released(self, state: State) -> None:
         """What was set aside was released once each, under another id, and delivered."""
         names = Counter(item.mail.name for item in self.drained.values())
         for enqueue_id, name in self.set_aside.items():
             if names[name] != 1:
-                self.wrong.append(f"{enqueue_id} was set aside, and its release was delivered {names[name]} times")
+                self.wrong.append(
+                    f"{enqueue_id} was set aside, and its release was delivered {names[name]} times"
+                )
         live = {row.enqueue_id for row in state.live()}
-        self.wrong += [f"{enqueue_id} is live after all releases were delivered" for enqueue_id in live]
+        self.wrong += [
+            f"{enqueue_id} is live after all releases were delivered" for enqueue_id in live
+        ]
 
     def orphans(self, state: State) -> set[BlobId]:
         """Blobs that no row, message or delayed mail refers to: what blob_gc is to find."""
-        items = [row.item for row in state.rows.values()] + [item for body in state.letters if (item := _item_of(body)) is not None]
-        return {BlobId(key) for key in state.blobs - {key for item in items for key in (item.header_blob_id, item.body_blob_id)}}
+        items = [row.item for row in state.rows.values()] + [
+            item for body in state.letters if (item := _item_of(body)) is not None
+        ]
+        return {
+            BlobId(key)
+            for key in state.blobs
+            - {key for item in items for key in (item.header_blob_id, item.body_blob_id)}
+        }
 
     def lost(self, state: State) -> set[EnqueueId]:
         """Live mails without any message, when everything was consumed: what queue_audit is to find. None of them was accepted."""

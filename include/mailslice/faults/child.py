@@ -78,7 +78,9 @@ class _Line:
                 self._line.recv()
 
 
-def run(operation: str, env: Mapping[str, str], queue: QueueName, line: Connection, stop: Stop | None) -> None:
+def run(
+    operation: str, env: Mapping[str, str], queue: QueueName, line: Connection, stop: Stop | None
+) -> None:
     """The child's whole life. Its last word is `ended`, or `broken` with the traceback."""
     logging.disable(logging.CRITICAL)
     told = _Line(line, stop)

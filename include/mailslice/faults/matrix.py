@@ -13,7 +13,14 @@ import smtplib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    aclosing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -26,7 +33,15 @@ from uuid import UUID
 from mailslice.codec import message
 from mailslice.faults.books import Books, State, ready
 from mailslice.faults.child import Said, Stop, run
-from mailslice.faults.operations import OPERATIONS, RECIPIENTS, Operation, Seeds, new_mail, reports_of, send_to_each
+from mailslice.faults.operations import (
+    OPERATIONS,
+    RECIPIENTS,
+    Operation,
+    Seeds,
+    new_mail,
+    reports_of,
+    send_to_each,
+)
 from mailslice.faults.proxy import Proxy
 from mailslice.faults.restarts import Restarts
 from mailslice.model.clock import system_clock
@@ -115,7 +130,14 @@ class Place:
     restarts: Restarts | None = None
     """Of the server that `Break.RESTART` is about: one that nobody else uses."""
 
-    def lane(self, operation: str, queue: str, cases: Callable[[Sequence[str]], Sequence[Case]], *, strict: bool = True) -> Outcome:
+    def lane(
+        self,
+        operation: str,
+        queue: str,
+        cases: Callable[[Sequence[str]], Sequence[Case]],
+        *,
+        strict: bool = True,
+    ) -> Outcome:
         """A child that nothing happens to, then one for each of the cases that are made of its points, all on a new queue of this name; then the balance."""
         with nullcontext() if self.restarts is None else self.restarts.lane():
             lane = _Lane(self, operation, create(self.stores, queue), Outcome(Books(strict=strict)))
@@ -139,14 +161,22 @@ class Place:
     def _address(self, store: str) -> tuple[Any, tuple[str, int]]:
         if store == "cassandra":
             host = self.env["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")[0]
-            return (lambda port: {"MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1", "MAILSLICE_CASSANDRA_PORT": str(port)}), (
+            return (
+                lambda port: {
+                    "MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1",
+                    "MAILSLICE_CASSANDRA_PORT": str(port),
+                }
+            ), (
                 host,
                 int(self.env["MAILSLICE_CASSANDRA_PORT"]),
             )
         name = {"rabbitmq": "MAILSLICE_RABBITMQ_URL", "s3": "MAILSLICE_S3_ENDPOINT"}[store]
         url = urlsplit(self.env[name])
         login = f"{url.username}:{url.password}@" if url.username else ""
-        return (lambda port: {name: url._replace(netloc=f"{login}127.0.0.1:{port}").geturl()}), (url.hostname or "", url.port or 0)
+        return (lambda port: {name: url._replace(netloc=f"{login}127.0.0.1:{port}").geturl()}), (
+            url.hostname or "",
+            url.port or 0,
+        )
 
 
 def _timeouts(store: str) -> dict[str, str]:
@@ -198,18 +228,27 @@ class _Lane:
         if self.spec.staged:
             self.books.check_sent(end, failed)
         if self.spec.reported:
-            ended = failed if self.spec.staged else [end.rows[one].item for one in before & self.books.accepted]
+            ended = (
+                failed
+                if self.spec.staged
+                else [end.rows[one].item for one in before & self.books.accepted]
+            )
             self.books.check_told((item.mail.name for item in ended), asyncio.run(self._reported()))
         if self.spec.seeds is Seeds.SET_ASIDE:
             if self.operation == "release":
                 self.books.check_released(end)
-            if left := len(kept) + sum(1 for _ in self.place.stores.own_blobs.list(f"quarantine/{self.queue}/")):
+            if left := len(kept) + sum(
+                1 for _ in self.place.stores.own_blobs.list(f"quarantine/{self.queue}/")
+            ):
                 self.books.wrong.append(f"{left} rows and contents are left in quarantine")
 
     async def _reported(self) -> set[str]:
         """Names of the mails of which reports are in their queue."""
         found: set[str] = set()
-        async with worker_of(self.place.stores, QueueName(reports_of(self.queue))) as worker, aclosing(worker.deliveries(16)) as deliveries:
+        async with (
+            worker_of(self.place.stores, QueueName(reports_of(self.queue))) as worker,
+            aclosing(worker.deliveries(16)) as deliveries,
+        ):
             while (delivery := await following(deliveries, _IDLE, lambda: False)) is not None:
                 found.update(_NAME.findall(delivery.content.decode()))
                 await delivery.complete()
@@ -218,7 +257,11 @@ class _Lane:
     @property
     def _far(self) -> frozenset[str]:
         """Where late copies of flushed mails wait for their time, to be dropped then."""
-        return frozenset(RabbitNames(self.queue).delay_queue(level) for level in DELAY_LEVELS) if self.spec.seeds is Seeds.FAR else frozenset()
+        return (
+            frozenset(RabbitNames(self.queue).delay_queue(level) for level in DELAY_LEVELS)
+            if self.spec.seeds is Seeds.FAR
+            else frozenset()
+        )
 
     async def _seed(self, count: int) -> None:
         seeds = self.spec.seeds
@@ -227,11 +270,19 @@ class _Lane:
         if seeds is Seeds.JUNK:
             for number in range(count):
                 body = json.dumps({"no": "mail", "number": number}).encode()
-                publish_confirmed(self.place.stores.settings.rabbitmq, RabbitNames(self.queue).exchange, body, {}, None)
+                publish_confirmed(
+                    self.place.stores.settings.rabbitmq,
+                    RabbitNames(self.queue).exchange,
+                    body,
+                    {},
+                    None,
+                )
                 self.books.junk.add(body)
             return
         async with worker_of(self.place.stores, self.queue) as worker:
-            items = await asyncio.gather(*(worker.enqueue(*new_mail(), delay=_DELAYS.get(seeds)) for _ in range(count)))
+            items = await asyncio.gather(
+                *(worker.enqueue(*new_mail(), delay=_DELAYS.get(seeds)) for _ in range(count))
+            )
         ids = [item.enqueue_id for item in items]
         self.books.accepted.update(ids)
         if seeds in (Seeds.DELETED, Seeds.DUE_DELETED):
@@ -241,18 +292,26 @@ class _Lane:
             self.place.stores.own.mail_stages.prepare()
             for item in items:
                 nobody = MailStage(item.enqueue_id, _GONE, 1, 0, item.mail.recipients)
-                self.place.stores.own.mail_stages.advance(self.queue, None, nobody.moved(RECIPIENTS[:1], Stage.SENDING, by=_GONE, now=system_clock()))
+                self.place.stores.own.mail_stages.advance(
+                    self.queue,
+                    None,
+                    nobody.moved(RECIPIENTS[:1], Stage.SENDING, by=_GONE, now=system_clock()),
+                )
         elif seeds is Seeds.SET_ASIDE:
             for item in items:
                 self._set_aside(item)
         elif seeds is Seeds.BARE:
-            self.place.stores.blobs.delete_many([blob for item in items for blob in (item.header_blob_id, item.body_blob_id)])
+            self.place.stores.blobs.delete_many(
+                [blob for item in items for blob in (item.header_blob_id, item.body_blob_id)]
+            )
             self.books.bare.update(ids)
 
     def _set_aside(self, item: QueuedMail) -> None:
         quarantine = self._quarantine
         holder = Holder(_GONE, Stage.LOADED.value, system_clock(), timedelta(minutes=11))
-        kept = quarantine.keep(item, holder, Decided("closed", "it was held for too long", "test kit"))
+        kept = quarantine.keep(
+            item, holder, Decided("closed", "it was held for too long", "test kit")
+        )
         self.place.stores.tables.deleted.mark_many(self.queue, [item.enqueue_id])
         quarantine.settle(kept)
         self.books.set_aside[item.enqueue_id] = item.mail.name
@@ -272,7 +331,9 @@ class _Lane:
             env, proxy = stack.enter_context(self.place.behind(case.fault))
             line, theirs = _FORK.Pipe()
             env = {**env, **self.spec.settings(self.queue)}
-            process = _FORK.Process(target=run, args=(self.operation, env, self.queue, theirs, case.stop), daemon=True)
+            process = _FORK.Process(
+                target=run, args=(self.operation, env, self.queue, theirs, case.stop), daemon=True
+            )
             process.start()
             theirs.close()
             try:
@@ -380,13 +441,18 @@ class _Lane:
                 async with asyncio.timeout(_LONGEST):
                     await self._consume(worker)
             except TimeoutError:
-                self.books.wrong.append(f"{self.operation}: the queue does not become empty: {ready(self.place.stores, self.queue)}")
+                self.books.wrong.append(
+                    f"{self.operation}: the queue does not become empty: {ready(self.place.stores, self.queue)}"
+                )
 
     def _last_worker(self) -> AbstractAsyncContextManager[QueueWorker]:
         """On the stores that are open, where the queue has no settings of its own."""
         more = self.spec.settings(self.queue)
         return (
-            open_worker(load_settings({**self.place.env, **more}, state_file=Path("/nonexistent")), self.queue)
+            open_worker(
+                load_settings({**self.place.env, **more}, state_file=Path("/nonexistent")),
+                self.queue,
+            )
             if more
             else worker_of(self.place.stores, self.queue)
         )
@@ -411,14 +477,19 @@ class _Lane:
             # What the last look found nowhere was given to us meanwhile, or is nowhere: a busy machine takes seconds to bring a delayed mail up.
             surfacing = deliveries.surfacing
             more = await asyncio.to_thread(self._more_to_come)
-            if not (more or surfacing or deliveries.surfacing) and deliveries.idle_seconds >= _IDLE.total_seconds():
+            if (
+                not (more or surfacing or deliveries.surfacing)
+                and deliveries.idle_seconds >= _IDLE.total_seconds()
+            ):
                 return None
 
     def _more_to_come(self) -> bool:
         """Delayed, which the hop consumer may hold until it is due; or then in a RabbitMQ queue, as a mail that is no longer delayed was published before."""
         late = system_clock() - timedelta(seconds=2)
         rows = self.place.stores.own.delayed_mails.rows(self.queue)
-        return any(row.due is not None and row.due > late for row in rows) or bool(ready(self.place.stores, self.queue).keys() - self._far)
+        return any(row.due is not None and row.due > late for row in rows) or bool(
+            ready(self.place.stores, self.queue).keys() - self._far
+        )
 
 
 def _break(proxy: Proxy, fault: Fault) -> None:
@@ -435,7 +506,11 @@ def _break(proxy: Proxy, fault: Fault) -> None:
 
 def kills(points: Sequence[str], most: int = 1) -> list[Case]:
     """A kill at each of the points that an undisturbed child came to, at the first `most` times that it did."""
-    return [Case(Stop(point, time)) for point in dict.fromkeys(points) for time in range(1, min(most, points.count(point)) + 1)]
+    return [
+        Case(Stop(point, time))
+        for point in dict.fromkeys(points)
+        for time in range(1, min(most, points.count(point)) + 1)
+    ]
 
 
 def faults(points: Sequence[str], fault: Fault) -> list[Case]:

@@ -86,7 +86,11 @@ def _reporting(queue: QueueName) -> Mapping[str, str]:
 
 def _marking(queue: QueueName) -> Mapping[str, str]:
     """Stage marks, reports, and records so often that a worker that was killed is soon taken for dead."""
-    return {**_reporting(queue), "MAILSLICE_QUEUE_STAGE_MARKS": queue, "MAILSLICE_WORKER_RECORD_EVERY": "100ms"}
+    return {
+        **_reporting(queue),
+        "MAILSLICE_QUEUE_STAGE_MARKS": queue,
+        "MAILSLICE_WORKER_RECORD_EVERY": "100ms",
+    }
 
 
 @dataclass(frozen=True)
@@ -179,12 +183,21 @@ class _Server:
 async def _smtp(session: Session) -> None:
     """Serves until a mail is enqueued; the parent is the client."""
     settings = session.worker.wiring.settings
-    smtp_in = settings.smtp_in.model_copy(update={"host": "127.0.0.1", "port": 0, "hostname": "kit.example"})
+    smtp_in = settings.smtp_in.model_copy(
+        update={"host": "127.0.0.1", "port": 0, "hostname": "kit.example"}
+    )
     settings = settings.model_copy(update={"smtp_in": smtp_in})
     stop = asyncio.Event()
     session.arm()
     server = _Server(session.worker, stop)
-    await serve(settings, policy_of(smtp_in), server, stop, clock=system_clock, on_listening=lambda _, port: session.say("listening", port))
+    await serve(
+        settings,
+        policy_of(smtp_in),
+        server,
+        stop,
+        clock=system_clock,
+        on_listening=lambda _, port: session.say("listening", port),
+    )
 
 
 async def _next(session: Session, deliveries: Deliveries) -> Delivery:
@@ -192,12 +205,20 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
         delivery = await asyncio.wait_for(anext(deliveries), _PATIENCE)
     except TimeoutError as error:
         in_hand, behind = len(session.worker.wiring.in_hand), sum(1 for _ in deliveries.received())
-        raise TimeoutError(f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held") from error
+        raise TimeoutError(
+            f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held"
+        ) from error
     session.say("handed", (delivery.item, delivery.arrived, delivery.content))
     return delivery
 
 
-async def _settle(session: Session, kind: str, how: Callable[[Delivery], Awaitable[None]], *, prepare: Callable[[QueueWorker], None] = lambda _: None) -> None:
+async def _settle(
+    session: Session,
+    kind: str,
+    how: Callable[[Delivery], Awaitable[None]],
+    *,
+    prepare: Callable[[QueueWorker], None] = lambda _: None,
+) -> None:
     """One mail is taken, one that has all of its recipients still, and settled."""
     prepare(session.worker)
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
@@ -243,10 +264,14 @@ async def _surfaced(session: Session) -> None:
 
 
 def _delayed(worker: QueueWorker) -> bool:
-    return any(not row.published for row in worker.wiring.stores.own.delayed_mails.rows(worker.queue))
+    return any(
+        not row.published for row in worker.wiring.stores.own.delayed_mails.rows(worker.queue)
+    )
 
 
-async def send_to_each(delivery: Delivery, sent: Callable[[str], None], *, then_retry: bool = False) -> bool:
+async def send_to_each(
+    delivery: Delivery, sent: Callable[[str], None], *, then_retry: bool = False
+) -> bool:
     """A handler with stage marks: each recipient in turn. The last one's `sent` is left to the completion; `then_retry`: a second one is left to the next
     attempt. Whether the mail was completed: not so when it is another one's, or is tried again.
     """
@@ -274,7 +299,11 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
         while (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
             enqueue_id = delivery.item.enqueue_id
             session.say("handed", (delivery.item, delivery.arrived, delivery.content))
-            if await send_to_each(delivery, lambda recipient, of=enqueue_id: session.say("sent-to", (of, recipient)), then_retry=then_retry):  # type: ignore[misc]
+            if await send_to_each(
+                delivery,
+                lambda recipient, of=enqueue_id: session.say("sent-to", (of, recipient)),
+                then_retry=then_retry,
+            ):  # type: ignore[misc]
                 session.say("completed", enqueue_id)
     await session.worker.settle()
 
@@ -282,10 +311,14 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
 async def _release(session: Session) -> None:
     """Whatever nobody has begun to release."""
     quarantine = _quarantine(session)
-    kept = await asyncio.to_thread(lambda: [mail for mail in quarantine.mails() if mail.state is State.KEPT])
+    kept = await asyncio.to_thread(
+        lambda: [mail for mail in quarantine.mails() if mail.state is State.KEPT]
+    )
     session.arm()
     for mail in kept:
-        session.say("released", await _insisting(partial(asyncio.to_thread, quarantine.release, mail)))
+        session.say(
+            "released", await _insisting(partial(asyncio.to_thread, quarantine.release, mail))
+        )
 
 
 async def _discard(session: Session) -> None:
@@ -313,7 +346,9 @@ async def _flush(session: Session) -> None:
 async def _delete(session: Session) -> None:
     view = MailQueue(session.worker.wiring.stores, session.worker.queue, system_clock)
     session.arm()
-    await _insisting(lambda: asyncio.to_thread(view.delete, MailFilter(sender="sender@example.org")))
+    await _insisting(
+        lambda: asyncio.to_thread(view.delete, MailFilter(sender="sender@example.org"))
+    )
     session.say("deleted")
 
 
@@ -341,12 +376,39 @@ OPERATIONS = {
     "bare": Operation(_idle, Seeds.BARE),
     "complete": Operation(partial(_settle, kind="completed", how=Delivery.complete), Seeds.WAITING),
     "retry": Operation(partial(_settle, kind="retried", how=Delivery.retry), Seeds.WAITING),
-    "retry-fewer": Operation(partial(_settle, kind="narrowed", how=partial(Delivery.retry, recipients=RECIPIENTS[1:])), Seeds.WAITING),
-    "retry-later": Operation(partial(_settle, kind="narrowed", how=partial(Delivery.retry, recipients=RECIPIENTS[1:], after=_SOON)), Seeds.WAITING),
-    "reject": Operation(partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused")), Seeds.WAITING),
-    "reject-copy": Operation(partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused"), prepare=_of_james_35), Seeds.WAITING),
+    "retry-fewer": Operation(
+        partial(_settle, kind="narrowed", how=partial(Delivery.retry, recipients=RECIPIENTS[1:])),
+        Seeds.WAITING,
+    ),
+    "retry-later": Operation(
+        partial(
+            _settle,
+            kind="narrowed",
+            how=partial(Delivery.retry, recipients=RECIPIENTS[1:], after=_SOON),
+        ),
+        Seeds.WAITING,
+    ),
+    "reject": Operation(
+        partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused")),
+        Seeds.WAITING,
+    ),
+    "reject-copy": Operation(
+        partial(
+            _settle,
+            kind="rejected",
+            how=partial(Delivery.reject, reason="refused"),
+            prepare=_of_james_35,
+        ),
+        Seeds.WAITING,
+    ),
     "bounce": Operation(
-        partial(_settle, kind="completed", how=partial(Delivery.bounce, reason="refused", failures=REFUSED)), Seeds.WAITING, settings=_reporting
+        partial(
+            _settle,
+            kind="completed",
+            how=partial(Delivery.bounce, reason="refused", failures=REFUSED),
+        ),
+        Seeds.WAITING,
+        settings=_reporting,
     ),
     "stages": Operation(_served, Seeds.WAITING, settings=_marking),
     "stages-retry": Operation(partial(_served, then_retry=True), Seeds.WAITING, settings=_marking),

@@ -22,5 +22,8 @@ def named(rooms: Iterable[str] = HOT_PATH) -> set[str]:
 def _names(tree: ast.AST) -> Iterable[str]:
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="crash"), attr="point"), args=[ast.Constant(value=str(name))]):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="crash"), attr="point"),
+                args=[ast.Constant(value=str(name))],
+            ):
                 yield name

@@ -84,7 +84,12 @@ class Proxy:
             with self._lock:
                 self._open += [client, server]
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._pass, args=(source, sink), kwargs={"upward": sink is server}, daemon=True).start()
+                threading.Thread(
+                    target=self._pass,
+                    args=(source, sink),
+                    kwargs={"upward": sink is server},
+                    daemon=True,
+                ).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, *, upward: bool) -> None:
         with suppress(OSError):

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 class Restarts:
     """`stop` and `start` return when the server is down, and up; `away`: seconds between them, in which children go on without it."""
 
-    def __init__(self, stop: Callable[[], None], start: Callable[[], None], away: float = 1.0) -> None:
+    def __init__(
+        self, stop: Callable[[], None], start: Callable[[], None], away: float = 1.0
+    ) -> None:
         self._stop = stop
         self._start = start
         self._away = away

@@ -39,7 +39,10 @@ def stop(_: list[str]) -> int:
     """Ends what `make run` started in this clone; what a killed `make test` left behind, too, but nothing of one that is at work."""
     from mailslice.local.stack import stop as stop_stack
 
-    _each_stack("stop", lambda stack: f"{count} processes ended" if (count := stop_stack(stack)) else "nothing ran")
+    _each_stack(
+        "stop",
+        lambda stack: f"{count} processes ended" if (count := stop_stack(stack)) else "nothing ran",
+    )
     return 0
 
 
@@ -67,11 +70,21 @@ def clean(_: list[str]) -> int:
 
 def _tell_left(home: Path) -> None:
     """Names what of the folder stays; the folder goes where there is no file in it."""
-    left = [path for path in sorted(home.glob("*")) if path.is_symlink() or not path.is_dir() or any(not each.is_dir() for each in path.rglob("*"))]
+    left = [
+        path
+        for path in sorted(home.glob("*"))
+        if path.is_symlink()
+        or not path.is_dir()
+        or any(not each.is_dir() for each in path.rglob("*"))
+    ]
     if not left:
         shutil.rmtree(home, ignore_errors=True)
     for path in left:
-        why = ": plans, reports and exports of deployments that this clone's command line was pointed at" if path.name == "artifacts" else ""
+        why = (
+            ": plans, reports and exports of deployments that this clone's command line was pointed at"
+            if path.name == "artifacts"
+            else ""
+        )
         print(f"  left alone: {path}{why}")
 
 
@@ -85,7 +98,11 @@ def _each_stack(what: str, action: Callable[[StackSettings], str]) -> None:
         stack = stack_settings(profile)
         if stack.state.is_dir():
             with Steps().step(f"{what} {stack.state}") as step:
-                step.tell("left alone: make test is at work" if profile is Profile.TEST and at_work(stack) else action(stack))
+                step.tell(
+                    "left alone: make test is at work"
+                    if profile is Profile.TEST and at_work(stack)
+                    else action(stack)
+                )
 
 
 def test(arguments: list[str]) -> int:
@@ -110,7 +127,9 @@ def lock(_: list[str]) -> int:
 
     sizes = stack_settings(Profile.RUN).sizes
     with Steps().step("jars") as step, ThreadPoolExecutor() as pool:
-        for name, jars in zip(NAMES, pool.map(lambda name: resolve(name, sizes), NAMES), strict=True):
+        for name, jars in zip(
+            NAMES, pool.map(lambda name: resolve(name, sizes), NAMES), strict=True
+        ):
             file = Path(str(resources.files("mailslice.local"))) / "files" / list_file(name, sizes)
             file.write_text("".join(f"{jar.line}\n" for jar in jars), encoding="utf-8")
             step.tell(f"{name}: {len(jars)}")
@@ -134,7 +153,10 @@ def bench(arguments: list[str]) -> int:
     return run_bench(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {command.__name__: command for command in (setup, run, stop, clean, test, soak, bench, lock, docs)}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    command.__name__: command
+    for command in (setup, run, stop, clean, test, soak, bench, lock, docs)
+}
 
 
 def main(argv: list[str]) -> int:
@@ -142,7 +164,10 @@ def main(argv: list[str]) -> int:
     debug = argv[:1] == [DEBUG]
     argv = argv[debug:]
     if not argv or argv[0] not in COMMANDS:
-        print(f"{' '.join(argv) or 'no command'}: one of {', '.join(COMMANDS)} is expected", file=sys.stderr)
+        print(
+            f"{' '.join(argv) or 'no command'}: one of {', '.join(COMMANDS)} is expected",
+            file=sys.stderr,
+        )
         return 2
     for name in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, _end)

@@ -68,7 +68,9 @@ def airflow_environment(stack: StackSettings, settings: Mapping[str, str]) -> di
     return {
         **{f"AIRFLOW__{name}": value for name, value in core.items()},
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
+            {"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}
+        ),
         "PYTHONPATH": str(stack.root / "include"),
         "PATH": f"{bin_folder}:{java_home() / 'bin'}:{_SYSTEM_PATH}",
         "JAVA_HOME": str(java_home()),
@@ -112,12 +114,21 @@ class AirflowApi:
         except ConnectionError as error:
             return str(error)
         wanted = ("metadatabase", "scheduler", "dag_processor")
-        return next((f"{name}: {health[name]['status']}" for name in wanted if health[name]["status"] != "healthy"), None)
+        return next(
+            (
+                f"{name}: {health[name]['status']}"
+                for name in wanted
+                if health[name]["status"] != "healthy"
+            ),
+            None,
+        )
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """One call of /api/v2 as the demo's admin."""
         if self._token is None:
-            login = self._patiently("POST", "/auth/token", {"username": USER, "password": PASSWORD}, {})
+            login = self._patiently(
+                "POST", "/auth/token", {"username": USER, "password": PASSWORD}, {}
+            )
             self._token = str(login["access_token"])
         send = self._call if method == "POST" else self._patiently
         return send(method, "/api/v2/" + path, body, {"Authorization": f"Bearer {self._token}"})
@@ -131,20 +142,36 @@ class AirflowApi:
                 return None
             raise
 
-    def _patiently(self, method: str, path: str, body: object, headers: dict[str, str]) -> dict[str, Any]:
-        again = Retrying(retry=retry_if_exception(_is_no_answer), wait=wait_exponential_jitter(0.5, 5), stop=stop_after_delay(_PATIENCE), reraise=True)
+    def _patiently(
+        self, method: str, path: str, body: object, headers: dict[str, str]
+    ) -> dict[str, Any]:
+        again = Retrying(
+            retry=retry_if_exception(_is_no_answer),
+            wait=wait_exponential_jitter(0.5, 5),
+            stop=stop_after_delay(_PATIENCE),
+            reraise=True,
+        )
         return again(self._call, method, path, body, headers)
 
-    def _call(self, method: str, path: str, body: object, headers: dict[str, str]) -> dict[str, Any]:
+    def _call(
+        self, method: str, path: str, body: object, headers: dict[str, str]
+    ) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data=data, method=method, headers={**headers, "Content-Type": "application/json"})  # noqa: S310 - loopback
+        request = urllib.request.Request(  # noqa: S310
+            self.url + path,
+            data=data,
+            method=method,
+            headers={**headers, "Content-Type": "application/json"},
+        )
         answer: HTTPResponse
         try:
             with self._opener.open(request, timeout=20) as answer:
                 found: dict[str, Any] = json.loads(answer.read() or b"{}")
                 return found
         except HTTPError as error:
-            raise ConnectionError(f"{method} {self.url}{path}: HTTP {error.code} {error.read()[:300].decode(errors='replace')}") from error
+            raise ConnectionError(
+                f"{method} {self.url}{path}: HTTP {error.code} {error.read()[:300].decode(errors='replace')}"
+            ) from error
         except (OSError, ValueError) as error:
             raise ConnectionError(f"{method} {self.url}{path}: {error}") from error
 
@@ -152,4 +179,6 @@ class AirflowApi:
 def _is_no_answer(error: BaseException) -> bool:
     """Nothing came back, or the word of a server that is not ready; any other answer stands."""
     cause = error.__cause__
-    return isinstance(error, ConnectionError) and (not isinstance(cause, HTTPError) or cause.code >= 500)
+    return isinstance(error, ConnectionError) and (
+        not isinstance(cause, HTTPError) or cause.code >= 500
+    )

@@ -28,13 +28,19 @@ def bench(arguments: list[str]) -> int:
     with one_at_a_time(stack):
         remove(stack)
         check_disk(stack)
-        settings = {**store_settings(stack), "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts"), "MAILSLICE_QUEUE_SHARED": "false"}
+        settings = {
+            **store_settings(stack),
+            "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts"),
+            "MAILSLICE_QUEUE_SHARED": "false",
+        }
         Stack(stack, steps, settings, with_airflow=False).start()
         try:
             steps.console.print(
                 f"{datetime.now(UTC):%Y-%m-%d}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total // 2**30} GiB, {platform.platform()}"
             )
-            code = CommandLine(settings).show("bench", *(arguments or ("all", "--write", str(PERFORMANCE_PAGE))))
+            code = CommandLine(settings).show(
+                "bench", *(arguments or ("all", "--write", str(PERFORMANCE_PAGE)))
+            )
             if code == 0 and not arguments:
                 write_pages(stack.root)
         finally:

@@ -82,8 +82,14 @@ def _remedy(error: OSError, path: Path) -> str:
         me = _name(os.geteuid())
         # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give to somebody else
         inside = there.relative_to(ROOT).parts[:1] if there.is_relative_to(ROOT) else None
-        other = "name another place" if inside is None else f"sudo chown -R {me} {ROOT.joinpath(*inside)}"
-        return f"{there} belongs to {_owner(there)}, and this is {me}: run it as that user, or {other}"
+        other = (
+            "name another place"
+            if inside is None
+            else f"sudo chown -R {me} {ROOT.joinpath(*inside)}"
+        )
+        return (
+            f"{there} belongs to {_owner(there)}, and this is {me}: run it as that user, or {other}"
+        )
     return "look at that path; the same command with DEBUG=1 shows what wanted it"
 
 
@@ -129,16 +135,31 @@ def system_packages() -> str:
         return "there"
     line = f"apt-get install -y --no-install-recommends {' '.join(wanted)}"
     if shutil.which("apt-get") is None:
-        raise SetupError(f"{', '.join(wanted)}: not installed, and there is no apt-get here. Remedy: install them by this system's own means")
+        raise SetupError(
+            f"{', '.join(wanted)}: not installed, and there is no apt-get here. Remedy: install them by this system's own means"
+        )
     if os.geteuid() != 0:
         raise SetupError(f"{', '.join(wanted)}: not installed. Remedy: sudo {line}")
     check_disk(1024)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run(["apt-get", "update", "-q"], "the package lists cannot be updated", "check the network", environment, fatal=False)
-    _run(line.split(), f"{', '.join(wanted)} cannot be installed", f"check the network, then {line}", environment)
+    _run(
+        ["apt-get", "update", "-q"],
+        "the package lists cannot be updated",
+        "check the network",
+        environment,
+        fatal=False,
+    )
+    _run(
+        line.split(),
+        f"{', '.join(wanted)} cannot be installed",
+        f"check the network, then {line}",
+        environment,
+    )
     left = missing_packages()
     if left:
-        raise SetupError(f"{', '.join(left)}: still not found after apt-get. Remedy: {line}, and look at its output")
+        raise SetupError(
+            f"{', '.join(left)}: still not found after apt-get. Remedy: {line}, and look at its output"
+        )
     return "installed " + ", ".join(wanted)
 
 
@@ -150,17 +171,36 @@ def python_packages() -> str:
     check_disk(_wanted_mib())
     stamp.unlink(missing_ok=True)
     if not _venv_works():
-        _run([sys.executable, "-m", "venv", "--clear", str(VENV)], ".venv cannot be made", "see the log")
+        _run(
+            [sys.executable, "-m", "venv", "--clear", str(VENV)],
+            ".venv cannot be made",
+            "see the log",
+        )
     network = "check the network or the proxy settings, then make setup"
     python, uv = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv")
     pinned = ROOT / ".state" / "uv.txt"
     pinned.write_text(_requirement("uv"), encoding="utf-8")
     if _version_of_uv(uv) != _pinned_version("uv"):
-        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes", "-r", str(pinned)]
+        pip = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--require-hashes",
+            "-r",
+            str(pinned),
+        ]
         _run(pip, "uv cannot be downloaded", network)
     environment = {**os.environ, **_network_of_pip(python), "VIRTUAL_ENV": str(VENV)}
     requirements = str(ROOT / "requirements.txt")
-    _run([uv, "pip", "install", "--require-hashes", "-r", requirements], "the Python packages cannot be downloaded", network, environment)
+    _run(
+        [uv, "pip", "install", "--require-hashes", "-r", requirements],
+        "the Python packages cannot be downloaded",
+        network,
+        environment,
+    )
     editable = [uv, "pip", "install", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
     _run(editable, "mailslice cannot be installed into .venv", "see the log", environment)
     stamp.write_text(key, encoding="utf-8")
@@ -171,22 +211,33 @@ def check_disk(mib: int) -> None:
     """Raises when the clone's disk has less room."""
     free = shutil.disk_usage(ROOT).free // 2**20
     if free < mib:
-        raise SetupError(f"{ROOT} has {free} MiB free, {mib} are needed. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB")
+        raise SetupError(
+            f"{ROOT} has {free} MiB free, {mib} are needed. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB"
+        )
 
 
 def _wanted_mib() -> int:
     given = os.environ.get("MAILSLICE_STACK_DISK_MIB") or "4096"
     if not re.fullmatch(r"\d{1,12}", given, re.ASCII):
-        raise SetupError(f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB")
+        raise SetupError(
+            f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
+        )
     return int(given)
 
 
 def _java_17() -> bool:
-    candidates = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
-    candidates += [*Path("/usr/lib/jvm").glob("*17*/bin/java"), *(Path(found) for found in [shutil.which("java")] if found)]
+    candidates = (
+        [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
+    )
+    candidates += [
+        *Path("/usr/lib/jvm").glob("*17*/bin/java"),
+        *(Path(found) for found in [shutil.which("java")] if found),
+    ]
     for java in candidates:
         if java.is_file():
-            shown = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
+            shown = subprocess.run(
+                [str(java), "-version"], capture_output=True, text=True, check=False
+            ).stderr
             if re.search(r'version "17[."]', shown):
                 return True
     return False
@@ -230,19 +281,38 @@ def _version_of_uv(uv: str) -> str | None:
 
 def _network_of_pip(python: str) -> dict[str, str]:
     """Index and authority that pip is told, which uv does not read, in uv's words; what uv was told itself goes first."""
-    shown = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False).stdout
+    shown = subprocess.run(
+        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
     told = dict(re.findall(r"^(?:global|user|site|:env:)\.([a-z-]+)='(.*)'$", shown, re.MULTILINE))
     wanted = {"UV_DEFAULT_INDEX": told.get("index-url"), "SSL_CERT_FILE": told.get("cert")}
     return {name: value for name, value in wanted.items() if value and not os.environ.get(name)}
 
 
-def _run(command: list[str], what: str, remedy: str, environment: dict[str, str] | None = None, *, fatal: bool = True) -> None:
+def _run(
+    command: list[str],
+    what: str,
+    remedy: str,
+    environment: dict[str, str] | None = None,
+    *,
+    fatal: bool = True,
+) -> None:
     with LOG.open("a", encoding="utf-8") as log:
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT, check=False)
+        done = subprocess.run(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=ROOT,
+            check=False,
+        )
     if done.returncode and fatal:
-        last = [line.strip() for line in LOG.read_text(errors="replace").splitlines() if line.strip()][-1]
+        last = [
+            line.strip() for line in LOG.read_text(errors="replace").splitlines() if line.strip()
+        ][-1]
         raise SetupError(f"{what} ({last[:200]}). Remedy: {remedy}; all of it: {LOG}")
 
 

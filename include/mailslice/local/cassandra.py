@@ -88,11 +88,19 @@ def cassandra_node(stack: StackSettings, node: Node) -> Program:
     yaml = (files / "cassandra.yaml").read_text(encoding="utf-8")
     ports = {"port": stack.ports.cassandra_port, "storage_port": stack.ports.cassandra_storage_port}
     memtables = min(256, _mib(stack.sizes.cassandra_heap) // 5)
-    text = yaml.format(folder=folder, address=node.address, seed=node.seed, memtables=memtables, **ports)
+    text = yaml.format(
+        folder=folder, address=node.address, seed=node.seed, memtables=memtables, **ports
+    )
     (folder / "cassandra.yaml").write_text(text, encoding="utf-8")
-    (folder / "logback.xml").write_text((files / "logback.xml").read_text(encoding="utf-8").replace("LEVEL", "INFO"), encoding="utf-8")
+    (folder / "logback.xml").write_text(
+        (files / "logback.xml").read_text(encoding="utf-8").replace("LEVEL", "INFO"),
+        encoding="utf-8",
+    )
     arguments = folder / "java.args"
-    arguments.write_text("\n".join(_quoted(argument) for argument in _arguments(stack, node)) + "\n", encoding="utf-8")
+    arguments.write_text(
+        "\n".join(_quoted(argument) for argument in _arguments(stack, node)) + "\n",
+        encoding="utf-8",
+    )
     return Program(
         name=folder.name,
         command=(str(java()), f"@{arguments}"),
@@ -106,15 +114,31 @@ def cassandra_node(stack: StackSettings, node: Node) -> Program:
 def nodetool_command(stack: StackSettings, node: Node | None = None) -> tuple[str, ...]:
     """`nodetool` of this stack's Cassandra, or of another node, without its arguments; no script of Cassandra's distribution is needed."""
     node = node or only_node(stack)
-    jvm = ("-Xmx128m", *_opened(), f"-Duser.home={node.folder}", "-cp", f"{part('cassandra', stack.sizes)}/*")
-    return (str(java()), *jvm, "org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(node.jmx_port))
+    jvm = (
+        "-Xmx128m",
+        *_opened(),
+        f"-Duser.home={node.folder}",
+        "-cp",
+        f"{part('cassandra', stack.sizes)}/*",
+    )
+    return (
+        str(java()),
+        *jvm,
+        "org.apache.cassandra.tools.NodeTool",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(node.jmx_port),
+    )
 
 
 def nodetool_setting(stack: StackSettings) -> dict[str, str]:
     """MAILSLICE_NODETOOL of this stack: a script of one line in its folder, which people may call, too."""
     script = stack.state / "nodetool"
     script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(nodetool_command(stack))} "$@"\n', encoding="utf-8")
+    script.write_text(
+        f'#!/bin/sh\nexec {shlex.join(nodetool_command(stack))} "$@"\n', encoding="utf-8"
+    )
     script.chmod(0o755)
     return {"MAILSLICE_NODETOOL": as_word(script)}
 

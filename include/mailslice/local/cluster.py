@@ -28,7 +28,13 @@ class Cluster:
         self._stack = stack
         seed = "127.0.0.1"
         self.nodes = tuple(
-            Node(f"127.0.0.{number}", seed, stack.state / f"cassandra{number}", stack.ports.cassandra_jmx_port + number - 1, _RING_DELAY_MS)
+            Node(
+                f"127.0.0.{number}",
+                seed,
+                stack.state / f"cassandra{number}",
+                stack.ports.cassandra_jmx_port + number - 1,
+                _RING_DELAY_MS,
+            )
             for number in range(1, count + 1)
         )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -53,12 +59,21 @@ class Cluster:
         log = node.folder / "out.log"
         with log.open("ab") as out:
             environment = {**os.environ, **program.environment}
-            process = subprocess.Popen(program.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True)
+            process = subprocess.Popen(
+                program.command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+            )
         self._processes[address] = process
         deadline = time.monotonic() + self._stack.sizes.start_timeout
         while (reason := program.healthy()) is not None:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise CannotStart(f"Cassandra at {address} did not start ({reason}). Remedy: see {log}")
+                raise CannotStart(
+                    f"Cassandra at {address} did not start ({reason}). Remedy: see {log}"
+                )
             time.sleep(0.5)
 
     def kill(self, address: str) -> None:
@@ -78,8 +93,14 @@ class Cluster:
     def nodetool(self) -> Path:
         """A script that runs nodetool on the node whose address is its first argument."""
         script = self._stack.state / "nodetool"
-        cases = "".join(f'  {node.address}) exec {shlex.join(nodetool_command(self._stack, node))} "$@" ;;\n' for node in self.nodes)
-        script.write_text(f'#!/bin/sh\nhost=$1; shift\ncase $host in\n{cases}esac\necho "no node $host" >&2\nexit 1\n', encoding="utf-8")
+        cases = "".join(
+            f'  {node.address}) exec {shlex.join(nodetool_command(self._stack, node))} "$@" ;;\n'
+            for node in self.nodes
+        )
+        script.write_text(
+            f'#!/bin/sh\nhost=$1; shift\ncase $host in\n{cases}esac\necho "no node $host" >&2\nexit 1\n',
+            encoding="utf-8",
+        )
         script.chmod(0o755)
         return script
 

@@ -22,19 +22,30 @@ class CommandLine:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._program = str(Path(sys.executable).parent / "mailslice")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")}
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")
+        }
         self._environment = {**clean, **past_proxies(clean), **settings}
 
     def lines(self, *words: str) -> Iterator[dict[str, Any]]:
         """One dict a line of `--json`. Raises CannotStart with the command's own message when it ends with another code than 0 or 1."""
         command = [self._program, *words, "--json"]
-        with subprocess.Popen(command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
+        with subprocess.Popen(
+            command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        ) as process:
             if process.stdout is None or process.stderr is None:
                 raise AssertionError("asked for pipes")
             yield from (json.loads(line) for line in process.stdout if line.strip())
             said = process.stderr.read().strip()
         if process.returncode not in (0, SOME_FAILED):
-            raise CannotStart(f"`mailslice {' '.join(words)}` ended with {process.returncode}: {said[-400:]}")
+            raise CannotStart(
+                f"`mailslice {' '.join(words)}` ended with {process.returncode}: {said[-400:]}"
+            )
 
     def one(self, *words: str) -> dict[str, Any]:
         """The last object of `lines`."""
@@ -45,4 +56,6 @@ class CommandLine:
 
     def show(self, *words: str) -> int:
         """Runs the command for the person who looks on: its table goes straight to the terminal. Gives its exit code."""
-        return subprocess.run([self._program, *words], env=self._environment, stdin=subprocess.DEVNULL, check=False).returncode
+        return subprocess.run(
+            [self._program, *words], env=self._environment, stdin=subprocess.DEVNULL, check=False
+        ).returncode

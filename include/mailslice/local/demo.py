@@ -24,7 +24,11 @@ def run_demo() -> int:
     began = time.monotonic()
     stack = stack_settings(Profile.RUN)
     steps = Steps()
-    source = source_of(stack, os.environ.get("MAIL"), from_environment=os.environ.get("MAIL_ORIGIN") == "environment")
+    source = source_of(
+        stack,
+        os.environ.get("MAIL"),
+        from_environment=os.environ.get("MAIL_ORIGIN") == "environment",
+    )
     mail = DemoMail(stack, source)
     with one_at_a_time(stack):
         check_room(stack)
@@ -43,7 +47,9 @@ def run_demo() -> int:
     _show_report(steps, report, run)
     counts = f"{mail.progress.enqueued} enqueued, {mail.progress.drained} drained, {size} in the queue now"
     _show_places(steps, stack, counts, _text(report.get("dataDocs") or report.get("docs")), run)
-    steps.console.print(f"\nup and running after {time.monotonic() - began:.0f} s; make stop ends it, make clean removes it")
+    steps.console.print(
+        f"\nup and running after {time.monotonic() - began:.0f} s; make stop ends it, make clean removes it"
+    )
     return 0
 
 
@@ -78,7 +84,9 @@ def _show_report(steps: Steps, report: dict[str, Any], run: str) -> None:
     counts = Table()
     for name in ("planned", "applied", "skipped", "failed"):
         counts.add_column(name, justify="right")
-    counts.add_row(*(_text(report.get(name)) for name in ("planned", "applied", "skipped", "failed")))
+    counts.add_row(
+        *(_text(report.get(name)) for name in ("planned", "applied", "skipped", "failed"))
+    )
     steps.console.print(counts)
 
 

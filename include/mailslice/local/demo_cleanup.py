@@ -25,7 +25,12 @@ def run_cleanup(api: AirflowApi, logs: Path, conf: dict[str, object], step: Step
         _wait_parsed(api, logs)
         api.call("PATCH", f"dags/{DAG}", {"is_paused": False})
         run = f"make_run__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
-        _post(api, f"dags/{DAG}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf}, f"dags/{DAG}/dagRuns/{run}")
+        _post(
+            api,
+            f"dags/{DAG}/dagRuns",
+            {"dag_run_id": run, "logical_date": None, "conf": conf},
+            f"dags/{DAG}/dagRuns/{run}",
+        )
         return _watched(api, run, logs, step)
     except ConnectionError as error:
         raise CannotStart(f"Airflow: {error}. Remedy: see {logs}") from error
@@ -40,12 +45,24 @@ def _watched(api: AirflowApi, run: str, logs: Path, step: Step) -> str:
             step.tell("all tasks green")
             return run
         if state == "failed":
-            causes = "; ".join(_cause(api, run, task) for task in tasks if task["state"] == "failed" and task["task_id"] != "report")
-            raise CannotStart(f"{causes or DAG + ' failed'}. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}")
-        at_work = {str(task["task_id"]): None for task in tasks if task["state"] in ("running", "queued", "scheduled")}
+            causes = "; ".join(
+                _cause(api, run, task)
+                for task in tasks
+                if task["state"] == "failed" and task["task_id"] != "report"
+            )
+            raise CannotStart(
+                f"{causes or DAG + ' failed'}. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}"
+            )
+        at_work = {
+            str(task["task_id"]): None
+            for task in tasks
+            if task["state"] in ("running", "queued", "scheduled")
+        }
         step.tell(", ".join(at_work) or "waiting for the scheduler")
         time.sleep(1)
-    raise CannotStart(f"{DAG} did not end within {_RUN_SECONDS} s. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}")
+    raise CannotStart(
+        f"{DAG} did not end within {_RUN_SECONDS} s. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}"
+    )
 
 
 def _cause(api: AirflowApi, run: str, task: dict[str, Any]) -> str:
@@ -73,7 +90,17 @@ def _error_of(line: dict[str, Any]) -> str | None:
 def _pool(api: AirflowApi) -> None:
     """One Spark job at a time on a small machine."""
     if api.find(f"pools/{SPARK_POOL}") is None:
-        _post(api, "pools", {"name": SPARK_POOL, "slots": 1, "description": "Spark jobs, one at a time", "include_deferred": False}, f"pools/{SPARK_POOL}")
+        _post(
+            api,
+            "pools",
+            {
+                "name": SPARK_POOL,
+                "slots": 1,
+                "description": "Spark jobs, one at a time",
+                "include_deferred": False,
+            },
+            f"pools/{SPARK_POOL}",
+        )
 
 
 def _post(api: AirflowApi, path: str, body: object, made: str) -> None:
@@ -90,6 +117,10 @@ def _wait_parsed(api: AirflowApi, logs: Path) -> None:
     while api.find(f"dags/{DAG}") is None:
         if time.monotonic() > deadline:
             errors = api.call("GET", "importErrors").get("import_errors") or []
-            cause = str(errors[0]["stack_trace"]).strip().splitlines()[-1] if errors else "it was not found"
+            cause = (
+                str(errors[0]["stack_trace"]).strip().splitlines()[-1]
+                if errors
+                else "it was not found"
+            )
             raise CannotStart(f"Airflow did not load the DAG {DAG} ({cause}). Remedy: see {logs}")
         time.sleep(1)

@@ -64,14 +64,20 @@ class DemoMail:
                 raise CannotStart(f"MAIL={source}: no such file or folder. {_REMEDY}")
             self._looks, self._bytes = _look(source)
         except OSError as error:
-            raise CannotStart(f"MAIL={source}: {error.filename}: {error.strerror}. {_REMEDY} that this user may read") from error
+            raise CannotStart(
+                f"MAIL={source}: {error.filename}: {error.strerror}. {_REMEDY} that this user may read"
+            ) from error
         self._stack = stack
         self._source = source
         self._folder = stack.state / "mail" / hashlib.sha256(os.fsencode(source)).hexdigest()[:16]
         self._waiting = self._folder / "waiting"
         self._known = self._folder / "enqueued"
         self._file = self._folder / "progress.json"
-        self.progress = Progress(**json.loads(self._file.read_text(encoding="utf-8"))) if self._file.is_file() else Progress(str(source))
+        self.progress = (
+            Progress(**json.loads(self._file.read_text(encoding="utf-8")))
+            if self._file.is_file()
+            else Progress(str(source))
+        )
 
     @property
     def enqueued(self) -> bool:
@@ -83,12 +89,18 @@ class DemoMail:
         place, free = free_mib(self._stack)
         needed = max(0, self._bytes - self.progress.bytes) // 2**20 + _SPARE_MIB
         if not self.enqueued and free < needed:
-            raise CannotStart(f"MAIL={self._source}: {place} has {free} MiB free, {needed} are needed for it. Remedy: make room, or name fewer mails")
+            raise CannotStart(
+                f"MAIL={self._source}: {place} has {free} MiB free, {needed} are needed for it. Remedy: make room, or name fewer mails"
+            )
 
     def spool(self) -> None:
         """Writes each mail of the source that was not enqueued into a file of its own, dealt out over the slices in order."""
         shutil.rmtree(self._waiting, ignore_errors=True)
-        known = Counter(self._known.read_text(encoding="ascii").split()) if self._known.is_file() else Counter[str]()
+        known = (
+            Counter(self._known.read_text(encoding="ascii").split())
+            if self._known.is_file()
+            else Counter[str]()
+        )
         skipped = known.total()
         files: list[Path] = []
         self.progress.failures = []
@@ -125,7 +137,15 @@ class DemoMail:
     def drain(self, commands: CommandLine, step: Step) -> None:
         """Takes the mails of the first slices off the queue, as a worker does."""
         if self.progress.to_drain:
-            for line in commands.lines("worker", "drain", QUEUE, "--max", str(self.progress.to_drain), "--outcome", "success"):
+            for line in commands.lines(
+                "worker",
+                "drain",
+                QUEUE,
+                "--max",
+                str(self.progress.to_drain),
+                "--outcome",
+                "success",
+            ):
                 if "enqueueId" in line:
                     self.progress.drained += 1
                     step.tell(f"{self.progress.drained} completed")
@@ -167,7 +187,11 @@ def source_of(stack: StackSettings, given: str | None, *, from_environment: bool
 
 def _look(source: Path) -> tuple[str, int]:
     """Path, names, sizes and times as a digest, which differs for a source that changed; and its bytes."""
-    files = [source] if source.is_file() else sorted(Path(parent, name) for parent, _, names in os.walk(source) for name in names)
+    files = (
+        [source]
+        if source.is_file()
+        else sorted(Path(parent, name) for parent, _, names in os.walk(source) for name in names)
+    )
     looks = [(file, file.stat()) for file in files if file.is_file()]
     digest = hashlib.sha256(os.fsencode(source))
     for file, stat in looks:

@@ -25,11 +25,15 @@ def answers_cql(host: str, port: int) -> str | None:
     return None if len(header) == 9 and header[4] == _SUPPORTED else f"{host}:{port}: no CQL answer"
 
 
-def answers_http(url: str, auth: tuple[str, str] | None = None, allowed: tuple[int, ...] = (200,)) -> str | None:
+def answers_http(
+    url: str, auth: tuple[str, str] | None = None, allowed: tuple[int, ...] = (200,)
+) -> str | None:
     """An HTTP server answers this URL with one of the allowed codes. No proxy of the environment is asked."""
     request = urllib.request.Request(url)  # noqa: S310 - the callers' own loopback URLs
     if auth:
-        request.add_header("Authorization", "Basic " + base64.b64encode(":".join(auth).encode()).decode())
+        request.add_header(
+            "Authorization", "Basic " + base64.b64encode(":".join(auth).encode()).decode()
+        )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_SECONDS) as answer:

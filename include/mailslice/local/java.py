@@ -20,7 +20,9 @@ def java() -> Path:
     for candidate in _candidates():
         if candidate.is_file() and _version(candidate) == VERSION:
             return candidate
-    raise CannotStart(f"no Java {VERSION} was found (looked at JAVA_HOME, PATH and /usr/lib/jvm). Remedy: apt-get install -y openjdk-17-jre-headless")
+    raise CannotStart(
+        f"no Java {VERSION} was found (looked at JAVA_HOME, PATH and /usr/lib/jvm). Remedy: apt-get install -y openjdk-17-jre-headless"
+    )
 
 
 def java_home() -> Path:
@@ -37,7 +39,13 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(candidate: Path) -> str | None:
-    done = subprocess.run([str(candidate), "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [str(candidate), "-XshowSettings:properties", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     for line in done.stderr.splitlines():
         if "java.specification.version" in line:
             return line.partition("=")[2].strip()

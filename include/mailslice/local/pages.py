@@ -24,7 +24,12 @@ _HEAD = "Generated (`make docs`); a test compares."
 def pages(root: Path) -> Mapping[str, str]:
     """Every generated page: its path below docs/ and its text."""
     scale = scale_page(read_measured(root / "docs" / "performance.json"))
-    return {"settings.md": settings_page(), "cli.md": cli_page(), "dags.md": dags_page(root), "scale.md": scale}
+    return {
+        "settings.md": settings_page(),
+        "cli.md": cli_page(),
+        "dags.md": dags_page(root),
+        "scale.md": scale,
+    }
 
 
 def settings_page() -> str:
@@ -35,18 +40,36 @@ def settings_page() -> str:
         "An unknown name, or a value that is not allowed, is an error that names it. Durations: `90s`, `15m`, `1h`, `30d` or ISO 8601.",
     ]
     for group, cls in groups().items():
-        lines += ["", f"## {group}", "", (cls.__doc__ or "").strip(), "", "| variable | default | allowed, meaning |", "|---|---|---|"]
+        lines += [
+            "",
+            f"## {group}",
+            "",
+            (cls.__doc__ or "").strip(),
+            "",
+            "| variable | default | allowed, meaning |",
+            "|---|---|---|",
+        ]
         for name, (its_group, field) in variables().items():
             if its_group == group:
-                lines.append(_row(name, _default(cls.model_fields[field]), _meaning(cls.model_fields[field])))
+                lines.append(
+                    _row(name, _default(cls.model_fields[field]), _meaning(cls.model_fields[field]))
+                )
     lines += [
         "",
         "## The local stack",
         "",
         f"Of `make run`. Those of the services that `make test` starts: state and ports are `{TEST_PREFIX}...`, 1000 higher",
     ]
-    lines += ["(Airflow's 18080); versions and sizes are the same variables.", "", "| variable | default | meaning |", "|---|---|---|"]
-    lines += [_row(name, f"`{default}`", meaning) for name, (default, meaning) in stack_variables().items()]
+    lines += [
+        "(Airflow's 18080); versions and sizes are the same variables.",
+        "",
+        "| variable | default | meaning |",
+        "|---|---|---|",
+    ]
+    lines += [
+        _row(name, f"`{default}`", meaning)
+        for name, (default, meaning) in stack_variables().items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -100,6 +123,11 @@ def _allowed(field: FieldInfo) -> Iterator[str]:
         elif kind is bool:
             yield "true, false"
     for rule in field.metadata:
-        for name, word in (("ge", "at least"), ("le", "at most"), ("min_length", "shortest"), ("max_length", "longest")):
+        for name, word in (
+            ("ge", "at least"),
+            ("le", "at most"),
+            ("min_length", "shortest"),
+            ("max_length", "longest"),
+        ):
             if (bound := getattr(rule, name, None)) is not None:
                 yield f"{word} {format_duration(bound) if isinstance(bound, timedelta) else bound}"

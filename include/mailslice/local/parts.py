@@ -52,14 +52,20 @@ def part(name: str, sizes: Sizes) -> Path:
     """The folder with the jars of `cassandra` or `s3proxy`, fetched when it is not there. Raises CannotStart with the remedy."""
     jars = listed(name, sizes)
     module = _listed_module(name, jars) if jars else _wanted_module(name, sizes)
-    folder = sizes.cache / "java" / f"{name}-{_version(name, sizes)}-{hashlib.sha256((module + repr(jars)).encode()).hexdigest()[:12]}"
+    folder = (
+        sizes.cache
+        / "java"
+        / f"{name}-{_version(name, sizes)}-{hashlib.sha256((module + repr(jars)).encode()).hexdigest()[:12]}"
+    )
     if folder.is_dir():
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         (folder.parent / f"{name}.lock").touch()
     except OSError as error:
-        raise CannotStart(f"{error.filename}: {error.strerror}. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another folder") from None
+        raise CannotStart(
+            f"{error.filename}: {error.strerror}. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another folder"
+        ) from None
     with _locked(folder.parent / f"{name}.lock"):
         if not folder.is_dir():
             coming = folder.with_name(folder.name + ".coming")
@@ -72,7 +78,11 @@ def part(name: str, sizes: Sizes) -> Path:
 def listed(name: str, sizes: Sizes) -> tuple[Jar, ...]:
     """The jars of a part as this repository lists them; empty for a version that it does not list."""
     file = _FILES / list_file(name, sizes)
-    return tuple(Jar(*line.split()) for line in file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
+    return (
+        tuple(Jar(*line.split()) for line in file.read_text(encoding="utf-8").splitlines())
+        if file.is_file()
+        else ()
+    )
 
 
 def list_file(name: str, sizes: Sizes) -> str:
@@ -88,7 +98,11 @@ def resolve(name: str, sizes: Sizes) -> tuple[Jar, ...]:
     report = ET.parse(next(cache.glob(f"mailslice-{name}*-runtime.xml"))).getroot()  # noqa: S314 - Ivy wrote it just now
     found = [
         Jar(
-            module.get("organisation", ""), module.get("name", ""), revision.get("name", ""), _classifier(artifact), _sha256(Path(artifact.get("location", "")))
+            module.get("organisation", ""),
+            module.get("name", ""),
+            revision.get("name", ""),
+            _classifier(artifact),
+            _sha256(Path(artifact.get("location", ""))),
         )
         for module in report.iterfind(".//module")
         for revision in module.iterfind("revision")
@@ -104,11 +118,17 @@ def _version(name: str, sizes: Sizes) -> str:
 
 
 def _wanted_module(name: str, sizes: Sizes) -> str:
-    return (_FILES / f"{name}.ivy.xml").read_text(encoding="utf-8").format(version=_version(name, sizes))
+    return (
+        (_FILES / f"{name}.ivy.xml")
+        .read_text(encoding="utf-8")
+        .format(version=_version(name, sizes))
+    )
 
 
 def _listed_module(name: str, jars: tuple[Jar, ...]) -> str:
-    module = ET.Element("ivy-module", {"version": "2.0", "xmlns:m": "http://ant.apache.org/ivy/maven"})
+    module = ET.Element(
+        "ivy-module", {"version": "2.0", "xmlns:m": "http://ant.apache.org/ivy/maven"}
+    )
     ET.SubElement(module, "info", {"organisation": "mailslice", "module": name})
     ET.SubElement(ET.SubElement(module, "configurations"), "conf", {"name": "runtime"})
     dependencies = ET.SubElement(module, "dependencies", {"defaultconf": "runtime->default"})
@@ -116,9 +136,15 @@ def _listed_module(name: str, jars: tuple[Jar, ...]) -> str:
     for jar in jars:
         key = (jar.organisation, jar.module, jar.revision)
         if key not in nodes:
-            nodes[key] = ET.SubElement(dependencies, "dependency", {"org": key[0], "name": key[1], "rev": key[2], "transitive": "false"})
+            nodes[key] = ET.SubElement(
+                dependencies,
+                "dependency",
+                {"org": key[0], "name": key[1], "rev": key[2], "transitive": "false"},
+            )
         classifier = {} if jar.classifier == "-" else {"m:classifier": jar.classifier}
-        ET.SubElement(nodes[key], "artifact", {"name": jar.module, "type": "jar", "ext": "jar", **classifier})
+        ET.SubElement(
+            nodes[key], "artifact", {"name": jar.module, "type": "jar", "ext": "jar", **classifier}
+        )
     return ET.tostring(module, encoding="unicode")
 
 
@@ -131,11 +157,15 @@ def _fetch(name: str, module: str, target: Path, *, as_listed: bool) -> Path:
     command = [str(java()), "-jar", str(_ivy_jar()), "-cache", str(cache), "-ivy", str(ivy_file)]
     if as_listed:
         settings = target / ".ivysettings.xml"
-        settings.write_text((_FILES / "listed.ivysettings.xml").read_text(encoding="utf-8"), encoding="utf-8")
+        settings.write_text(
+            (_FILES / "listed.ivysettings.xml").read_text(encoding="utf-8"), encoding="utf-8"
+        )
         command += ["-settings", str(settings)]
     command += ["-retrieve", str(target / "[artifact]-[revision](-[classifier]).[ext]")]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         raise CannotStart(
             f"the jars of {name} were not there after {_TIMEOUT_SECONDS // 60} minutes. Remedy: check the network or the proxy settings, then make setup"
@@ -164,19 +194,30 @@ def _sha256(file: Path) -> str:
 
 
 def _classifier(artifact: ET.Element) -> str:
-    return next((value for name, value in artifact.attrib.items() if name.endswith("classifier")), "-")
+    return next(
+        (value for name, value in artifact.attrib.items() if name.endswith("classifier")), "-"
+    )
 
 
 def _cause(output: str) -> str:
     telling = ("unresolved dependency", "UNRESOLVED", "FAILED", "Exception", "timed out")
-    return next((line.strip(" :\t") for line in output.splitlines() if any(word in line for word in telling)), "no reason given")
+    return next(
+        (
+            line.strip(" :\t")
+            for line in output.splitlines()
+            if any(word in line for word in telling)
+        ),
+        "no reason given",
+    )
 
 
 def _ivy_jar() -> Path:
     spec = util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise CannotStart("pyspark, which ships the resolver of the Java parts, is not installed. Remedy: make setup")
+        raise CannotStart(
+            "pyspark, which ships the resolver of the Java parts, is not installed. Remedy: make setup"
+        )
     return found[-1]
 
 

@@ -9,6 +9,13 @@ _OURS = ("127.0.0.1", "localhost")
 
 def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
     """NO_PROXY and no_proxy with what `environ` has in them, and loopback: some clients read the one, some the other."""
-    given = [host.strip() for name in ("no_proxy", "NO_PROXY") for host in environ.get(name, "").split(",") if host.strip()]
-    hosts = "*" if "*" in given else ",".join(dict.fromkeys((*given, *_OURS)))  # a star is all hosts only where it stands alone
+    given = [
+        host.strip()
+        for name in ("no_proxy", "NO_PROXY")
+        for host in environ.get(name, "").split(",")
+        if host.strip()
+    ]
+    hosts = (
+        "*" if "*" in given else ",".join(dict.fromkeys((*given, *_OURS)))
+    )  # a star is all hosts only where it stands alone
     return {"NO_PROXY": hosts, "no_proxy": hosts}

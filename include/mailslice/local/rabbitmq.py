@@ -42,9 +42,15 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
         "disk_free_limit.absolute": "256MB",
         "collect_statistics_interval": "1000",
     }
-    (folder / "rabbitmq.conf").write_text("".join(f"{name} = {value}\n" for name, value in configuration.items()), encoding="utf-8")
+    (folder / "rabbitmq.conf").write_text(
+        "".join(f"{name} = {value}\n" for name, value in configuration.items()), encoding="utf-8"
+    )
     (folder / "enabled_plugins").write_text("[rabbitmq_management].\n", encoding="utf-8")
-    shared = {"ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(ports.epmd_port), "HOME": str(folder)}
+    shared = {
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(ports.epmd_port),
+        "HOME": str(folder),
+    }
     environment = {
         **shared,
         "RABBITMQ_NODENAME": _node_name(stack, folder),
@@ -64,7 +70,14 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     (folder / "rabbitmq-env.conf").touch()
     mapper = Program(
         name="epmd",
-        command=(epmd, "-address", "127.0.0.1", "-port", str(ports.epmd_port), "-relaxed_command_check"),
+        command=(
+            epmd,
+            "-address",
+            "127.0.0.1",
+            "-port",
+            str(ports.epmd_port),
+            "-relaxed_command_check",
+        ),
         environment=shared,
         healthy=lambda: None,
         ports=("epmd_port",),
@@ -75,7 +88,9 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
         name="rabbitmq",
         command=(str(_SERVER),),
         environment=environment,
-        healthy=lambda: answers_http(f"http://127.0.0.1:{ports.rabbitmq_management_port}/api/overview", auth=(USER, PASSWORD)),
+        healthy=lambda: answers_http(
+            f"http://127.0.0.1:{ports.rabbitmq_management_port}/api/overview", auth=(USER, PASSWORD)
+        ),
         ports=("rabbitmq_port", "rabbitmq_management_port", "rabbitmq_dist_port"),
         stop_seconds=30,
         priority=10,
@@ -88,6 +103,10 @@ def _node_name(stack: StackSettings, folder: Path) -> str:
 
     It is nobody else's on this machine: a digest of the folder is in it. An earlier version put the port into it: what that left is found by its data.
     """
-    left = max((found for found in (folder / "mnesia").glob("*@localhost") if found.is_dir()), key=lambda found: found.stat().st_mtime, default=None)
+    left = max(
+        (found for found in (folder / "mnesia").glob("*@localhost") if found.is_dir()),
+        key=lambda found: found.stat().st_mtime,
+        default=None,
+    )
     new = f"mailslice-{stack.profile.value}-{hashlib.sha256(str(stack.state).encode('utf-8', 'surrogateescape')).hexdigest()[:12]}@localhost"
     return write_once(folder / "nodename", left.name if left else new).strip()

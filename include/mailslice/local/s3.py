@@ -32,9 +32,15 @@ def s3(stack: StackSettings) -> Program:
         "jclouds.credential": "local",
         "jclouds.filesystem.basedir": str(folder / "data"),
     }
-    (folder / "s3proxy.conf").write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
+    (folder / "s3proxy.conf").write_text(
+        "".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8"
+    )
     # its own default is DEBUG, which costs two thirds of its speed
-    logback = (resources.files("mailslice.local") / "files" / "logback.xml").read_text(encoding="utf-8").replace("LEVEL", "WARN")
+    logback = (
+        (resources.files("mailslice.local") / "files" / "logback.xml")
+        .read_text(encoding="utf-8")
+        .replace("LEVEL", "WARN")
+    )
     (folder / "logback.xml").write_text(logback, encoding="utf-8")
     options = (
         "-Xms128m",
@@ -43,12 +49,22 @@ def s3(stack: StackSettings) -> Program:
         f"-Dlogback.configurationFile={folder / 'logback.xml'}",
         "-XX:+ExitOnOutOfMemoryError",
     )
-    command = (str(java()), *options, "-cp", f"{part('s3proxy', stack.sizes)}/*", "org.gaul.s3proxy.Main", "--properties", str(folder / "s3proxy.conf"))
+    command = (
+        str(java()),
+        *options,
+        "-cp",
+        f"{part('s3proxy', stack.sizes)}/*",
+        "org.gaul.s3proxy.Main",
+        "--properties",
+        str(folder / "s3proxy.conf"),
+    )
     return Program(
         name="s3",
         command=command,
         environment={"JAVA_HOME": str(java_home())},
-        healthy=lambda: answers_http(f"http://127.0.0.1:{stack.ports.s3_port}/", allowed=(200, 403)),
+        healthy=lambda: answers_http(
+            f"http://127.0.0.1:{stack.ports.s3_port}/", allowed=(200, 403)
+        ),
         ports=("s3_port",),
         stop_seconds=10,
     )

@@ -64,10 +64,26 @@ class Costs:
     @classmethod
     def of(cls, measured: Sequence[Row], mail_bytes: int) -> Costs:
         """From the rows of `make bench`: the hot path at the size nearest to `mail_bytes`, every duty at its largest run."""
-        hot = min((row for row in measured if row.get("bench") == "hotpath"), key=lambda row: abs(row["size"] - mail_bytes), default={})
-        view = max((row for row in measured if row.get("bench") == "view"), key=lambda row: row["dead"], default={}).get("cleanup", {})
-        gc = max((row for row in measured if row.get("bench") == "blob_gc"), key=lambda row: row.get("blobs", 0), default={})
-        counters = max((row for row in measured if row.get("bench") == "counters"), key=lambda row: row.get("messages", 0), default={})
+        hot = min(
+            (row for row in measured if row.get("bench") == "hotpath"),
+            key=lambda row: abs(row["size"] - mail_bytes),
+            default={},
+        )
+        view = max(
+            (row for row in measured if row.get("bench") == "view"),
+            key=lambda row: row["dead"],
+            default={},
+        ).get("cleanup", {})
+        gc = max(
+            (row for row in measured if row.get("bench") == "blob_gc"),
+            key=lambda row: row.get("blobs", 0),
+            default={},
+        )
+        counters = max(
+            (row for row in measured if row.get("bench") == "counters"),
+            key=lambda row: row.get("messages", 0),
+            default={},
+        )
         return cls(
             enqueue_rate=hot.get("enqueue_rate"),
             dequeue_rate=hot.get("dequeue_rate"),
@@ -83,7 +99,11 @@ class Costs:
 
 def read_measured(file: Path) -> dict[str, Any]:
     """`{"date", "machine", "rows"}` as `make bench` wrote them; no rows when there is no file."""
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"date": None, "machine": None, "rows": []}
+    found: dict[str, Any] = (
+        json.loads(file.read_text(encoding="utf-8"))
+        if file.is_file()
+        else {"date": None, "machine": None, "rows": []}
+    )
     return found
 
 
@@ -114,8 +134,14 @@ def scale_page(measured: Mapping[str, Any], deployment: Deployment | None = None
     """The page."""
     has = deployment or Deployment()
     costs = Costs.of(measured["rows"], has.mail_bytes)
-    lines = ["# Scale", "", "Generated (`make docs`) from docs/performance.json, which `make bench` writes; a test compares."]
-    lines += [f"Unit costs: {measured['date'] or 'nothing was measured yet'}{', ' + measured['machine'] if measured['machine'] else ''}."]
+    lines = [
+        "# Scale",
+        "",
+        "Generated (`make docs`) from docs/performance.json, which `make bench` writes; a test compares.",
+    ]
+    lines += [
+        f"Unit costs: {measured['date'] or 'nothing was measured yet'}{', ' + measured['machine'] if measured['machine'] else ''}."
+    ]
     lines += [
         "One process, or one executor of two cores, is taken to do what the measured machine did beside the stores it shared its cores with: a floor.",
         "What stands as `-` was not measured.",
@@ -129,7 +155,10 @@ def scale_page(measured: Mapping[str, Any], deployment: Deployment | None = None
         f"At most {MAILS_A_SLICE:,} mails of the busiest slice in one partition. A window of a minute keeps browse and cleanup fine-grained;",
         f"take at least as many buckets as Cassandra has nodes ({has.nodes}), so that the mail of one moment is written by all of them.",
         "",
-        *_table(("slice window", "buckets", "slices a day", "partitions a day"), [_slices(has, window) for window in _WINDOWS]),
+        *_table(
+            ("slice window", "buckets", "slices a day", "partitions a day"),
+            [_slices(has, window) for window in _WINDOWS],
+        ),
         "",
         "## Workers",
         "",
@@ -157,7 +186,10 @@ _WINDOWS = (timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=5), t
 def _assumed(has: Deployment) -> list[tuple[str, ...]]:
     return [
         ("mean size of a mail", f"{has.mail_bytes / 1024:.0f} KiB"),
-        ("busiest minute over the mean", f"{has.peak:g}: {has.peak_rate:,.0f} mails/s over {has.mean_rate:,.0f}"),
+        (
+            "busiest minute over the mean",
+            f"{has.peak:g}: {has.peak_rate:,.0f} mails/s over {has.mean_rate:,.0f}",
+        ),
         ("copies of a row, nodes of Cassandra", f"{has.copies}, {has.nodes}"),
         ("bytes of a row on disk, one copy", f"{has.row_bytes}"),
         ("blobs of queue and mailboxes together", f"{has.stored_blobs:,}"),
@@ -186,7 +218,10 @@ def _requests(has: Deployment) -> Sequence[tuple[str, ...]]:
         ("S3 PUT: header and body", keys),
         ("S3 GET: header and body", keys),
         (f"S3 bulk deletes of up to {DELETED} keys, at least", -(-keys // DELETED)),
-        (f"S3 list pages of a weekly blob_gc, a {LISTED:,} keys, a day of seven", -(-has.stored_blobs // LISTED) // 7),
+        (
+            f"S3 list pages of a weekly blob_gc, a {LISTED:,} keys, a day of seven",
+            -(-has.stored_blobs // LISTED) // 7,
+        ),
         ("Cassandra: rows and marks written", 2 * day),
         ("Cassandra: deleted checks", day),
         (f"Cassandra: drops of marks, {MARKS_A_REQUEST} a request", -(-day // MARKS_A_REQUEST)),
@@ -198,18 +233,39 @@ def _requests(has: Deployment) -> Sequence[tuple[str, ...]]:
         ("S3: bytes in and out", 2 * day * has.mail_bytes),
     ]
     rows = [(what, f"{count:,}", f"{count / _DAY:,.0f}") for what, count in counts]
-    return rows + [(what, f"{size / 2**30:,.0f} GiB", f"{size / 2**20 / _DAY:,.1f} MiB") for what, size in sizes]
+    return rows + [
+        (what, f"{size / 2**30:,.0f} GiB", f"{size / 2**20 / _DAY:,.1f} MiB")
+        for what, size in sizes
+    ]
 
 
 def _duties(has: Deployment, costs: Costs) -> Sequence[tuple[str, ...]]:
     passes: list[tuple[str, str, float, Sequence[float | None]]] = [
-        ("queue_cleanup, nightly: plan and apply", "dead rows", has.mails_a_day, [costs.plan_rows, costs.apply_rows]),
+        (
+            "queue_cleanup, nightly: plan and apply",
+            "dead rows",
+            has.mails_a_day,
+            [costs.plan_rows, costs.apply_rows],
+        ),
         ("blob_gc, weekly: scan of references", "rows", has.stored_blobs, [costs.scan_rows]),
         ("blob_gc, weekly: listing", "keys", has.stored_blobs, [costs.list_keys]),
-        ("blob_gc, weekly: deleting 1 in 1,000", "keys", has.stored_blobs / 1000, [costs.delete_keys]),
+        (
+            "blob_gc, weekly: deleting 1 in 1,000",
+            "keys",
+            has.stored_blobs / 1000,
+            [costs.delete_keys],
+        ),
         ("counter_repair, weekly", "messages", has.messages, [costs.counter_messages]),
     ]
-    return [(name, f"{items:,.0f} {what}", _hours(items, rates), _count(executors(items, rates, has.night))) for name, what, items, rates in passes]
+    return [
+        (
+            name,
+            f"{items:,.0f} {what}",
+            _hours(items, rates),
+            _count(executors(items, rates, has.night)),
+        )
+        for name, what, items, rates in passes
+    ]
 
 
 def _hours(items: float, rates: Sequence[float | None]) -> str:
@@ -222,4 +278,8 @@ def _count(value: int | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1), *(f"| {' | '.join(row)} |" for row in rows)]
+    return [
+        f"| {' | '.join(head)} |",
+        "|---|" + "---:|" * (len(head) - 1),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]

@@ -46,14 +46,18 @@ def write_settings(stack: StackSettings, values: dict[str, str]) -> None:
     """The settings file of this stack, readable by its owner alone."""
     stack.settings_file.touch(mode=0o600)
     head = f"# of the local stack in {stack.state}; read when the environment names no store\n"
-    stack.settings_file.write_text(head + "".join(f"{name}={value}\n" for name, value in values.items()), encoding="utf-8")
+    stack.settings_file.write_text(
+        head + "".join(f"{name}={value}\n" for name, value in values.items()), encoding="utf-8"
+    )
 
 
 def check_disk(stack: StackSettings) -> None:
     """Raises CannotStart when there is less room than the settings ask for. Before anything is written: on a full disk every file would be cut off."""
     place, free = free_mib(stack)
     if free < stack.sizes.disk_mib:
-        raise CannotStart(f"{place} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make room, or set {stack.variable('disk_mib')}")
+        raise CannotStart(
+            f"{place} has {free} MiB free, {stack.sizes.disk_mib} are needed. Remedy: make room, or set {stack.variable('disk_mib')}"
+        )
 
 
 def free_mib(stack: StackSettings) -> tuple[Path, int]:
@@ -74,7 +78,12 @@ def check_ports(stack: StackSettings, programs: Iterable[Program]) -> None:
                 )
 
 
-def wait_healthy(stack: StackSettings, supervisor: Supervisor, programs: tuple[Program, ...], on_up: Callable[[str], None]) -> None:
+def wait_healthy(
+    stack: StackSettings,
+    supervisor: Supervisor,
+    programs: tuple[Program, ...],
+    on_up: Callable[[str], None],
+) -> None:
     """Returns when all answer, telling each as it comes up. Raises CannotStart with the last words of the one that does not."""
     deadline = time.monotonic() + stack.sizes.start_timeout
     waiting = {program.name: program for program in programs}
@@ -82,7 +91,11 @@ def wait_healthy(stack: StackSettings, supervisor: Supervisor, programs: tuple[P
     while waiting:
         states = supervisor.states()
         for name, program in list(waiting.items()):
-            reason = program.healthy() if states.get(name) == "RUNNING" else f"supervisor says {states.get(name)}"
+            reason = (
+                program.healthy()
+                if states.get(name) == "RUNNING"
+                else f"supervisor says {states.get(name)}"
+            )
             if states.get(name) in ("FATAL", "EXITED"):
                 raise CannotStart(_failed(stack, name, "ended by itself"))
             if reason is None:
@@ -92,15 +105,31 @@ def wait_healthy(stack: StackSettings, supervisor: Supervisor, programs: tuple[P
                 reasons[name] = reason
         if waiting and time.monotonic() > deadline:
             name = next(iter(waiting))
-            raise CannotStart(_failed(stack, name, f"did not answer within {stack.sizes.start_timeout} s ({reasons[name]})"))
+            raise CannotStart(
+                _failed(
+                    stack,
+                    name,
+                    f"did not answer within {stack.sizes.start_timeout} s ({reasons[name]})",
+                )
+            )
         time.sleep(0.3)
 
 
 def _failed(stack: StackSettings, name: str, what: str) -> str:
     log = stack.state / "log" / f"{name}.log"
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.is_file() else []
-    telling = [line for line in lines if any(word in line for word in ("rror", "xception", "FATAL", "already"))] or lines
-    return f"{name} {what}: {telling[-1][:200] if telling else 'it said nothing'}. Remedy: see {log}"
+    lines = (
+        [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        if log.is_file()
+        else []
+    )
+    telling = [
+        line
+        for line in lines
+        if any(word in line for word in ("rror", "xception", "FATAL", "already"))
+    ] or lines
+    return (
+        f"{name} {what}: {telling[-1][:200] if telling else 'it said nothing'}. Remedy: see {log}"
+    )
 
 
 def _listeners() -> dict[int, str]:

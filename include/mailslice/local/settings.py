@@ -62,11 +62,21 @@ class Sizes(BaseModel):
     cassandra_version: str = Field("5.0.6", description="version of Cassandra")
     s3proxy_version: str = Field("4.1.0", description="version of the S3 server")
     cassandra_heap: str = Field("1500m", pattern=r"^\d+[mg]$", description="heap of Cassandra")
-    s3_heap: str = Field("2g", pattern=r"^\d+[mg]$", description="largest heap of the S3 server, which holds whole objects while they are written")
+    s3_heap: str = Field(
+        "2g",
+        pattern=r"^\d+[mg]$",
+        description="largest heap of the S3 server, which holds whole objects while they are written",
+    )
     start_timeout: int = Field(180, ge=1, description="seconds a service has until it must answer")
-    test_processes: int = Field(3, ge=0, description="processes that `make test` spreads the files of tests over; they mostly wait. 0 = none but pytest's own")
+    test_processes: int = Field(
+        3,
+        ge=0,
+        description="processes that `make test` spreads the files of tests over; they mostly wait. 0 = none but pytest's own",
+    )
     disk_mib: int = Field(4096, ge=0, description="free MiB that setup and start ask for")
-    cache: Path = Field(Path("~/.cache/mailslice"), description="folder of the Java parts; clones share it")
+    cache: Path = Field(
+        Path("~/.cache/mailslice"), description="folder of the Java parts; clones share it"
+    )
 
 
 class StackSettings(BaseModel):
@@ -82,7 +92,11 @@ class StackSettings(BaseModel):
 
     def variable(self, field: str) -> str:
         """The environment variable that changes this port or size."""
-        prefix = TEST_PREFIX if self.profile is Profile.TEST and (field in Ports.model_fields or field == "state") else PREFIX
+        prefix = (
+            TEST_PREFIX
+            if self.profile is Profile.TEST and (field in Ports.model_fields or field == "state")
+            else PREFIX
+        )
         return prefix + field.upper()
 
     @property
@@ -91,45 +105,76 @@ class StackSettings(BaseModel):
         return self.state / "settings.env"
 
 
-def stack_settings(profile: Profile, environ: Mapping[str, str] | None = None, root: Path | None = None) -> StackSettings:
+def stack_settings(
+    profile: Profile, environ: Mapping[str, str] | None = None, root: Path | None = None
+) -> StackSettings:
     """Settings of one stack. Raises BadSetting naming the variable, its value and what is allowed."""
     environ = os.environ if environ is None else environ
     _require_known(environ)
     root = root or clone_root()
     prefix = TEST_PREFIX if profile is Profile.TEST else PREFIX
-    defaults = {name: field.default + _TEST_OFFSET for name, field in Ports.model_fields.items()} if profile is Profile.TEST else {}
+    defaults = (
+        {name: field.default + _TEST_OFFSET for name, field in Ports.model_fields.items()}
+        if profile is Profile.TEST
+        else {}
+    )
     if profile is Profile.TEST:
         defaults["airflow_port"] = 18080
     ports = Ports(**{**defaults, **_read(Ports, prefix, environ)})
     sizes = Sizes(**_read(Sizes, PREFIX, environ))
     _distinct(ports, prefix)
-    state = Path(environ.get(prefix + "STATE") or root / ".state" / profile.value).expanduser().absolute()
-    return StackSettings(profile=profile, root=root, state=state, ports=ports, sizes=sizes.model_copy(update={"cache": sizes.cache.expanduser().absolute()}))
+    state = (
+        Path(environ.get(prefix + "STATE") or root / ".state" / profile.value)
+        .expanduser()
+        .absolute()
+    )
+    return StackSettings(
+        profile=profile,
+        root=root,
+        state=state,
+        ports=ports,
+        sizes=sizes.model_copy(update={"cache": sizes.cache.expanduser().absolute()}),
+    )
 
 
 def stack_variables() -> Mapping[str, tuple[object, str]]:
     """Every MAILSLICE_STACK_* variable with its default and what it is, for docs/settings.md."""
-    listed: dict[str, tuple[object, str]] = {PREFIX + "STATE": (".state/run", "folder of all state of `make run`")}
+    listed: dict[str, tuple[object, str]] = {
+        PREFIX + "STATE": (".state/run", "folder of all state of `make run`")
+    }
     for name, field in {**Ports.model_fields, **Sizes.model_fields}.items():
         listed[PREFIX + name.upper()] = (field.default, field.description or "")
     return listed
 
 
 def _require_known(environ: Mapping[str, str]) -> None:
-    known = {*stack_variables(), *(TEST_PREFIX + name.upper() for name in (*Ports.model_fields, "state"))}
+    known = {
+        *stack_variables(),
+        *(TEST_PREFIX + name.upper() for name in (*Ports.model_fields, "state")),
+    }
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and name not in INNER:
-            near = get_close_matches(name.removeprefix(PREFIX), sorted(each.removeprefix(PREFIX) for each in known), 1)
-            raise BadSetting(f"{name} (in the environment) is no setting of the local stack{f'. Did you mean {PREFIX}{near[0]}?' if near else ''}")
+            near = get_close_matches(
+                name.removeprefix(PREFIX), sorted(each.removeprefix(PREFIX) for each in known), 1
+            )
+            raise BadSetting(
+                f"{name} (in the environment) is no setting of the local stack{f'. Did you mean {PREFIX}{near[0]}?' if near else ''}"
+            )
 
 
 def _read(cls: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, object]:
-    given = {name: environ[prefix + name.upper()] for name in cls.model_fields if environ.get(prefix + name.upper())}
+    given = {
+        name: environ[prefix + name.upper()]
+        for name in cls.model_fields
+        if environ.get(prefix + name.upper())
+    }
     try:
         cls(**given)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise BadSetting(f"{prefix}{str(problem['loc'][0]).upper()}={problem['input']!r} (in the environment): {problem['msg']}") from None
+        raise BadSetting(
+            f"{prefix}{str(problem['loc'][0]).upper()}={problem['input']!r} (in the environment): {problem['msg']}"
+        ) from None
     return dict(given)
 
 
@@ -137,5 +182,7 @@ def _distinct(ports: Ports, prefix: str) -> None:
     seen: dict[int, str] = {}
     for name, port in ports.model_dump().items():
         if port in seen:
-            raise BadSetting(f"{prefix}{name.upper()}={port} is the port of {prefix}{seen[port].upper()}, too; each needs its own")
+            raise BadSetting(
+                f"{prefix}{name.upper()}={port} is the port of {prefix}{seen[port].upper()}, too; each needs its own"
+            )
         seen[port] = name

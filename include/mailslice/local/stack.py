@@ -13,27 +13,51 @@ from mailslice.local.airflow import airflow
 from mailslice.local.cassandra import nodetool_setting
 from mailslice.local.problems import CannotStart
 from mailslice.local.program import Program
-from mailslice.local.services import check_disk, check_ports, store_settings, stores, wait_healthy, write_settings
+from mailslice.local.services import (
+    check_disk,
+    check_ports,
+    store_settings,
+    stores,
+    wait_healthy,
+    write_settings,
+)
 from mailslice.local.settings import Profile, StackSettings
 from mailslice.local.steps import Step, Steps
 from mailslice.local.supervise import Supervisor
 
 DEMO_WINDOW = "2s"
-_OURS = frozenset({"airflow", "artifacts", "cassandra", "log", "mail", "nodetool", "rabbitmq", "s3", "settings.env"})
+_OURS = frozenset(
+    {
+        "airflow",
+        "artifacts",
+        "cassandra",
+        "log",
+        "mail",
+        "nodetool",
+        "rabbitmq",
+        "s3",
+        "settings.env",
+    }
+)
 """What a stack puts into its folder before its supervisor's configuration, which no other folder has."""
 _REMOVALS = 5
 
 
 def run_settings(stack: StackSettings) -> dict[str, str]:
     """MAILSLICE_* of the run stack: its stores, a slice window of seconds, its artifacts."""
-    more = {"MAILSLICE_QUEUE_SLICE_WINDOW": DEMO_WINDOW, "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts")}
+    more = {
+        "MAILSLICE_QUEUE_SLICE_WINDOW": DEMO_WINDOW,
+        "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts"),
+    }
     return {**store_settings(stack), **nodetool_setting(stack), **more}
 
 
 class Stack:
     """The services of a stack while a command starts them. A start that fails, or is interrupted, takes back what it started."""
 
-    def __init__(self, stack: StackSettings, steps: Steps, settings: Mapping[str, str], *, with_airflow: bool) -> None:
+    def __init__(
+        self, stack: StackSettings, steps: Steps, settings: Mapping[str, str], *, with_airflow: bool
+    ) -> None:
         _check_folder(stack)
         self._stack = stack
         self._steps = steps
@@ -94,8 +118,15 @@ def remove(stack: StackSettings) -> None:
     folder, failed = stack.state.resolve(), list[str]()
     for _ in range(_REMOVALS):
         failed.clear()
-        shutil.rmtree(folder, onerror=lambda _, path, raised: failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"))
-        if not folder.exists() or ((folder.is_mount() or stack.state.is_symlink()) and not any(folder.iterdir())):
+        shutil.rmtree(
+            folder,
+            onerror=lambda _, path, raised: failed.append(
+                f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"
+            ),
+        )
+        if not folder.exists() or (
+            (folder.is_mount() or stack.state.is_symlink()) and not any(folder.iterdir())
+        ):
             break
         time.sleep(0.3)  # what has just ended may have written meanwhile
     else:
@@ -140,7 +171,9 @@ def one_at_a_time(stack: StackSettings) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CannotStart(f"another command is at work on the stack in {stack.state} (it holds {lock}). Remedy: wait for it, or end it") from None
+            raise CannotStart(
+                f"another command is at work on the stack in {stack.state} (it holds {lock}). Remedy: wait for it, or end it"
+            ) from None
         yield
 
 

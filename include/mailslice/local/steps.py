@@ -39,4 +39,6 @@ class Steps:
         with self.console.status(name) as status:
             step = Step(name, status)
             yield step
-        self.console.print(f"  ✓ {name}: {step.outcome} ({time.monotonic() - start:.1f} s)", markup=False)
+        self.console.print(
+            f"  ✓ {name}: {step.outcome} ({time.monotonic() - start:.1f} s)", markup=False
+        )

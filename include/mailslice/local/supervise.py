@@ -43,7 +43,9 @@ class Supervisor:
         self.end_leftovers()
         (self._stack.state / "log").mkdir(parents=True, exist_ok=True)
         self._configuration.write_text(self._text(programs), encoding="utf-8")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)
+        }
         done = subprocess.run(
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._configuration)],
             capture_output=True,
@@ -52,11 +54,15 @@ class Supervisor:
             env={**environment, OWNER: str(self._stack.state), "SPT_NOENV": "1"},
         )
         if done.returncode:
-            raise CannotStart(f"supervisor did not start: {(done.stdout + done.stderr).strip()[-300:]}. Remedy: see {self._stack.state}/log/supervisord.log")
+            raise CannotStart(
+                f"supervisor did not start: {(done.stdout + done.stderr).strip()[-300:]}. Remedy: see {self._stack.state}/log/supervisord.log"
+            )
 
     def runs(self, programs: tuple[Program, ...]) -> bool:
         """Whether exactly these programs, with these commands and settings, are what supervisor runs now."""
-        if not self._configuration.is_file() or self._configuration.read_text(encoding="utf-8") != self._text(programs):
+        if not self._configuration.is_file() or self._configuration.read_text(
+            encoding="utf-8"
+        ) != self._text(programs):
             return False
         states = self.states()
         return all(states.get(program.name) in ("RUNNING", "STARTING") for program in programs)
@@ -107,18 +113,33 @@ class Supervisor:
 
     def _refuse_anothers(self) -> None:
         try:
-            process = psutil.Process(int((self._stack.state / "supervisord.pid").read_text(encoding="utf-8")))
+            process = psutil.Process(
+                int((self._stack.state / "supervisord.pid").read_text(encoding="utf-8"))
+            )
             user, mine = process.uids().real, str(self._configuration) in process.cmdline()
         except (OSError, ValueError, psutil.Error):
             return
         if mine and os.geteuid() not in (0, user):
-            raise CannotStart(f"the stack in {self._stack.state} runs as {process.username()} (pid {process.pid}). Remedy: make stop as that user")
+            raise CannotStart(
+                f"the stack in {self._stack.state} runs as {process.username()} (pid {process.pid}). Remedy: make stop as that user"
+            )
 
     def _own_supervisors(self) -> list[psutil.Process]:
-        return [process for process in self.owned() if "supervisor.supervisord" in _command_line(process)]
+        return [
+            process
+            for process in self.owned()
+            if "supervisor.supervisord" in _command_line(process)
+        ]
 
     def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "supervisor.supervisorctl", "-c", str(self._configuration), *words]
+        command = [
+            sys.executable,
+            "-m",
+            "supervisor.supervisorctl",
+            "-c",
+            str(self._configuration),
+            *words,
+        ]
         if not self._configuration.is_file() or not self._socket.exists():
             return subprocess.CompletedProcess(command, returncode=1, stdout="", stderr="")
         return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -146,7 +167,9 @@ serverurl=unix://{_escaped(self._socket)}
         return head + "".join(self._section(program, log) for program in programs)
 
     def _section(self, program: Program, log: Path) -> str:
-        environment = ",".join(f"{name}={_quoted(value)}" for name, value in program.environment.items())
+        environment = ",".join(
+            f"{name}={_quoted(value)}" for name, value in program.environment.items()
+        )
         return f"""[program:{program.name}]
 command={_escaped(shlex.join(program.command))}
 environment={environment}
@@ -173,7 +196,9 @@ def _quoted(value: str) -> str:
     """In the quotes that the value does not hold: supervisor knows no escape for them."""
     quote = '"' if '"' not in value else "'"
     if quote in value or "\n" in value:
-        raise CannotStart(f"supervisor cannot pass on {value!r}: it holds both kinds of quotes, or a line end. Remedy: move the clone to a plain path")
+        raise CannotStart(
+            f"supervisor cannot pass on {value!r}: it holds both kinds of quotes, or a line end. Remedy: move the clone to a plain path"
+        )
     return f"{quote}{_escaped(value)}{quote}"
 
 

@@ -24,7 +24,9 @@ def test(arguments: list[str]) -> int:
 
 def soak(arguments: list[str]) -> int:
     """Runs the tests marked `soak`, one after the other, or those of them that the arguments name. Gives pytest's exit code."""
-    return _with_services(lambda environment: _run(["-m", "soak", "--timeout=1800", *arguments], environment))
+    return _with_services(
+        lambda environment: _run(["-m", "soak", "--timeout=1800", *arguments], environment)
+    )
 
 
 def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
@@ -33,7 +35,11 @@ def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
     with one_at_a_time(stack):
         remove(stack)
         check_disk(stack)
-        settings = {**store_settings(stack), **nodetool_setting(stack), "MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM}
+        settings = {
+            **store_settings(stack),
+            **nodetool_setting(stack),
+            "MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM,
+        }
         Stack(stack, steps, settings, with_airflow=False).start()
         try:
             return run(airflow_environment(stack, {}))
@@ -46,7 +52,13 @@ def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
     if arguments:
         return _run(arguments, environment)
     processes = stack_settings(Profile.TEST).sizes.test_processes
-    spread = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]  # as they are found: whole systems first, quick ones fill the end
+    spread = [
+        "-n",
+        str(processes),
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+    ]  # as they are found: whole systems first, quick ones fill the end
     code = _run(["--cov=mailslice", "--cov-report=term:skip-covered", *spread], environment)
     if code != _TESTS_FAILED:
         return code
@@ -56,9 +68,27 @@ def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
 
 def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
     stack = stack_settings(Profile.TEST)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")}
-    wanted = {name: environment[name] for name in ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH", "NO_PROXY", "no_proxy")}
-    tests = {"MAILSLICE_REQUIRE_SERVICES": "1", "MAILSLICE_TEST_SETTINGS": str(stack.settings_file), "MAILSLICE_TEST_SERVICES_END": "1"}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")
+    }
+    wanted = {
+        name: environment[name]
+        for name in (
+            "JAVA_HOME",
+            "PATH",
+            "GX_ANALYTICS_ENABLED",
+            "PYTHONPATH",
+            "NO_PROXY",
+            "no_proxy",
+        )
+    }
+    tests = {
+        "MAILSLICE_REQUIRE_SERVICES": "1",
+        "MAILSLICE_TEST_SETTINGS": str(stack.settings_file),
+        "MAILSLICE_TEST_SERVICES_END": "1",
+    }
     command = [sys.executable, "-m", "pytest", "--durations=30", *arguments]
     process = subprocess.Popen(command, cwd=stack.root, env={**clean, **wanted, **tests})
     while True:

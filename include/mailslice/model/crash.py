@@ -21,7 +21,9 @@ def _killing(at: str) -> Callable[[str], None]:
     return reached
 
 
-_on_point: Callable[[str], None] | None = _killing(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+_on_point: Callable[[str], None] | None = (
+    _killing(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+)
 
 
 def point(name: str) -> None:

@@ -10,7 +10,10 @@ from mailslice.model.errors import BadInput
 ALLOWED = "allowed: a number with ms, s, m, h, d or w (90s, 15m, 1h, 30d), or ISO 8601 (PT1H)"
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SHORT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.ASCII)
-_ISO = re.compile(r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?", re.ASCII | re.IGNORECASE)
+_ISO = re.compile(
+    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def parse_duration(text: str, place: str = "duration") -> timedelta:
@@ -22,7 +25,11 @@ def parse_duration(text: str, place: str = "duration") -> timedelta:
             return timedelta(seconds=float(short[1]) * _UNITS[short[2]])
         iso = _ISO.fullmatch(stripped)
         if iso and any(iso.groups()):
-            return timedelta(seconds=sum(float(value) * _UNITS[unit] for unit, value in iso.groupdict().items() if value))
+            return timedelta(
+                seconds=sum(
+                    float(value) * _UNITS[unit] for unit, value in iso.groupdict().items() if value
+                )
+            )
     except OverflowError:
         raise BadInput(f"{place}: {text!r} is longer than any clock; {ALLOWED}") from None
     raise BadInput(f"{place}: {text!r} is not a duration; {ALLOWED}")

@@ -106,7 +106,9 @@ def queue_name(text: str) -> QueueName:
     """A checked queue name. RabbitMQ's short strings hold 255 bytes, of which the longest prefix takes 36."""
     if not is_queue_name(text):
         why = f", and {NO_QUEUE_NAME!r} alone stands for no queue" if text == NO_QUEUE_NAME else ""
-        raise BadInput(f"queue name {text!r}: allowed are 1 to 200 bytes of UTF-8 without '/' or control characters{why}")
+        raise BadInput(
+            f"queue name {text!r}: allowed are 1 to 200 bytes of UTF-8 without '/' or control characters{why}"
+        )
     return QueueName(text)
 
 
@@ -120,7 +122,11 @@ def is_queue_name(text: str) -> bool:
 def file_name(queue: str) -> str:
     """A queue's name as a part of file names: quoted, for it may hold any character. A long one ends in a digest: file systems take 255 bytes a name."""
     quoted = quote(queue, safe="").replace(".", "%2E")
-    return quoted if len(quoted) <= _LONGEST_FILE_NAME else f"{quoted[: _LONGEST_FILE_NAME - 17]}-{hashlib.blake2s(queue.encode(), digest_size=8).hexdigest()}"
+    return (
+        quoted
+        if len(quoted) <= _LONGEST_FILE_NAME
+        else f"{quoted[: _LONGEST_FILE_NAME - 17]}-{hashlib.blake2s(queue.encode(), digest_size=8).hexdigest()}"
+    )
 
 
 def is_broken(text: str) -> bool:

@@ -35,7 +35,9 @@ class ProcessingTimes:
         self._counts[math.ceil(_STEPS * math.log2(max(seconds * 1000, _SHORTEST_MS)))] += 1
         self._total += 1
         if self._total > _MOST:
-            self._counts = Counter({bucket: count // 2 for bucket, count in self._counts.items() if count > 1})
+            self._counts = Counter(
+                {bucket: count // 2 for bucket, count in self._counts.items() if count > 1}
+            )
             self._total = sum(self._counts.values())
 
     def merge(self, other: ProcessingTimes) -> None:

@@ -33,13 +33,22 @@ class Consistency(StrEnum):
 class CassandraSettings(Group):
     """Where the view is."""
 
-    contact_points: Hosts = Field(("127.0.0.1",), description="hosts, comma-separated; host:port is read too")
+    contact_points: Hosts = Field(
+        ("127.0.0.1",), description="hosts, comma-separated; host:port is read too"
+    )
     port: int = Field(9042, ge=1, le=65535, description="native protocol port")
-    keyspace: str = Field("apache_james", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="James' keyspace")
-    datacenter: str | None = Field(None, description="local data centre; the first contact point's when unset")
+    keyspace: str = Field(
+        "apache_james", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="James' keyspace"
+    )
+    datacenter: str | None = Field(
+        None, description="local data centre; the first contact point's when unset"
+    )
     username: str | None = None
     password: SecretStr | None = None
-    consistency: Consistency = Field(Consistency.LOCAL_QUORUM, description="of inserts, marks and reads that decide; QUORUM when several data centres write")
+    consistency: Consistency = Field(
+        Consistency.LOCAL_QUORUM,
+        description="of inserts, marks and reads that decide; QUORUM when several data centres write",
+    )
     tls_enabled: bool = False
     tls_ca: Path | None = Field(None, description="PEM file of the authority")
     tls_certificate: Path | None = Field(None, description="PEM file of the client's certificate")
@@ -56,21 +65,39 @@ class CassandraSettings(Group):
 class OwnSettings(Group):
     """mailslice's own keyspace and bucket."""
 
-    keyspace: str = Field("mailslice", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="mailslice's own tables: runs, locks, delays, marks that wait")
-    replication: str = Field("", description="CQL map, used when the keyspace is created; James' keyspace's own when empty")
-    bucket: str = Field("mailslice", description="mailslice's own bucket: quarantine and kept content; each deployment needs one of its own")
+    keyspace: str = Field(
+        "mailslice",
+        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$",
+        description="mailslice's own tables: runs, locks, delays, marks that wait",
+    )
+    replication: str = Field(
+        "",
+        description="CQL map, used when the keyspace is created; James' keyspace's own when empty",
+    )
+    bucket: str = Field(
+        "mailslice",
+        description="mailslice's own bucket: quarantine and kept content; each deployment needs one of its own",
+    )
 
 
 class RabbitSettings(Group):
     """The broker."""
 
-    url: SecretStr = Field(SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F"), description="amqp:// or amqps://user:password@host:port/vhost")
-    management_url: SecretStr = Field(SecretStr("http://guest:guest@127.0.0.1:15672"), description="management API, user:password in it or the URL's own")
+    url: SecretStr = Field(
+        SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F"),
+        description="amqp:// or amqps://user:password@host:port/vhost",
+    )
+    management_url: SecretStr = Field(
+        SecretStr("http://guest:guest@127.0.0.1:15672"),
+        description="management API, user:password in it or the URL's own",
+    )
     tls_ca: Path | None = Field(None, description="PEM file of the authority")
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_verify_host: bool = True
-    timeout: Time = Field(timedelta(seconds=10), description="of connecting, of a confirm, of a blocked connection")
+    timeout: Time = Field(
+        timedelta(seconds=10), description="of connecting, of a confirm, of a blocked connection"
+    )
 
 
 class BlobStrategy(StrEnum):
@@ -102,8 +129,13 @@ class BlobSettings(Group):
         BlobStrategy.PASSTHROUGH,
         description="passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc; refused beside a James of passthrough",
     )
-    id: BlobIdKind = Field(BlobIdKind.PLAIN, description="generation-aware: FAMILY_GENERATION_ before the id")
-    hash_encoding: HashEncoding = Field(HashEncoding.BASE64, description="of deduplicated ids, as James' property james.blob.id.hash.encoding says")
+    id: BlobIdKind = Field(
+        BlobIdKind.PLAIN, description="generation-aware: FAMILY_GENERATION_ before the id"
+    )
+    hash_encoding: HashEncoding = Field(
+        HashEncoding.BASE64,
+        description="of deduplicated ids, as James' property james.blob.id.hash.encoding says",
+    )
     generation_duration: Time = Field(timedelta(days=30), description="of one generation")
     family: int = Field(1, ge=0)
 
@@ -111,8 +143,17 @@ class BlobSettings(Group):
 class S3Settings(Group):
     """The content store."""
 
-    endpoint: str = Field("http://127.0.0.1:9000", description="URL of the S3 API; user:password in it are the two keys, where they are not given")
-    bucket: str = Field("james", min_length=3, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="James' default bucket")
+    endpoint: str = Field(
+        "http://127.0.0.1:9000",
+        description="URL of the S3 API; user:password in it are the two keys, where they are not given",
+    )
+    bucket: str = Field(
+        "james",
+        min_length=3,
+        max_length=63,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="James' default bucket",
+    )
     access_key: str | None = None
     secret_key: SecretStr | None = None
     region: str = "us-east-1"
@@ -127,10 +168,16 @@ class S3Settings(Group):
             return given
         head, _, place = str(given["endpoint"]).rpartition("@")
         scheme, there, userinfo = head.partition("://")
-        if not there:  # what is before the @ may be a key: only what is behind it is refused, and shown
+        if (
+            not there
+        ):  # what is before the @ may be a key: only what is behind it is refused, and shown
             return {**given, "endpoint": place.rpartition("://")[2]}
         user, _, password = userinfo.partition(":")
-        keys = {name: unquote(word) for name, word in (("access_key", user), ("secret_key", password)) if word}
+        keys = {
+            name: unquote(word)
+            for name, word in (("access_key", user), ("secret_key", password))
+            if word
+        }
         return {**keys, **given, "endpoint": f"{scheme}://{place}"}
 
     @field_validator("endpoint")
@@ -141,7 +188,12 @@ class S3Settings(Group):
             _ = parts.port
         except ValueError:
             parts = urlsplit("")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+        ):
             raise ValueError("allowed: http:// or https://host:port")
         return value
 
@@ -152,14 +204,29 @@ class QueueSettings(Group):
     table: QueueTable = QueueTable.V4
     slice_window: Duration = Field(timedelta(hours=1), description="width of a slice")
     bucket_count: int = Field(1, ge=1, le=2**31 - 1)
-    browse_start_pace: int = Field(1000, ge=1, le=2**31 - 1, description="James' updateBrowseStartPace")
+    browse_start_pace: int = Field(
+        1000, ge=1, le=2**31 - 1, description="James' updateBrowseStartPace"
+    )
     quorum: bool = Field(False, description="declare new work queues as quorum queues")
-    quorum_group_size: int = Field(1, ge=1, description="x-quorum-initial-group-size of new quorum queues")
-    delivery_limit: int | None = Field(None, ge=1, description="x-delivery-limit of new quorum queues")
-    shared: bool = Field(True, description="James works on these queues, too: marks go only when the broker was seen drained")
-    max_mail_bytes: int = Field(150 * 1024 * 1024, ge=1, le=_LARGEST_OBJECT, description="largest mail that is accepted; S3 takes 5 GiB in one piece")
+    quorum_group_size: int = Field(
+        1, ge=1, description="x-quorum-initial-group-size of new quorum queues"
+    )
+    delivery_limit: int | None = Field(
+        None, ge=1, description="x-delivery-limit of new quorum queues"
+    )
+    shared: bool = Field(
+        True,
+        description="James works on these queues, too: marks go only when the broker was seen drained",
+    )
+    max_mail_bytes: int = Field(
+        150 * 1024 * 1024,
+        ge=1,
+        le=_LARGEST_OBJECT,
+        description="largest mail that is accepted; S3 takes 5 GiB in one piece",
+    )
     stage_marks: Words = Field(
-        (), description="queues whose workers write stage marks, comma-separated: a mail whose worker died while it was sending is failed, never sent twice"
+        (),
+        description="queues whose workers write stage marks, comma-separated: a mail whose worker died while it was sending is failed, never sent twice",
     )
 
     @field_validator("table", mode="before")
@@ -193,27 +260,63 @@ class StuckMode(StrEnum):
 class DutySettings(Group):
     """Where duties keep what they write, and for how long."""
 
-    artifacts: str = Field("", description="folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty")
-    retention: Time = Field(timedelta(days=90), description="of ledger rows and artifacts; at most 10 years")
-    grace: Duration = Field(timedelta(minutes=15), description="default time after its end before a slice counts as closed")
-    rate_cassandra: int = Field(0, ge=0, description="writes a second that one run may ask of Cassandra; 0 = no limit")
-    rate_s3: int = Field(0, ge=0, description="keys a second that one run may delete or copy in S3; 0 = no limit")
-    rate_rabbitmq: int = Field(0, ge=0, description="messages a second that one run may publish or take; 0 = no limit")
-    spark_master: str = Field("local[*]", description="Spark master of duties that run without Airflow")
+    artifacts: str = Field(
+        "",
+        description="folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty",
+    )
+    retention: Time = Field(
+        timedelta(days=90), description="of ledger rows and artifacts; at most 10 years"
+    )
+    grace: Duration = Field(
+        timedelta(minutes=15),
+        description="default time after its end before a slice counts as closed",
+    )
+    rate_cassandra: int = Field(
+        0, ge=0, description="writes a second that one run may ask of Cassandra; 0 = no limit"
+    )
+    rate_s3: int = Field(
+        0, ge=0, description="keys a second that one run may delete or copy in S3; 0 = no limit"
+    )
+    rate_rabbitmq: int = Field(
+        0, ge=0, description="messages a second that one run may publish or take; 0 = no limit"
+    )
+    spark_master: str = Field(
+        "local[*]", description="Spark master of duties that run without Airflow"
+    )
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
     spark_driver_options: str = Field(
-        "", description="more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a quarter of the CPU off a short run"
+        "",
+        description="more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a quarter of the CPU off a short run",
     )
     nodetool: str = Field(
-        "", description="nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`"
+        "",
+        description="nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`",
     )
-    stuck_mode: StuckMode = Field(StuckMode.CLOSE, description="of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS")
-    stuck_factor: float = Field(10.0, ge=1, le=1000, description="a mail is stuck when it is held for longer than so many times the p99 of its queue")
+    stuck_mode: StuckMode = Field(
+        StuckMode.CLOSE,
+        description="of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS",
+    )
+    stuck_factor: float = Field(
+        10.0,
+        ge=1,
+        le=1000,
+        description="a mail is stuck when it is held for longer than so many times the p99 of its queue",
+    )
     stuck_at_least: Time = Field(timedelta(minutes=10), description="and for at least this long")
-    stuck_alert_from: int = Field(10, ge=1, description="so many decisions in one run are unusual, and the report says so")
-    notify: str = Field("log", description="notifiers of failed runs, comma-separated: log, email, webhook")
-    notify_email: Words = Field((), description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default")
-    notify_webhook: SecretStr | None = Field(None, description="URL of the webhook notifier: it gets one JSON object by POST; http or https")
+    stuck_alert_from: int = Field(
+        10, ge=1, description="so many decisions in one run are unusual, and the report says so"
+    )
+    notify: str = Field(
+        "log", description="notifiers of failed runs, comma-separated: log, email, webhook"
+    )
+    notify_email: Words = Field(
+        (),
+        description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default",
+    )
+    notify_webhook: SecretStr | None = Field(
+        None,
+        description="URL of the webhook notifier: it gets one JSON object by POST; http or https",
+    )
 
     @field_validator("retention")
     @classmethod
@@ -244,13 +347,16 @@ class GcSettings(Group):
     """What blob_gc counts as references, beside the sources that it always reads."""
 
     absent_sources: Words = Field(
-        (), description="sources whose table is known to be missing, comma-separated: enqueuedMailsV3, enqueuedMailsV4, messageV3, attachmentV2..."
+        (),
+        description="sources whose table is known to be missing, comma-separated: enqueuedMailsV3, enqueuedMailsV4, messageV3, attachmentV2...",
     )
     sources: str = Field(
-        "", description="more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace when none is named); text, or collections"
+        "",
+        description="more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace when none is named); text, or collections",
     )
     volatile_sources: Words = Field(
-        (), description="sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4 where James cleans it; no gate for them"
+        (),
+        description="sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4 where James cleans it; no gate for them",
     )
 
 
@@ -258,14 +364,27 @@ class AlertSettings(Group):
     """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says it, too."""
 
     browse_lag: Duration = Field(timedelta(days=3), description="now less browseStart; 0s = never")
-    content_lag: Duration = Field(timedelta(days=7), description="now less contentStart; 0s = never")
-    oldest_mail: Duration = Field(timedelta(days=1), description="age of the oldest live mail; 0s = never")
-    dead_letters: int = Field(10, ge=0, description="more messages than that in a dead letter queue")
-    consumers: int = Field(1, ge=0, description="fewer consumers than that on a work queue; 0 = never")
+    content_lag: Duration = Field(
+        timedelta(days=7), description="now less contentStart; 0s = never"
+    )
+    oldest_mail: Duration = Field(
+        timedelta(days=1), description="age of the oldest live mail; 0s = never"
+    )
+    dead_letters: int = Field(
+        10, ge=0, description="more messages than that in a dead letter queue"
+    )
+    consumers: int = Field(
+        1, ge=0, description="fewer consumers than that on a work queue; 0 = never"
+    )
     lost: int = Field(0, ge=0, description="more lost mails than that in an audit")
     bare: int = Field(0, ge=0, description="more mails without content than that in an audit")
-    zombies: int = Field(0, ge=0, description="more mails than that which one run of stuck_mails had to decide about")
-    repeat: Duration = Field(timedelta(hours=20), description="an alert that goes on is told again after this long; a daily run tells it daily")
+    zombies: int = Field(
+        0, ge=0, description="more mails than that which one run of stuck_mails had to decide about"
+    )
+    repeat: Duration = Field(
+        timedelta(hours=20),
+        description="an alert that goes on is told again after this long; a daily run tells it daily",
+    )
 
 
 class SmtpInSettings(Group):
@@ -273,15 +392,26 @@ class SmtpInSettings(Group):
 
     host: Host = Field("127.0.0.1", description="address to listen on")
     port: int = Field(2525, ge=0, le=65535)
-    allowed_networks: Words = Field(("127.0.0.0/8", "::1/128"), description="clients that may send without AUTH")
-    username: str | None = Field(None, description="AUTH user; with a password, clients outside the allowed networks may send after AUTH")
+    allowed_networks: Words = Field(
+        ("127.0.0.0/8", "::1/128"), description="clients that may send without AUTH"
+    )
+    username: str | None = Field(
+        None,
+        description="AUTH user; with a password, clients outside the allowed networks may send after AUTH",
+    )
     password: SecretStr | None = None
-    tls_certificate: Path | None = Field(None, description="PEM; with the key, STARTTLS is offered and AUTH needs it")
+    tls_certificate: Path | None = Field(
+        None, description="PEM; with the key, STARTTLS is offered and AUTH needs it"
+    )
     tls_key: Path | None = None
-    hostname: str | None = Field(None, description="name in the greeting and in Received lines; the machine's when unset")
+    hostname: str | None = Field(
+        None, description="name in the greeting and in Received lines; the machine's when unset"
+    )
     max_recipients: int = Field(10_000, ge=1, description="recipients of one mail")
     max_connections: int = Field(100, ge=1, description="clients at once")
-    timeout: Time = Field(timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail")
+    timeout: Time = Field(
+        timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail"
+    )
 
 
 class GiveUp(StrEnum):
@@ -296,7 +426,10 @@ class RelaySettings(Group):
 
     host: Host = "127.0.0.1"
     port: int = Field(25, ge=1, le=65535)
-    timeout: Time = Field(timedelta(seconds=60), description="of connecting, of each command, and of each 64 KiB of a mail")
+    timeout: Time = Field(
+        timedelta(seconds=60),
+        description="of connecting, of each command, and of each 64 KiB of a mail",
+    )
     answer_timeout: Time = Field(
         timedelta(minutes=8),
         description="of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who waits too short sends mails twice that a slow "
@@ -304,16 +437,23 @@ class RelaySettings(Group):
         "when a handler has the mail, it must fit into RabbitMQ's consumer_timeout (30m)",
     )
     starttls: bool = Field(False, description="require STARTTLS")
-    max_age: Duration = Field(timedelta(days=5), description="of a mail that is still tried again; an older one is given up")
+    max_age: Duration = Field(
+        timedelta(days=5),
+        description="of a mail that is still tried again; an older one is given up",
+    )
     give_up: GiveUp = Field(
-        GiveUp.DEAD_LETTER, description="of what is refused for good or too old: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)"
+        GiveUp.DEAD_LETTER,
+        description="of what is refused for good or too old: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
     )
     rates: LimitRules = Field(
         (),
         description="mails a minute for a recipient domain, by all workers of a queue together: example.com=60,*.example.com=600,*=1200; "
         "the closest pattern holds, for each domain by itself; 0 = no limit",
     )
-    connections: LimitRules = Field((), description="connections at once that carry mail for a recipient domain, in the same form")
+    connections: LimitRules = Field(
+        (),
+        description="connections at once that carry mail for a recipient domain, in the same form",
+    )
 
     @property
     def limits(self) -> Limits:
@@ -335,12 +475,30 @@ class WorkerSettings(Group):
     )
     maildir: Path | None = Field(None, description="folder of the Maildir handler")
     bounce_queue: str | None = Field(
-        None, description="queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset"
+        None,
+        description="queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset",
     )
     back_off_base: Duration = Field(
-        timedelta(seconds=30), ge=timedelta(seconds=1), le=timedelta(days=27), description="pause after the first failed attempt at a mail"
+        timedelta(seconds=30),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=27),
+        description="pause after the first failed attempt at a mail",
     )
-    back_off_factor: float = Field(2.0, ge=1, le=100, description="by which each further pause is longer")
-    back_off_cap: Duration = Field(timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=27), description="longest of these pauses, but for a tenth")
-    attempts: int = Field(150, ge=0, description="failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 = never")
-    give_up: GiveUp = Field(GiveUp.DEAD_LETTER, description="of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)")
+    back_off_factor: float = Field(
+        2.0, ge=1, le=100, description="by which each further pause is longer"
+    )
+    back_off_cap: Duration = Field(
+        timedelta(hours=1),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=27),
+        description="longest of these pauses, but for a tenth",
+    )
+    attempts: int = Field(
+        150,
+        ge=0,
+        description="failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 = never",
+    )
+    give_up: GiveUp = Field(
+        GiveUp.DEAD_LETTER,
+        description="of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
+    )

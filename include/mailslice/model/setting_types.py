@@ -23,7 +23,11 @@ def _duration(value: object) -> object:
 
 
 def _words(value: object) -> object:
-    return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
+    return (
+        tuple(word.strip() for word in value.split(",") if word.strip())
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _more_than_nothing(value: timedelta) -> timedelta:
@@ -50,8 +54,15 @@ def _rules(value: object) -> object:
             continue
         below = pattern[: 2 * pattern.startswith("*.")]
         named = below + destination(pattern.removeprefix("*."))
-        if not equals or not _PATTERN.fullmatch(pattern) or not _NUMBER.fullmatch(number) or named in rules:
-            raise ValueError(f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: example.com, *.example.com, or * for all others")
+        if (
+            not equals
+            or not _PATTERN.fullmatch(pattern)
+            or not _NUMBER.fullmatch(number)
+            or named in rules
+        ):
+            raise ValueError(
+                f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: example.com, *.example.com, or * for all others"
+            )
         rules[named] = int(number)
     return tuple(rules.items())
 

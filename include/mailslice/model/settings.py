@@ -95,7 +95,11 @@ _GROUPS: dict[str, type[Group]] = {
     "worker": WorkerSettings,
 }
 _USER = re.compile(r"(?<=['\"]).*@", re.DOTALL)
-_SHORT_NAMES = {"duty_artifacts": "artifacts", "duty_retention": "retention", "duty_nodetool": "nodetool"}
+_SHORT_NAMES = {
+    "duty_artifacts": "artifacts",
+    "duty_retention": "retention",
+    "duty_nodetool": "nodetool",
+}
 """Variables whose group is not in their name."""
 
 
@@ -143,7 +147,9 @@ def groups() -> Mapping[str, type[BaseModel]]:
     return _GROUPS
 
 
-def load_settings(environ: Mapping[str, str] | None = None, state_file: Path | None = None) -> Settings:
+def load_settings(
+    environ: Mapping[str, str] | None = None, state_file: Path | None = None
+) -> Settings:
     """Settings of the environment; of the state file too, below it, when the environment names no store.
 
     Raises BadSetting naming the variable, its value, its place and what is allowed. An empty variable counts as unset.
@@ -161,18 +167,31 @@ def load_settings(environ: Mapping[str, str] | None = None, state_file: Path | N
         if name in known:
             group, field = known[name]
             values.setdefault(group, {})[field] = value
-        elif not name.startswith((PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")):
-            raise BadSetting(f"{name} (in the {source}) is not a setting of mailslice; all are listed in docs/settings.md{_nearest(name, known)}")
+        elif not name.startswith(
+            (PREFIX + "RUN_", PREFIX + "TEST_", PREFIX + "REQUIRE_", PREFIX + "STACK_")
+        ):
+            raise BadSetting(
+                f"{name} (in the {source}) is not a setting of mailslice; all are listed in docs/settings.md{_nearest(name, known)}"
+            )
     try:
         return Settings(**values, source=source)
     except ValidationError as error:
-        raise BadSetting("; ".join(_sentence(problem, source) for problem in error.errors())) from None
+        raise BadSetting(
+            "; ".join(_sentence(problem, source) for problem in error.errors())
+        ) from None
 
 
 def read_env_file(path: Path) -> dict[str, str]:
     """NAME=value lines; blank lines and those that start with # are left out, quotes around a value too."""
-    pairs = (line.strip().removeprefix("export ").partition("=") for line in path.read_text(encoding="utf-8").splitlines())
-    return {name.strip(): value.strip().strip("'\"") for name, equals, value in pairs if equals and not name.startswith("#")}
+    pairs = (
+        line.strip().removeprefix("export ").partition("=")
+        for line in path.read_text(encoding="utf-8").splitlines()
+    )
+    return {
+        name.strip(): value.strip().strip("'\"")
+        for name, equals, value in pairs
+        if equals and not name.startswith("#")
+    }
 
 
 def _sentence(problem: Any, source: str) -> str:
@@ -180,7 +199,11 @@ def _sentence(problem: Any, source: str) -> str:
     name = next(name for name, place in variables().items() if place == (group, field))
     secret = _GROUPS[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
     value = problem["input"]
-    shown = "***" if secret else repr(_without_user(format_duration(value) if isinstance(value, timedelta) else value))
+    shown = (
+        "***"
+        if secret
+        else repr(_without_user(format_duration(value) if isinstance(value, timedelta) else value))
+    )
     return f"{name}={shown} (in the {source}): {_allowed(problem)}"
 
 

@@ -36,7 +36,9 @@ def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterat
         start += window
 
 
-def places_between(first: datetime, last: datetime, window: timedelta, buckets: int) -> Iterator[Place]:
+def places_between(
+    first: datetime, last: datetime, window: timedelta, buckets: int
+) -> Iterator[Place]:
     """Every partition of the view from the slice of `first` to that of `last`, slice by slice, bucket by bucket."""
     for start in slices_between(first, last, window):
         for bucket in range(buckets):

@@ -67,11 +67,15 @@ class MailStage:
         """The recipients at a stage."""
         return tuple(recipient for recipient, at in self.recipients.items() if at is stage)
 
-    def moved(self, recipients: Iterable[str], stage: Stage, *, by: str, now: datetime) -> MailStage:
+    def moved(
+        self, recipients: Iterable[str], stage: Stage, *, by: str, now: datetime
+    ) -> MailStage:
         """The next record: these recipients at this stage, written by `by`."""
         states = {**self.recipients, **dict.fromkeys(recipients, stage)}
         left = tuple(recipient for recipient in self.remaining if recipient not in states)
-        return replace(self, owner=by, step=self.step + 1, remaining=left, recipients=states, updated=now)
+        return replace(
+            self, owner=by, step=self.step + 1, remaining=left, recipients=states, updated=now
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,15 @@ class Decision:
     after: MailStage
 
 
-def decide(read: MailStage | None, enqueue_id: EnqueueId, recipients: Iterable[str], *, by: str, now: datetime, holder_lives: bool = False) -> Decision:
+def decide(
+    read: MailStage | None,
+    enqueue_id: EnqueueId,
+    recipients: Iterable[str],
+    *,
+    by: str,
+    now: datetime,
+    holder_lives: bool = False,
+) -> Decision:
     """What the record that was `read` says of a mail that is delivered (or held too long) with these `recipients`, to `by`.
 
     The recipients are the message's: an older copy may name some who were served since, a younger one leaves out who was served while nothing was
@@ -100,13 +112,20 @@ def decide(read: MailStage | None, enqueue_id: EnqueueId, recipients: Iterable[s
     record = MailStage(enqueue_id, "", 1, 0, wanted) if read is None else _fitted(read, wanted)
     failed = record.those(Stage.SENDING)
     after = next_attempt(record, record.remaining, failed, by=by, now=now)
-    return Decision(_verdict(record, failed, holder_lives=holder_lives), record, record.remaining, failed, after)
+    return Decision(
+        _verdict(record, failed, holder_lives=holder_lives), record, record.remaining, failed, after
+    )
 
 
-def next_attempt(record: MailStage, left: Iterable[str], failed: Iterable[str] = (), *, by: str, now: datetime) -> MailStage:
+def next_attempt(
+    record: MailStage, left: Iterable[str], failed: Iterable[str] = (), *, by: str, now: datetime
+) -> MailStage:
     """The record with which a retry begins: one attempt more, for those who are `left`. Who is neither left nor failed was served."""
     left = tuple(dict.fromkeys(left))
-    states = {recipient: Stage.FAILED if at is Stage.FAILED else Stage.SENT for recipient, at in record.recipients.items()}
+    states = {
+        recipient: Stage.FAILED if at is Stage.FAILED else Stage.SENT
+        for recipient, at in record.recipients.items()
+    }
     states.update(dict.fromkeys(record.remaining, Stage.SENT))
     states.update(dict.fromkeys(failed, Stage.FAILED))
     for recipient in left:
@@ -121,8 +140,15 @@ def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) 
 
 
 def _fitted(read: MailStage, wanted: tuple[str, ...]) -> MailStage:
-    states = {**read.recipients, **{recipient: Stage.SENT for recipient in read.remaining if recipient not in wanted}}
-    return replace(read, remaining=tuple(recipient for recipient in wanted if recipient not in states), recipients=states)
+    states = {
+        **read.recipients,
+        **{recipient: Stage.SENT for recipient in read.remaining if recipient not in wanted},
+    }
+    return replace(
+        read,
+        remaining=tuple(recipient for recipient in wanted if recipient not in states),
+        recipients=states,
+    )
 
 
 def _stage_of(remaining: tuple[str, ...], states: Iterable[Stage]) -> Stage:

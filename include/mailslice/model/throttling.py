@@ -100,7 +100,14 @@ class Freed:
 
 
 def decide(
-    book: Book, limit: Limit, now_us: int, asks: Sequence[Ask], *, freed: Iterable[Freed] = (), kept: Iterable[str] = (), chance: float = 1.0
+    book: Book,
+    limit: Limit,
+    now_us: int,
+    asks: Sequence[Ask],
+    *,
+    freed: Iterable[Freed] = (),
+    kept: Iterable[str] = (),
+    chance: float = 1.0,
 ) -> tuple[Book, list[int | None]]:
     """The next book, and for each ask None (granted) or the microseconds after which to come again. `kept`: connections still in use.
 
@@ -108,7 +115,11 @@ def decide(
     """
     pace_us = _MINUTE_US // limit.per_minute if limit.per_minute else 0
     # What lies further ahead than these was written by a clock that is: it must not keep the mail of others waiting until theirs have caught up.
-    holders = {connection: min(lapses, now_us + 2 * _LEASE_US) for connection, lapses in book.holders.items() if lapses > now_us}
+    holders = {
+        connection: min(lapses, now_us + 2 * _LEASE_US)
+        for connection, lapses in book.holders.items()
+        if lapses > now_us
+    }
     next_us = min(book.next_us, now_us + pace_us + SLACK_US + _LEASE_US)
     line_us = min(book.line_us, now_us + _LINE_US + _LEASE_US)
     hold_us = book.hold_us
@@ -116,7 +127,9 @@ def decide(
         holders.pop(each.connection, None)
         hold_us = each.held_us if hold_us == 0 else (4 * hold_us + each.held_us) // 5
     holders |= dict.fromkeys(kept, now_us + _LEASE_US)
-    step_us = max(pace_us, (hold_us or _FIRST_HOLD_US) // limit.connections if limit.connections else 0, 1)
+    step_us = max(
+        pace_us, (hold_us or _FIRST_HOLD_US) // limit.connections if limit.connections else 0, 1
+    )
     answers: list[int | None] = []
     for ask in asks:
         in_turn = ask.waited or line_us <= now_us

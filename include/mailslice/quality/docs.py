@@ -56,7 +56,9 @@ class Docs:
         digest = hashlib.blake2s(whole.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return f"{name[: _LONGEST - len(digest) - 1]}-{digest}"
 
-    def publish(self, site: Path, gate: str, *, success: bool, findings: Sequence[Mapping[str, object]]) -> str:
+    def publish(
+        self, site: Path, gate: str, *, success: bool, findings: Sequence[Mapping[str, object]]
+    ) -> str:
         """Copy a gate's pages to the artifacts, and list it in the index; the link to its page."""
         styled = set(self.files.files(f"{FOLDER}/static"))
         for file in sorted(path for path in site.rglob("*") if path.is_file()):
@@ -64,7 +66,9 @@ class Docs:
             if file.parent == site or name in styled:
                 continue  # Great Expectations' own index knows this gate alone; styles are the same for all
             self.files.write(name, file.read_bytes())
-        pages = sorted(path.relative_to(site).as_posix() for path in (site / "validations").rglob("*.html"))
+        pages = sorted(
+            path.relative_to(site).as_posix() for path in (site / "validations").rglob("*.html")
+        )
         now = self.clock()
         page = f"{GATES}/{self.run_name}-{gate}.html"
         entry = {
@@ -78,7 +82,10 @@ class Docs:
             "page": page.removeprefix(f"{FOLDER}/"),
         }
         self.files.write(page, _gate_page(entry, findings).encode())
-        self.files.write(f"{ENTRIES}/{now:%Y-%m-%d}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json", json.dumps(entry).encode())
+        self.files.write(
+            f"{ENTRIES}/{now:%Y-%m-%d}/{now:%H%M%S.%fZ}-{self.run_name}-{gate}.json",
+            json.dumps(entry).encode(),
+        )
         self.files.write(f"{FOLDER}/index.html", _index(self._entries()).encode())
         return link(self.files.uri(page))
 
@@ -86,12 +93,19 @@ class Docs:
         """The newest gates, newest first, each page once: a gate that was tried again has written its page anew."""
         names: list[str] = []
         for day in sorted(self.files.folders(ENTRIES), reverse=True):
-            names += sorted((name for name in self.files.files(f"{ENTRIES}/{day}") if name.endswith(".json")), reverse=True)
+            names += sorted(
+                (name for name in self.files.files(f"{ENTRIES}/{day}") if name.endswith(".json")),
+                reverse=True,
+            )
             if len(names) >= _NEWEST:
                 break
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             # One that is gone by now was pruned by another run's report.
-            found = [json.loads(data) for data in pool.map(self.files.read, names[:_NEWEST]) if data is not None]
+            found = [
+                json.loads(data)
+                for data in pool.map(self.files.read, names[:_NEWEST])
+                if data is not None
+            ]
         newest: dict[str, dict[str, Any]] = {}
         for entry in found:
             newest.setdefault(entry["page"], entry)
@@ -120,16 +134,24 @@ def _gate_page(entry: Mapping[str, Any], findings: Sequence[Mapping[str, object]
         f"<td>{_escape(each['column'])} = {_escape(each['observed'])}</td><td>{each['failedRows']} of {each['rows']}</td></tr>"
         for each in findings
     )
-    pages = " · ".join(f'<a href="../{_escape(page)}">{_escape(Path(page).stem)}</a>' for page in entry["pages"])
+    pages = " · ".join(
+        f'<a href="../{_escape(page)}">{_escape(Path(page).stem)}</a>' for page in entry["pages"]
+    )
     table = f"<table><tr><th></th><th>Expectation</th><th>Seen</th><th>Rows that break it</th></tr>{rows}</table>"
     own = f"Great Expectations' own pages: {pages or 'none, nothing was looked at'}."
     about = f"<p>Run {_escape(entry['run'])}, {_escape(entry['at'])}. {own} <a href=../index.html>All gates</a></p>"
-    return _page(f"{_escape(entry['duty'])}: {_escape(entry['gate'])} of queue {_escape(entry['queue'])}", about + table)
+    return _page(
+        f"{_escape(entry['duty'])}: {_escape(entry['gate'])} of queue {_escape(entry['queue'])}",
+        about + table,
+    )
 
 
 def _index(entries: Sequence[Mapping[str, Any]]) -> str:
     rows = "".join(map(_index_row, entries))
-    return _page("Data Docs", f"<table><tr><th>When</th><th>Duty</th><th>Queue</th><th>Gate</th><th></th><th>Run</th></tr>{rows}</table>")
+    return _page(
+        "Data Docs",
+        f"<table><tr><th>When</th><th>Duty</th><th>Queue</th><th>Gate</th><th></th><th>Run</th></tr>{rows}</table>",
+    )
 
 
 def _index_row(each: Mapping[str, Any]) -> str:

@@ -24,12 +24,22 @@ class Expectation:
     @classmethod
     def between(cls, column: str, low: float | None, high: float | None, sentence: str) -> Self:
         """Every value is a number from `low` to `high`, both included; None leaves a side open."""
-        return cls(column, sentence, "ExpectColumnValuesToBeBetween", {"column": column, "min_value": low, "max_value": high})
+        return cls(
+            column,
+            sentence,
+            "ExpectColumnValuesToBeBetween",
+            {"column": column, "min_value": low, "max_value": high},
+        )
 
     @classmethod
     def one_of(cls, column: str, values: Sequence[object], sentence: str) -> Self:
         """Every value is one of these."""
-        return cls(column, sentence, "ExpectColumnValuesToBeInSet", {"column": column, "value_set": list(values)})
+        return cls(
+            column,
+            sentence,
+            "ExpectColumnValuesToBeInSet",
+            {"column": column, "value_set": list(values)},
+        )
 
     @classmethod
     def unique(cls, column: str, sentence: str) -> Self:
@@ -44,12 +54,22 @@ class Expectation:
     @classmethod
     def same(cls, column: str, other: str, sentence: str) -> Self:
         """In every row both columns are equal."""
-        return cls(column, sentence, "ExpectColumnPairValuesToBeEqual", {"column_A": column, "column_B": other})
+        return cls(
+            column,
+            sentence,
+            "ExpectColumnPairValuesToBeEqual",
+            {"column_A": column, "column_B": other},
+        )
 
     @classmethod
     def at_least_column(cls, larger: str, smaller: str, sentence: str) -> Self:
         """In every row `larger` is not less than `smaller`; rows where either is missing are left out."""
-        arguments = {"column_A": larger, "column_B": smaller, "or_equal": True, "ignore_row_if": "either_value_is_missing"}
+        arguments = {
+            "column_A": larger,
+            "column_B": smaller,
+            "or_equal": True,
+            "ignore_row_if": "either_value_is_missing",
+        }
         return cls(larger, sentence, "ExpectColumnPairValuesAToBeGreaterThanB", arguments)
 
 

@@ -83,20 +83,32 @@ def judge(name: str, frames: Sequence[Frame], docs: Docs) -> GateResult:
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False}
         for site, told in dict(context.variables.data_docs_sites or {}).items():
-            shutil.rmtree(told["store_backend"]["base_directory"], ignore_errors=True)  # a temporary folder that nobody would remove
+            shutil.rmtree(
+                told["store_backend"]["base_directory"], ignore_errors=True
+            )  # a temporary folder that nobody would remove
             context.delete_data_docs_site(site)
         context.add_data_docs_site("docs", _site(folder))
         findings: list[Finding] = []
         for frame in frames:
             if frame.rows:
-                findings += _judge(context, frame, f"{docs.duty}.{name}.{frame.name}", RunIdentifier(run_name=docs.run_name))
+                findings += _judge(
+                    context,
+                    frame,
+                    f"{docs.duty}.{name}.{frame.name}",
+                    RunIdentifier(run_name=docs.run_name),
+                )
         link = _publish(context, Path(folder), name, docs, findings)
     return GateResult(name, tuple(findings), link)
 
 
 def _publish(context: Any, folder: Path, name: str, docs: Docs, findings: Sequence[Finding]) -> str:
     context.build_data_docs(site_names=["docs"])
-    return docs.publish(folder, name, success=all(finding.success for finding in findings), findings=[finding.as_json() for finding in findings])
+    return docs.publish(
+        folder,
+        name,
+        success=all(finding.success for finding in findings),
+        findings=[finding.as_json() for finding in findings],
+    )
 
 
 def _site(folder: str) -> dict[str, Any]:
@@ -113,14 +125,26 @@ def _judge(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Fin
     import pandas as pd
 
     built = [
-        getattr(gxe, each.kind)(**each.arguments, description=each.sentence, meta={"sentence": each.sentence, "notes": each.sentence})
+        getattr(gxe, each.kind)(
+            **each.arguments,
+            description=each.sentence,
+            meta={"sentence": each.sentence, "notes": each.sentence},
+        )
         for each in frame.expectations
     ]
     suite = context.suites.add(gx.ExpectationSuite(suite_name, expectations=built))
     asset = context.data_sources.add_pandas(suite_name).add_dataframe_asset(frame.name)
     data = asset.add_batch_definition_whole_dataframe("all")
-    definition = context.validation_definitions.add(gx.ValidationDefinition(name=suite_name, data=data, suite=suite))
-    checkpoint = context.checkpoints.add(gx.Checkpoint(name=suite_name, validation_definitions=[definition], result_format={"result_format": "SUMMARY"}))
+    definition = context.validation_definitions.add(
+        gx.ValidationDefinition(name=suite_name, data=data, suite=suite)
+    )
+    checkpoint = context.checkpoints.add(
+        gx.Checkpoint(
+            name=suite_name,
+            validation_definitions=[definition],
+            result_format={"result_format": "SUMMARY"},
+        )
+    )
     table = pd.DataFrame([dict(row) for row in frame.rows])
     outcome = checkpoint.run(batch_parameters={"dataframe": table}, run_id=run_id)
     (validation,) = outcome.run_results.values()
@@ -135,7 +159,15 @@ def _finding(frame: Frame, table: Any, result: Any) -> Finding:
         values = [error]
     shown = ", ".join(_shown(value) for value in list(dict.fromkeys(map(_hashable, values)))[:3])
     failed = int(result.result.get("unexpected_count") or 0)
-    return Finding(frame.name, result.expectation_config.meta["sentence"], bool(result.success), column, shown, len(frame.rows), failed)
+    return Finding(
+        frame.name,
+        result.expectation_config.meta["sentence"],
+        bool(result.success),
+        column,
+        shown,
+        len(frame.rows),
+        failed,
+    )
 
 
 def _held(table: Any, column: str | None) -> list[Any]:

@@ -95,7 +95,11 @@ class ConfigurationGuard:
         wanted = self._over(stored)
         if stored != wanted:
             why = why_refused(stored, wanted)
-            remedy = f"`mailslice config apply` would refuse it: {why}" if why else "`mailslice config apply` stores the wanted one"
+            remedy = (
+                f"`mailslice config apply` would refuse it: {why}"
+                if why
+                else "`mailslice config apply` stores the wanted one"
+            )
             raise ConfigurationDiffers(
                 f"the stored configuration of the queue view is {stored}; the settings ({self._settings.source}) want {wanted}; {remedy}"
             )
@@ -117,17 +121,24 @@ class ConfigurationGuard:
                 return False
             why = why_refused(stored, target) if stored is not None else None
             if why:
-                raise Refused(f"config apply: {why}. Rows stay where they were written; James would refuse it too")
+                raise Refused(
+                    f"config apply: {why}. Rows stay where they were written; James would refuse it too"
+                )
             if self._append(found[-1][0] + 1 if found else 0, target):
                 return True
-        raise Refused(f"config apply: others changed the stored configuration {_MOST_RACES} times meanwhile; try again")
+        raise Refused(
+            f"config apply: others changed the stored configuration {_MOST_RACES} times meanwhile; try again"
+        )
 
     def _refuse_shared_blobs(self) -> None:
         """A James that recorded passthrough really deletes the blobs of a mail that is done: where mails share one, that is the others' content.
 
         The other way round is safe: our ids are random then, and James deletes none.
         """
-        if self._settings.blob.strategy is BlobStrategy.DEDUPLICATION and self.recorded_strategy() is BlobStrategy.PASSTHROUGH:
+        if (
+            self._settings.blob.strategy is BlobStrategy.DEDUPLICATION
+            and self.recorded_strategy() is BlobStrategy.PASSTHROUGH
+        ):
             raise ConfigurationDiffers(
                 f"MAILSLICE_BLOB_STRATEGY=deduplication (in the {self._settings.source}), and James recorded PASSTHROUGH in its event store: at completion it "
                 "deletes blobs that other mails would share; allowed is passthrough, until a James that deduplicates was started "
@@ -140,13 +151,19 @@ class ConfigurationGuard:
         return self._tables.event_store.events(CONFIGURATION_AGGREGATE)
 
     def _append(self, event_id: int, configuration: ViewConfiguration) -> bool:
-        return self._tables.event_store.append(CONFIGURATION_AGGREGATE, event_id, events.encode(configuration, event_id))
+        return self._tables.event_store.append(
+            CONFIGURATION_AGGREGATE, event_id, events.encode(configuration, event_id)
+        )
 
     def _over(self, stored: ViewConfiguration | None) -> ViewConfiguration:
         settings = self._settings.queue
         if stored is None:
             return settings.configuration
-        given = {field: getattr(settings, field) for field in ("slice_window", "bucket_count", "browse_start_pace") if field in settings.model_fields_set}
+        given = {
+            field: getattr(settings, field)
+            for field in ("slice_window", "bucket_count", "browse_start_pace")
+            if field in settings.model_fields_set
+        }
         return replace(stored, **given)
 
 
@@ -168,4 +185,8 @@ def shape(guard: ConfigurationGuard, settings: Settings) -> Shape:
     """The shape of the view by its history; by the settings before the first start."""
     history = guard.history() or [settings.queue.configuration]
     windows = [configuration.slice_window for configuration in history]
-    return Shape(windows[-1], max(windows), tuple(sorted({configuration.bucket_count for configuration in history})))
+    return Shape(
+        windows[-1],
+        max(windows),
+        tuple(sorted({configuration.bucket_count for configuration in history})),
+    )

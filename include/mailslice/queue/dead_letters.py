@@ -93,8 +93,16 @@ def look(stores: Stores, queue: QueueName, most: int = MOST) -> Look:
     with hold(stores.settings.rabbitmq, names.dead_letter_queue, most) as held:
         if held is None:
             return Look((), 0, exists=False)
-        letters = tuple(letter_of(message, position, names.work_queue) for position, message in enumerate(held.messages(most, _QUIET_SECONDS)))
-        return Look(letters, held.left(), exists=True, keeps_order=stores.management.keeps_order(names.dead_letter_queue))
+        letters = tuple(
+            letter_of(message, position, names.work_queue)
+            for position, message in enumerate(held.messages(most, _QUIET_SECONDS))
+        )
+        return Look(
+            letters,
+            held.left(),
+            exists=True,
+            keeps_order=stores.management.keeps_order(names.dead_letter_queue),
+        )
 
 
 def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
@@ -117,7 +125,14 @@ def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
         return Letter(**common, problem=str(error))
     mail = item.mail
     blobs = (item.header_blob_id, item.body_blob_id)
-    return Letter(**common, enqueue_id=item.enqueue_id, name=mail.name, sender=mail.sender, blobs=blobs, place=place_in(message.headers))
+    return Letter(
+        **common,
+        enqueue_id=item.enqueue_id,
+        name=mail.name,
+        sender=mail.sender,
+        blobs=blobs,
+        place=place_in(message.headers),
+    )
 
 
 def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[Judged]:
@@ -128,16 +143,31 @@ def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[J
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
     notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
-    noted = {letter.position: notes.get(letter.enqueue_id) if letter.enqueue_id is not None else None for letter in letters}
-    silent = [letter for letter in letters if letter.death not in _OF_THE_BROKER and _reason(letter, noted[letter.position]) is None]
-    content = content_there(stores, (letter for letter in silent if letter.enqueue_id not in marked))
-    return [_judged(each, noted[each.position], each.enqueue_id in marked, content.get(each.key)) for each in letters]
+    noted = {
+        letter.position: notes.get(letter.enqueue_id) if letter.enqueue_id is not None else None
+        for letter in letters
+    }
+    silent = [
+        letter
+        for letter in letters
+        if letter.death not in _OF_THE_BROKER and _reason(letter, noted[letter.position]) is None
+    ]
+    content = content_there(
+        stores, (letter for letter in silent if letter.enqueue_id not in marked)
+    )
+    return [
+        _judged(each, noted[each.position], each.enqueue_id in marked, content.get(each.key))
+        for each in letters
+    ]
 
 
 def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
     """Key -> whether both blobs are there. Not inside an event loop."""
     mails = {letter.key: letter.blobs for letter in letters if letter.blobs is not None}
-    return {key: all(parts) for key, parts in zip(mails, there(stores.settings, list(mails.values())), strict=True)}
+    return {
+        key: all(parts)
+        for key, parts in zip(mails, there(stores.settings, list(mails.values())), strict=True)
+    }
 
 
 def cause_of(letter: Letter, reason: str | None, content: bool | None) -> Cause:
@@ -153,29 +183,48 @@ def cause_of(letter: Letter, reason: str | None, content: bool | None) -> Cause:
     return Cause.REJECTED if reason is not None or letter.death == "rejected" else Cause.OTHER
 
 
-def _judged(letter: Letter, note: DeadLetterNote | None, marked: bool, content: bool | None) -> Judged:
+def _judged(
+    letter: Letter, note: DeadLetterNote | None, marked: bool, content: bool | None
+) -> Judged:
     reason = _reason(letter, note)
     died_at = letter.died_at or (note.noted_at if note is not None else None)
     redrives = max(letter.redrives, note.redrives if note is not None else 0)
-    return Judged(letter, cause_of(letter, reason, content), reason, died_at, redrives, marked, content)
+    return Judged(
+        letter, cause_of(letter, reason, content), reason, died_at, redrives, marked, content
+    )
 
 
 def _reason(letter: Letter, note: DeadLetterNote | None) -> str | None:
     """What was told of this very death: in the letter's own header, or by the worker's note, unless that is of an earlier death."""
     if letter.reason or note is None or note.noted_at is None:
         return letter.reason or None
-    return note.reason if letter.died_at is None or note.noted_at >= letter.died_at - _CLOCKS_DIFFER else None
+    return (
+        note.reason
+        if letter.died_at is None or note.noted_at >= letter.died_at - _CLOCKS_DIFFER
+        else None
+    )
 
 
 def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:
     """The newest death in the work queue, or else anywhere: the broker puts the newest first."""
     deaths = headers.get("x-death")
-    found = [death for death in deaths if isinstance(death, dict)] if isinstance(deaths, list) else []
-    return next((death for death in found if death.get("queue") == work_queue), found[0] if found else {})
+    found = (
+        [death for death in deaths if isinstance(death, dict)] if isinstance(deaths, list) else []
+    )
+    return next(
+        (death for death in found if death.get("queue") == work_queue), found[0] if found else {}
+    )
 
 
 def _key(message: HeldMessage, death: Mapping[str, Any]) -> str:
     """Not of all headers: the broker counts its own deliveries in some of them."""
     told = [str(death.get(name)) for name in ("queue", "reason", "time", "count")]
-    facts = [*told, str(message.headers.get(HEADER_REASON)), str(message.headers.get(HEADER_REDRIVE_COUNT)), str(message.timestamp)]
-    return hashlib.blake2b(json.dumps(facts).encode() + b"\0" + message.body, digest_size=16).hexdigest()
+    facts = [
+        *told,
+        str(message.headers.get(HEADER_REASON)),
+        str(message.headers.get(HEADER_REDRIVE_COUNT)),
+        str(message.timestamp),
+    ]
+    return hashlib.blake2b(
+        json.dumps(facts).encode() + b"\0" + message.body, digest_size=16
+    ).hexdigest()

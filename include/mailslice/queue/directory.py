@@ -38,4 +38,6 @@ def require(stores: Stores, name: str) -> QueueName:
     names = known(stores)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     there = f"known are: {', '.join(names[:_MOST_NAMES])}{more}" if names else "there is none"
-    raise UnknownQueue(f"RabbitMQ has no mail queue {queue!r}; {there}. `mailslice queue create {queue}` creates it")
+    raise UnknownQueue(
+        f"RabbitMQ has no mail queue {queue!r}; {there}. `mailslice queue create {queue}` creates it"
+    )

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 
-def enter(stores: Stores, queue: QueueName, item: QueuedMail, content: bytes, clock: Clock, *, on_row: Callable[[], None] = lambda: None) -> QueuedMail:
+def enter(
+    stores: Stores,
+    queue: QueueName,
+    item: QueuedMail,
+    content: bytes,
+    clock: Clock,
+    *,
+    on_row: Callable[[], None] = lambda: None,
+) -> QueuedMail:
     """Enqueue the mail under the enqueue id of `item`, with fresh blobs: blobs, then the row, then the confirmed publish. The item as it is enqueued.
 
     An error may leave blobs, row or message: the caller marks that id as deleted before it tries with another. `on_row` is called before the publish.
@@ -34,13 +42,17 @@ def enter(stores: Stores, queue: QueueName, item: QueuedMail, content: bytes, cl
     stores.blobs.put(item.header_blob_id, bytes(header))
     stores.blobs.put(item.body_blob_id, bytes(body))
     now = clock()
-    place = add_row(stores, queue, item, shape(ConfigurationGuard(stores.tables, settings), settings), now)
+    place = add_row(
+        stores, queue, item, shape(ConfigurationGuard(stores.tables, settings), settings), now
+    )
     on_row()
     publish(stores, queue, item, place, now)
     return item
 
 
-def add_row(stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now: datetime) -> Place:
+def add_row(
+    stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now: datetime
+) -> Place:
     """A row in the view, as of a mail that is enqueued now; where it is."""
     place = Place(slice_start(now, view.window), bucket_of(item.mail.name, view.bucket_counts[-1]))
     stores.tables.content_starts.insert_first(queue, place.slice_start)
@@ -49,6 +61,14 @@ def add_row(stores: Stores, queue: QueueName, item: QueuedMail, view: Shape, now
     return place
 
 
-def publish(stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime) -> None:
+def publish(
+    stores: Stores, queue: QueueName, item: QueuedMail, place: Place | None, now: datetime
+) -> None:
     """The mail's message to the mail exchange, confirmed, with the headers that tell where its row is."""
-    publish_confirmed(stores.settings.rabbitmq, RabbitNames(queue).exchange, codec.encode(item), headers_of(place), now)
+    publish_confirmed(
+        stores.settings.rabbitmq,
+        RabbitNames(queue).exchange,
+        codec.encode(item),
+        headers_of(place),
+        now,
+    )

@@ -49,7 +49,13 @@ class MailFilter:
         mail, latest = row.item.mail, self.latest(now)
         return (
             (self.name is None or mail.name == self.name)
-            and (self.sender is None or same(mail.sender, None if self.sender == NULL_SENDER else self.sender))
-            and (self.recipient is None or any(same(recipient, self.recipient) for recipient in mail.recipients))
+            and (
+                self.sender is None
+                or same(mail.sender, None if self.sender == NULL_SENDER else self.sender)
+            )
+            and (
+                self.recipient is None
+                or any(same(recipient, self.recipient) for recipient in mail.recipients)
+            )
             and (latest is None or row.enqueued_time <= latest)
         )

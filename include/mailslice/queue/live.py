@@ -17,7 +17,14 @@ from mailslice.model.slices import places_between, slice_start
 from mailslice.queue.configuration import Shape
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, TimedIds, cut, each_in_order, unpack
+from mailslice.stores.cassandra.ids import (
+    IDS_A_REQUEST,
+    WIDTH,
+    TimedIds,
+    cut,
+    each_in_order,
+    unpack,
+)
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.tables import QueueTables
 
@@ -46,7 +53,12 @@ class _Few:
         """Row number `at` of these packed ids."""
         when = self.times.time_of(self.first + at) if self.times is not None else None
         (enqueue_id,) = unpack(packed[at * WIDTH : (at + 1) * WIDTH])
-        return enqueue_id, self.table, self.place, self.place.slice_start if when is None else instant(when)
+        return (
+            enqueue_id,
+            self.table,
+            self.place,
+            self.place.slice_start if when is None else instant(when),
+        )
 
 
 _Read = tuple[_Few, bytes]
@@ -89,27 +101,46 @@ class LiveRows:
         start = self.tables.browse_starts.read(self.queue)
         end = slice_start(now, self.shape.window) + self.shape.window
         wanted = tuple(range(self.shape.buckets) if buckets is None else sorted(buckets))
-        if start is not None and (end - start.value) // self.shape.window * len(wanted) <= SCAN_FROM:
+        if (
+            start is not None
+            and (end - start.value) // self.shape.window * len(wanted) <= SCAN_FROM
+        ):
             for place in places_between(start.value, end, self.shape.window, self.shape.buckets):
                 if place.bucket in wanted:
                     yield place
             return
         first = None if start is None else slice_start(start.value, self.shape.window)
         found = {place for rows in self.tables.existing for place in rows.places(self.queue)}
-        kept = (place for place in found if place.bucket in wanted and place.slice_start <= end and (first is None or place.slice_start >= first))
+        kept = (
+            place
+            for place in found
+            if place.bucket in wanted
+            and place.slice_start <= end
+            and (first is None or place.slice_start >= first)
+        )
         yield from sorted(kept, key=lambda place: (place.slice_start, place.bucket))
 
     def count(self, now: datetime) -> int:
         """How many rows are live. Only ids are read; where both tables exist, V3's live ids are held."""
         places = list(self.places(now))
         *earlier, last = self.tables.existing
-        seen = {candidate[0] for table in earlier for candidate in self._live(self._unordered(table, places))}
-        return len(seen) + sum(1 for candidate in self._live(self._unordered(last, places)) if candidate[0] not in seen)
+        seen = {
+            candidate[0]
+            for table in earlier
+            for candidate in self._live(self._unordered(table, places))
+        }
+        return len(seen) + sum(
+            1 for candidate in self._live(self._unordered(last, places)) if candidate[0] not in seen
+        )
 
     def glance(self, now: datetime, most: int) -> Glance | None:
         """Size and oldest mail, when at most `most` rows, dead ones too, need reading for it; else None, which costs no more."""
         places = list(self.places(now))
-        streams = (stream for table in self.tables.existing for stream in (self._read(table, places), self._known(table, places)))
+        streams = (
+            stream
+            for table in self.tables.existing
+            for stream in (self._read(table, places), self._known(table, places))
+        )
         rows, read = 0, []
         for few, packed in chain.from_iterable(streams):
             rows += len(packed) // WIDTH
@@ -127,7 +158,11 @@ class LiveRows:
             unmarked: dict[EnqueueId, Candidate] = {}
             dead, marked = 0, set[EnqueueId]()
             for few, packed, alive in found:
-                unmarked |= {candidate[0]: candidate for at in alive if (candidate := few.candidate(packed, at))}
+                unmarked |= {
+                    candidate[0]: candidate
+                    for at in alive
+                    if (candidate := few.candidate(packed, at))
+                }
                 if several:
                     marked.update(one for at, one in enumerate(unpack(packed)) if at not in alive)
                 else:
@@ -137,7 +172,9 @@ class LiveRows:
             if live or dead:
                 yield SliceCounts(start, len(live), dead)
 
-    def ids(self, now: datetime, buckets: Iterable[int] | None = None, latest: datetime | None = None) -> Iterator[Candidate]:
+    def ids(
+        self, now: datetime, buckets: Iterable[int] | None = None, latest: datetime | None = None
+    ) -> Iterator[Candidate]:
         """Unmarked rows, oldest first: by slice, and by enqueued time within each. Those enqueued after `latest` are left out.
 
         `rows` and `present` leave out what was cleaned between the reading of its row and of its mark.
@@ -145,13 +182,23 @@ class LiveRows:
         checked = self._checked(self._ordered(list(self.places(now, buckets))))
         for _, found in groupby(checked, key=lambda each: each[0].place.slice_start):
             unmarked = (few.candidate(packed, at) for few, packed, alive in found for at in alive)
-            live = {candidate[0]: candidate for candidate in unmarked if latest is None or candidate[3] <= latest}
+            live = {
+                candidate[0]: candidate
+                for candidate in unmarked
+                if latest is None or candidate[3] <= latest
+            }
             yield from sorted(live.values(), key=lambda candidate: (candidate[3], candidate[0]))
 
-    def rows(self, candidates: Iterable[Candidate], at_a_time: int = _ROWS_AT_A_TIME) -> Iterator[ViewRow]:
+    def rows(
+        self, candidates: Iterable[Candidate], at_a_time: int = _ROWS_AT_A_TIME
+    ) -> Iterator[ViewRow]:
         """The rows of the candidates, in their order; one that is gone meanwhile is left out."""
         for batch in _batches(candidates, at_a_time):
-            found = {row.enqueue_id: row for table, wanted in self._by_table(batch) for row in table.some(self.queue, wanted.items())}
+            found = {
+                row.enqueue_id: row
+                for table, wanted in self._by_table(batch)
+                for row in table.some(self.queue, wanted.items())
+            }
             yield from (found[candidate[0]] for candidate in batch if candidate[0] in found)
 
     def present(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -164,22 +211,40 @@ class LiveRows:
         if self.tables.deleted.is_marked(self.queue, enqueue_id):
             return None
         places = list(self.places(now))
-        return next((row for table in self.tables.existing for row in table.find(self.queue, places, enqueue_id)), None)
+        return next(
+            (
+                row
+                for table in self.tables.existing
+                for row in table.find(self.queue, places, enqueue_id)
+            ),
+            None,
+        )
 
     def _live(self, read: Iterable[_Read]) -> Iterator[Candidate]:
         """Those without a mark whose rows are there after the mark was not.
 
         A cleanup deletes rows before their marks: a row that was read before it, and its mark looked for after it, only seems live.
         """
-        return self.present(few.candidate(packed, at) for few, packed, alive in self._checked(read) for at in alive)
+        return self.present(
+            few.candidate(packed, at) for few, packed, alive in self._checked(read) for at in alive
+        )
 
     def _present(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         batch = list(candidates)
-        there = {found.enqueue_id for table, wanted in self._by_table(batch) for _, page in table.some_ids(self.queue, wanted.items()) for found in page}
+        there = {
+            found.enqueue_id
+            for table, wanted in self._by_table(batch)
+            for _, page in table.some_ids(self.queue, wanted.items())
+            for found in page
+        }
         return [candidate for candidate in batch if candidate[0] in there]
 
-    def _by_table(self, batch: Iterable[Candidate]) -> list[tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]]:
-        wanted: list[tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]] = [(table, {}) for table in self.tables.existing]
+    def _by_table(
+        self, batch: Iterable[Candidate]
+    ) -> list[tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]]:
+        wanted: list[tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]] = [
+            (table, {}) for table in self.tables.existing
+        ]
         of = {id(table): places for table, places in wanted}
         for enqueue_id, table, place, _ in batch:
             of[id(table)].setdefault(place, []).append(enqueue_id)
@@ -187,33 +252,59 @@ class LiveRows:
 
     def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_Few, bytes, Sequence[int]]]:
         """Each of `read`, in its order, with the numbers of those without a mark."""
-        for few, packed, marked in self.tables.deleted.look_up(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
-            yield few, packed, () if marked is ALL else [at for at, one in enumerate(each_in_order(packed)) if one not in marked]
+        for few, packed, marked in self.tables.deleted.look_up(
+            self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True
+        ):
+            yield (
+                few,
+                packed,
+                ()
+                if marked is ALL
+                else [at for at, one in enumerate(each_in_order(packed)) if one not in marked],
+            )
 
     def _ordered(self, places: list[Place]) -> Iterator[_Read]:
         """Slice by slice, both tables."""
-        streams = [stream for table in self.tables.existing for stream in (self._read(table, places), self._known(table, places))]
+        streams = [
+            stream
+            for table in self.tables.existing
+            for stream in (self._read(table, places), self._known(table, places))
+        ]
         return heapq.merge(*streams, key=lambda read: read[0].place.slice_start)
 
     def _unordered(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
         """Without the enqueued time."""
-        for place, page in table.packed_ids_of(self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT):
+        for place, page in table.packed_ids_of(
+            self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT
+        ):
             yield from ((_Few(table, place), some) for some in cut(page))
         yield from self._known(table, places)
 
     def _read(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
-        for place, page in table.timed_ids_of(self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT, ordered=True):
-            yield from ((_Few(table, place, page, number * IDS_A_REQUEST), some) for number, some in enumerate(cut(page.packed)))
+        for place, page in table.timed_ids_of(
+            self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT, ordered=True
+        ):
+            yield from (
+                (_Few(table, place, page, number * IDS_A_REQUEST), some)
+                for number, some in enumerate(cut(page.packed))
+            )
 
     def _unknown(self, places: Iterable[Place]) -> Iterator[Place]:
         return (place for place in places if place.slice_start not in self.survivors)
 
     def _known(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
         """The survivors of remembered slices, where their rows are."""
-        known = ((place, self.survivors[place.slice_start]) for place in places if place.slice_start in self.survivors)
+        known = (
+            (place, self.survivors[place.slice_start])
+            for place in places
+            if place.slice_start in self.survivors
+        )
         for place, page in table.some_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True):
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
-            yield from ((_Few(table, place, times, number * IDS_A_REQUEST), some) for number, some in enumerate(cut(times.packed)))
+            yield from (
+                (_Few(table, place, times, number * IDS_A_REQUEST), some)
+                for number, some in enumerate(cut(times.packed))
+            )
 
 
 def _batches(candidates: Iterable[Candidate], at_a_time: int) -> Iterator[list[Candidate]]:
@@ -221,7 +312,9 @@ def _batches(candidates: Iterable[Candidate], at_a_time: int) -> Iterator[list[C
     return iter(lambda: list(islice(remaining, at_a_time)), [])
 
 
-def trusted(statistics: Iterable[SliceStatistic], largest_window: timedelta) -> dict[datetime, tuple[EnqueueId, ...]]:
+def trusted(
+    statistics: Iterable[SliceStatistic], largest_window: timedelta
+) -> dict[datetime, tuple[EnqueueId, ...]]:
     """Slice start -> survivors, of the remembered slices whose dead rows need not be read again.
 
     Only where many dead rows stay beside survivors, every survivor is known, and the slice had been over for an hour more than its window when it was
@@ -230,5 +323,7 @@ def trusted(statistics: Iterable[SliceStatistic], largest_window: timedelta) -> 
     return {
         each.slice_start: each.survivors
         for each in statistics
-        if each.dead >= _WORTH and each.live == len(each.survivors) and each.cleaned_at >= each.slice_start + largest_window + _SETTLED
+        if each.dead >= _WORTH
+        and each.live == len(each.survivors)
+        and each.cleaned_at >= each.slice_start + largest_window + _SETTLED
     }

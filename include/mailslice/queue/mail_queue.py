@@ -55,7 +55,9 @@ class MailQueue:
         Raises BadInput for a filter that says nothing: that is `clear`.
         """
         if wanted.is_empty:
-            raise BadInput(f"delete from {self.name}: a filter that says nothing would delete all; give sender, recipient, name or age, or use clear")
+            raise BadInput(
+                f"delete from {self.name}: a filter that says nothing would delete all; give sender, recipient, name or age, or use clear"
+            )
         matching = self._matching(self._live, wanted, 1000)
         if dry_run:
             return sum(1 for _ in matching)
@@ -66,7 +68,9 @@ class MailQueue:
 
         What was enqueued before is deleted; of what is enqueued while it runs, some may be.
         """
-        return self._mark(candidate[0] for candidate in self._live.present(self._live.ids(self._clock())))
+        return self._mark(
+            candidate[0] for candidate in self._live.present(self._live.ids(self._clock()))
+        )
 
     def find(self, name: str | None = None, enqueue_id: EnqueueId | None = None) -> list[ViewRow]:
         """The live mails of this name, or the one of this enqueue id."""
@@ -79,7 +83,9 @@ class MailQueue:
 
     def content(self, row: ViewRow) -> bytes:
         """The mail's bytes, as they were enqueued. Raises ContentMissing when a blob is gone."""
-        return self._stores.blobs.get(row.item.header_blob_id) + self._stores.blobs.get(row.item.body_blob_id)
+        return self._stores.blobs.get(row.item.header_blob_id) + self._stores.blobs.get(
+            row.item.body_blob_id
+        )
 
     def pieces(self, row: ViewRow) -> Iterator[bytes]:
         """As `content`, a mebibyte at a time: for contents that need not be in memory."""
@@ -95,18 +101,28 @@ class MailQueue:
     def _live(self) -> LiveRows:
         tables = self._stores.tables
         _ = tables.existing  # names a keyspace or tables that are missing
-        return LiveRows(tables, self.name, shape(ConfigurationGuard(tables, self._stores.settings), self._stores.settings))
+        return LiveRows(
+            tables,
+            self.name,
+            shape(ConfigurationGuard(tables, self._stores.settings), self._stores.settings),
+        )
 
     @cached_property
     def _remembering(self) -> LiveRows:
         """For looking only: dead rows that a cleanup had to leave beside a survivor are not read again. What changes anything reads every row."""
-        survivors = trusted(self._stores.remembered_slices(self.name), self._live.shape.largest_window)
+        survivors = trusted(
+            self._stores.remembered_slices(self.name), self._live.shape.largest_window
+        )
         return replace(self._live, survivors=survivors)
 
     def _matching(self, live: LiveRows, wanted: MailFilter, at_a_time: int) -> Iterator[ViewRow]:
         """A name is only in the buckets that it had under the configurations so far."""
         now = self._clock()
-        buckets = None if wanted.name is None else {bucket_of(wanted.name, count) for count in live.shape.bucket_counts}
+        buckets = (
+            None
+            if wanted.name is None
+            else {bucket_of(wanted.name, count) for count in live.shape.bucket_counts}
+        )
         rows = live.rows(live.ids(now, buckets, wanted.latest(now)), at_a_time)
         return rows if wanted.is_empty else (row for row in rows if wanted.matches(row, now))
 

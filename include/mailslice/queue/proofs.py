@@ -22,7 +22,13 @@ _READS_IN_FLIGHT = 8
 _LOOKED_AT_ONCE = 1000
 
 
-def still_live(tables: QueueTables, queue: QueueName, window: timedelta, where: tuple[QueueTable, Place], ids: Sequence[EnqueueId]) -> dict[EnqueueId, ViewRow]:
+def still_live(
+    tables: QueueTables,
+    queue: QueueName,
+    window: timedelta,
+    where: tuple[QueueTable, Place],
+    ids: Sequence[EnqueueId],
+) -> dict[EnqueueId, ViewRow]:
     """The rows of those that have no mark, whose row is there after that was seen, in a slice not before browseStart as it is read last.
 
     James' clear writes browseStart, then marks, then deletes rows: behind browseStart an unmarked row proves nothing.
@@ -48,22 +54,36 @@ def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:
     found: dict[EnqueueId, str] = {}
     for mail in stores.own.quarantine.list(queue):
         if mail.state not in _NOT_HELD:
-            found[mail.enqueue_id] = f"in quarantine ({mail.state.value}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: {mail.why}"
+            found[mail.enqueue_id] = (
+                f"in quarantine ({mail.state.value}) since {mail.decided:%Y-%m-%dT%H:%M:%SZ}: {mail.why}"
+            )
             if mail.released_as is not None:
-                found[mail.released_as] = f"being released from quarantine, in place of {mail.enqueue_id}"
+                found[mail.released_as] = (
+                    f"being released from quarantine, in place of {mail.enqueue_id}"
+                )
     return found
 
 
-def done_by_stages(stores: Stores, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, str]:
+def done_by_stages(
+    stores: Stores, queue: QueueName, ids: Iterable[EnqueueId]
+) -> dict[EnqueueId, str]:
     """Those whose stage marks say that no recipient is left, in words for people."""
     records = stores.own.mail_stages.some(queue, ids)
-    return {one: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}" for one, record in records.items() if record.closed}
+    return {
+        one: f"its stage marks say that it is {record.stage.value}, by worker {record.owner}"
+        for one, record in records.items()
+        if record.closed
+    }
 
 
 def missing_content(settings: Settings, rows: Sequence[ViewRow]) -> dict[EnqueueId, str]:
     """Which of these mails have no whole content any more, and what is missing of it. Raises StoreUnavailable. Not inside an event loop."""
     found = there(settings, [(row.item.header_blob_id, row.item.body_blob_id) for row in rows])
-    return {row.enqueue_id: _words(parts) for row, parts in zip(rows, found, strict=True) if not all(parts)}
+    return {
+        row.enqueue_id: _words(parts)
+        for row, parts in zip(rows, found, strict=True)
+        if not all(parts)
+    }
 
 
 def there(settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]) -> list[tuple[bool, bool]]:
@@ -76,11 +96,15 @@ def _words(parts: tuple[bool, bool]) -> str:
     return f"content lost: its {' and '.join(missing)} blob{'s are' if len(missing) > 1 else ' is'} missing"
 
 
-async def _there(settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]) -> list[tuple[bool, bool]]:
+async def _there(
+    settings: Settings, contents: Sequence[tuple[BlobId, BlobId]]
+) -> list[tuple[bool, bool]]:
     blobs = HotBlobs(settings.s3, settings.s3.bucket)
     found: list[tuple[bool, bool]] = []
     for at in range(0, len(contents), _LOOKED_AT_ONCE):
         some = contents[at : at + _LOOKED_AT_ONCE]
-        missing = await blobs.missing({blob_id for content in some for blob_id in content if blob_id}) | {BlobId("")}
+        missing = await blobs.missing(
+            {blob_id for content in some for blob_id in content if blob_id}
+        ) | {BlobId("")}
         found += [(header not in missing, body not in missing) for header, body in some]
     return found

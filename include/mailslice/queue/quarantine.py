@@ -72,7 +72,14 @@ class Decided:
 class Quarantine:
     """The quarantine of one queue."""
 
-    def __init__(self, stores: Stores, queue: QueueName, clock: Clock, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        queue: QueueName,
+        clock: Clock,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._stores = stores
         self._queue = queue
         self._clock = clock
@@ -81,7 +88,9 @@ class Quarantine:
         self._me = str(uuid4())
         self._said = False
 
-    def keep(self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING) -> QuarantinedMail:
+    def keep(
+        self, item: QueuedMail, holder: Holder, decided: Decided, state: State = State.CLOSING
+    ) -> QuarantinedMail:
         """Copy the content, then write the row: the row as it is now, which may be an earlier one of this enqueue id and attempt.
 
         One that waits for a person names these recipients then, too, where `state` is KEPT; what is only being decided may come to nothing (see `name`).
@@ -108,7 +117,9 @@ class Quarantine:
         """Write down what would be done; nothing is copied."""
         return self.keep(item, holder, decided, State.NOTED)
 
-    def name(self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False) -> QuarantinedMail | None:
+    def name(
+        self, mail: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool = False
+    ) -> QuarantinedMail | None:
         """A row that waits for a person, or is to, once it names the recipients of `item`, too; None when it is not as `mail` any more.
 
         A mail has one row an attempt, and each decision about it its own recipients: those in doubt first, then the others, when it is closed. With `take` the
@@ -116,13 +127,22 @@ class Quarantine:
         """
         kept = codec.decode(mail.message)
         taken = {"action": decided.action, "run": decided.run, "who": decided.who} if take else {}
-        if set(item.mail.recipients) <= set(kept.mail.recipients) and all(getattr(mail, name) == value for name, value in taken.items()):
+        if set(item.mail.recipients) <= set(kept.mail.recipients) and all(
+            getattr(mail, name) == value for name, value in taken.items()
+        ):
             return mail
         every = tuple(dict.fromkeys((*kept.mail.recipients, *item.mail.recipients)))
         message = codec.encode(replace(kept, mail=replace(kept.mail, recipients=every)))
         # By a new time, never the same: who has read the row before is refused.
         at = max(self._clock(), mail.decided + timedelta(milliseconds=1))
-        return self._table.move(self._queue, mail, message=message, why=f"{mail.why}; {decided.why}", decided=at, **taken)
+        return self._table.move(
+            self._queue,
+            mail,
+            message=message,
+            why=f"{mail.why}; {decided.why}",
+            decided=at,
+            **taken,
+        )
 
     def keep_failed(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
         """Keep recipients in doubt for good, for a worker: a row that no duty withdraws names them all then, whatever stuck_mails is doing with the mail.
@@ -130,7 +150,9 @@ class Quarantine:
         Raises StoreUnavailable: somebody closes the mail; ask again.
         """
         kept = self._kept_anew(item, holder, decided)
-        if kept.state is State.CLOSING and self.tidy(kept):  # a kill cut that off long ago, and no duty may come to finish it
+        if kept.state is State.CLOSING and self.tidy(
+            kept
+        ):  # a kill cut that off long ago, and no duty may come to finish it
             kept = self._kept_anew(item, holder, decided)
         if kept.state is State.RECOVERING:
             # Its run withdraws it when it cannot take the mail. In doubt to it, too: the row is kept from it. Else it decided before these were begun, and
@@ -141,8 +163,12 @@ class Quarantine:
                 self.withdraw(kept)
             kept = self._kept_anew(item, holder, decided)
         named = set(codec.decode(kept.message).mail.recipients)
-        if kept.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(item.mail.recipients):
-            raise StoreUnavailable(f"{item.enqueue_id} of {self._queue} is {kept.state} in quarantine (run {kept.run or '-'}): its recipients wait for that")
+        if kept.state not in {State.KEPT, State.RELEASING, State.RELEASED} or not named >= set(
+            item.mail.recipients
+        ):
+            raise StoreUnavailable(
+                f"{item.enqueue_id} of {self._queue} is {kept.state} in quarantine (run {kept.run or '-'}): its recipients wait for that"
+            )
         return kept
 
     def settle(self, mail: QuarantinedMail) -> QuarantinedMail:
@@ -160,7 +186,11 @@ class Quarantine:
 
         Claimed first: who sets it aside at this very moment would mark a mail whose copy is going.
         """
-        going = mail if mail.state in {State.NOTED, State.DISCARDING} else self._table.move(self._queue, mail, state=State.DISCARDING)
+        going = (
+            mail
+            if mail.state in {State.NOTED, State.DISCARDING}
+            else self._table.move(self._queue, mail, state=State.DISCARDING)
+        )
         if going is not None:
             self._forget(going)
         return going is not None
@@ -168,7 +198,11 @@ class Quarantine:
     def is_here(self, mail: QuarantinedMail) -> bool:
         """Whether its row, and not that of another decision, still says that it is being set aside, or was: to be asked before it is marked as deleted."""
         now = self._table.read(self._queue, mail.enqueue_id, mail.attempt)
-        return now is not None and now.state in {State.CLOSING, State.KEPT} and (now.run, now.action) == (mail.run, mail.action)
+        return (
+            now is not None
+            and now.state in {State.CLOSING, State.KEPT}
+            and (now.run, now.action) == (mail.run, mail.action)
+        )
 
     def is_over(self, enqueue_id: EnqueueId) -> bool:
         """Whether a mail that had a row in the view is done or deleted: it has a mark, or neither mark nor row.
@@ -178,7 +212,10 @@ class Quarantine:
         tables = self._stores.tables
         if tables.deleted.is_marked(self._queue, enqueue_id):
             return True
-        found = (next(rows.find(self._queue, list(rows.places(self._queue)), enqueue_id), None) for rows in tables.existing)
+        found = (
+            next(rows.find(self._queue, list(rows.places(self._queue)), enqueue_id), None)
+            for rows in tables.existing
+        )
         return all(row is None for row in found)
 
     def finished(self, mail: QuarantinedMail, at: datetime) -> QuarantinedMail:
@@ -196,7 +233,9 @@ class Quarantine:
     def content(self, mail: QuarantinedMail) -> bytes:
         """The bytes. Raises ContentMissing when there is no copy."""
         if mail.content is not Content.KEPT:
-            raise ContentMissing(f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: {mail.content}")
+            raise ContentMissing(
+                f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: {mail.content}"
+            )
         header, body = self._keys(mail)
         return self._stores.own_blobs.get(header) + self._stores.own_blobs.get(body)
 
@@ -209,7 +248,9 @@ class Quarantine:
         try:
             now = self._table.read(self._queue, mail.enqueue_id, mail.attempt)
             if now is None or now.state not in {State.KEPT, State.RELEASING, State.RELEASED}:
-                raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be released: {'it is gone' if now is None else f'it is {now.state}'}")
+                raise Refused(
+                    f"{mail.enqueue_id} of {self._queue} cannot be released: {'it is gone' if now is None else f'it is {now.state}'}"
+                )
             return self._release(now, until)
         finally:
             self._stores.own.locks.release(self._lock(mail), self._me)
@@ -217,8 +258,14 @@ class Quarantine:
     def discard(self, mail: QuarantinedMail) -> bool:
         """Remove the copy and the row for good; False when another was faster. Raises Refused for a mail that is being closed or released."""
         if mail.state not in {State.KEPT, State.DISCARDING}:
-            raise Refused(f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}")
-        going = mail if mail.state is State.DISCARDING else self._table.move(self._queue, mail, state=State.DISCARDING)
+            raise Refused(
+                f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}"
+            )
+        going = (
+            mail
+            if mail.state is State.DISCARDING
+            else self._table.move(self._queue, mail, state=State.DISCARDING)
+        )
         crash.point("discard:claimed")
         if going is not None:
             self._forget(going)
@@ -248,7 +295,11 @@ class Quarantine:
         Raises Refused, and removes nothing, where the bucket has copies of another deployment's queue of this name, or may have.
         """
         self._stores.own_blobs.ensure_bucket()
-        found = [blob for blob in self._stores.own_blobs.list(self._folder) if self._clock() - blob.modified > OVER]
+        found = [
+            blob
+            for blob in self._stores.own_blobs.list(self._folder)
+            if self._clock() - blob.modified > OVER
+        ]
         if not found:
             return 0
         known = {key for mail in self.mails() for key in self._keys(mail)}
@@ -289,7 +340,14 @@ class Quarantine:
             kept = self.keep(item, holder, decided, State.KEPT)
         return kept
 
-    def _naming(self, there: QuarantinedMail, item: QueuedMail, holder: Holder, decided: Decided, state: State) -> QuarantinedMail:
+    def _naming(
+        self,
+        there: QuarantinedMail,
+        item: QueuedMail,
+        holder: Holder,
+        decided: Decided,
+        state: State,
+    ) -> QuarantinedMail:
         """What `keep` found or wrote, naming the recipients of `item`."""
         if there.state is not State.KEPT or state is not State.KEPT:
             return there
@@ -300,7 +358,11 @@ class Quarantine:
             self._forget(mail)
             return mail.released_as
         content = self.content(mail)
-        if mail.state is State.RELEASING and mail.released_as is not None and self._is_out(mail, mail.released_as):
+        if (
+            mail.state is State.RELEASING
+            and mail.released_as is not None
+            and self._is_out(mail, mail.released_as)
+        ):
             new_id = mail.released_as
         else:
             mail = self._claimed(mail)
@@ -308,13 +370,24 @@ class Quarantine:
             crash.point("release:claimed")
             self._stores.tables.deleted.mark_many(self._queue, mail.voided)
             if time.monotonic() > until:
-                raise StoreUnavailable(f"the release of {mail.enqueue_id} took too long: nothing was published; ask again")
+                raise StoreUnavailable(
+                    f"the release of {mail.enqueue_id} took too long: nothing was published; ask again"
+                )
             anew = replace(codec.decode(mail.message), enqueue_id=new_id)
-            enter(self._stores, self._queue, anew, content, self._clock, on_row=partial(self._entered, mail))
+            enter(
+                self._stores,
+                self._queue,
+                anew,
+                content,
+                self._clock,
+                on_row=partial(self._entered, mail),
+            )
             crash.point("release:published")
         done = self._table.move(self._queue, mail, state=State.RELEASED)
         if done is None:
-            raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else released it at the same time")
+            raise Refused(
+                f"{mail.enqueue_id} of {self._queue}: somebody else released it at the same time"
+            )
         crash.point("release:recorded")
         self._forget(done)
         return new_id
@@ -322,16 +395,22 @@ class Quarantine:
     def _claimed(self, mail: QuarantinedMail) -> QuarantinedMail:
         """The row with a new id to release it as; the id of a release that was cut off is voided."""
         voided = (*mail.voided, mail.released_as) if mail.released_as is not None else mail.voided
-        claimed = self._table.move(self._queue, mail, state=State.RELEASING, released_as=EnqueueId(uuid4()), voided=voided)
+        claimed = self._table.move(
+            self._queue, mail, state=State.RELEASING, released_as=EnqueueId(uuid4()), voided=voided
+        )
         if claimed is None:
-            raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the same time")
+            raise Refused(
+                f"{mail.enqueue_id} of {self._queue}: somebody else releases or discards it at the same time"
+            )
         return claimed
 
     def _entered(self, mail: QuarantinedMail) -> None:
         """The row of the new entry is in the view; its message is not out yet, and goes out only if this is written."""
         crash.point("release:row")
         if self._table.move(self._queue, mail, entered=mail.released_as) is None:
-            raise Refused(f"{mail.enqueue_id} of {self._queue}: somebody else released it at the same time")
+            raise Refused(
+                f"{mail.enqueue_id} of {self._queue}: somebody else released it at the same time"
+            )
 
     def _finish_release(self, mail: QuarantinedMail) -> bool:
         """The new entry of a release that was cut off was handled: what is here goes. False while somebody is at it."""
@@ -357,15 +436,25 @@ class Quarantine:
         """Whether the mail of a release that was cut off was handled, or is in a worker's hands: then it needs no other."""
         if self._is_through(mail):
             return True
-        records = [record for record in self._stores.own.worker_records.list(self._queue) if record.is_alive]
-        if any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in records):
+        records = [
+            record
+            for record in self._stores.own.worker_records.list(self._queue)
+            if record.is_alive
+        ]
+        if any(
+            new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight)
+            for record in records
+        ):
             return True
         if not records:
             return False
         # A worker that was handed it a moment ago says so in its next record.
         self._sleep(max(record.every for record in records).total_seconds() + _TICK)
         again = self._stores.own.worker_records.list(self._queue)
-        held = any(new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight) for record in again)
+        held = any(
+            new_id in record.done or any(new_id == each.enqueue_id for each in record.in_flight)
+            for record in again
+        )
         return held or self._is_through(mail)
 
     def _copied(self, mail: QuarantinedMail, item: QueuedMail) -> QuarantinedMail:
@@ -387,17 +476,25 @@ class Quarantine:
         self._stores.own_blobs.ensure_bucket()
         self._say()
         size = 0
-        for source, key in zip((item.header_blob_id, item.body_blob_id), self._keys(mail), strict=True):
+        for source, key in zip(
+            (item.header_blob_id, item.body_blob_id), self._keys(mail), strict=True
+        ):
             try:
                 content = self._stores.blobs.get(source)
             except ContentMissing as error:
-                log.warning("quarantine: content lost: %s", error, extra={"action": "content_lost", "enqueue_id": str(item.enqueue_id)})
+                log.warning(
+                    "quarantine: content lost: %s",
+                    error,
+                    extra={"action": "content_lost", "enqueue_id": str(item.enqueue_id)},
+                )
                 return Content.LOST, 0
             self._stores.own_blobs.put(key, content)
             size += len(content)
         return Content.KEPT, size
 
-    def _row(self, item: QueuedMail, holder: Holder, decided: Decided, state: State) -> QuarantinedMail:
+    def _row(
+        self, item: QueuedMail, holder: Holder, decided: Decided, state: State
+    ) -> QuarantinedMail:
         return QuarantinedMail(
             enqueue_id=item.enqueue_id,
             name=item.mail.name,
@@ -427,9 +524,15 @@ class Quarantine:
 
         Two may do it at once, and after the mail was kept anew: both copy and row are this keeping's.
         """
-        failed = self._stores.own_blobs.delete_many(self._keys(mail)) if mail.content is Content.KEPT else ()
+        failed = (
+            self._stores.own_blobs.delete_many(self._keys(mail))
+            if mail.content is Content.KEPT
+            else ()
+        )
         if failed:
-            raise StoreUnavailable(f"S3 could not delete {len(failed)} objects of the quarantine of {self._queue}")
+            raise StoreUnavailable(
+                f"S3 could not delete {len(failed)} objects of the quarantine of {self._queue}"
+            )
         crash.point("quarantine:emptied")
         self._table.remove(self._queue, mail)
 
@@ -447,7 +550,9 @@ class Quarantine:
         return BlobId(f"{self._sayings}{self._stores.own.locks.first('deployment', str(uuid4()))}")
 
     def _keys(self, mail: QuarantinedMail) -> tuple[BlobId, BlobId]:
-        folder = "/".join(filter(None, (f"{self._folder}{mail.enqueue_id}/{mail.attempt}", mail.copy_id)))
+        folder = "/".join(
+            filter(None, (f"{self._folder}{mail.enqueue_id}/{mail.attempt}", mail.copy_id))
+        )
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
 
     def _lease(self, mail: QuarantinedMail) -> float:
@@ -458,7 +563,9 @@ class Quarantine:
             if self._stores.own.locks.acquire(self._lock(mail), self._me, _LEASE) == self._me:
                 return asked + _LEASE.total_seconds() * _PART
             if asked > deadline:
-                raise Refused(f"{mail.enqueue_id} of {self._queue} is being released by somebody else")
+                raise Refused(
+                    f"{mail.enqueue_id} of {self._queue} is being released by somebody else"
+                )
             self._sleep(_TICK)
 
     def _lock(self, mail: QuarantinedMail) -> str:

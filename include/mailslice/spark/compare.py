@@ -15,7 +15,14 @@ from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.ids import low_halves, of_packed, of_texts
 from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import NO_PART, Digest, Location, PlanPart, PlanReader, digest_of_table
+from mailslice.spark.plan_files import (
+    NO_PART,
+    Digest,
+    Location,
+    PlanPart,
+    PlanReader,
+    digest_of_table,
+)
 from mailslice.spark.slices import READS_IN_FLIGHT, Marks, instant, to_batches
 
 if TYPE_CHECKING:
@@ -75,7 +82,10 @@ def compare(spark: Session, what: Comparison, keys: Sequence[PlaceKey]) -> list[
     def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[pa.RecordBatch]:
         return _read(what, batches)
 
-    return [PlaceNow(**{**row, "ids": bytes(row["ids"] or b"")}) for row in run_on_keys(spark, keys, read, _NOW)]
+    return [
+        PlaceNow(**{**row, "ids": bytes(row["ids"] or b"")})
+        for row in run_on_keys(spark, keys, read, _NOW)
+    ]
 
 
 def low_half(enqueue_id: str) -> int:
@@ -89,18 +99,36 @@ def _read(what: Comparison, batches: Iterator[Sequence[PlaceKey]]) -> Iterator[p
     with PlanReader(what.place.filesystem, what.place.path(what.folder)) as reader:
         for batch in batches:
             for name, rows in tables.items():
-                mine = sorted((key for key in batch if key.table == name), key=lambda key: (key.part.file, key.part.first))
+                mine = sorted(
+                    (key for key in batch if key.table == name),
+                    key=lambda key: (key.part.file, key.part.first),
+                )
                 if not mine:
                     continue  # the table may not exist
                 places = [Place(instant(key.slice_ms), key.bucket) for key in mine]
-                pages = groupby(rows.packed_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True), key=lambda pair: pair[0])
+                pages = groupby(
+                    rows.packed_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True),
+                    key=lambda pair: pair[0],
+                )
                 for key, (_, group) in zip(mine, pages, strict=True):
-                    yield from to_batches([_compare(what, key, (of_packed(page) for _, page in group), reader, stores)])
+                    yield from to_batches(
+                        [
+                            _compare(
+                                what, key, (of_packed(page) for _, page in group), reader, stores
+                            )
+                        ]
+                    )
 
 
-def _compare(what: Comparison, key: PlaceKey, pages: Iterator[Ids], reader: PlanReader, stores: Any) -> PlaceNow:
+def _compare(
+    what: Comparison, key: PlaceKey, pages: Iterator[Ids], reader: PlanReader, stores: Any
+) -> PlaceNow:
     planned = _Planned(reader, key.part)
-    found = _before(pages, planned, Marks(stores.tables.deleted, what.queue)) if what.marks else _after(pages, planned)
+    found = (
+        _before(pages, planned, Marks(stores.tables.deleted, what.queue))
+        if what.marks
+        else _after(pages, planned)
+    )
     return PlaceNow(key.table, key.slice_ms, key.bucket, **found)
 
 
@@ -113,7 +141,13 @@ def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, 
         matched += int(there.sum())
         unmarked += int(live.sum())
         unmarked_planned += int((live & there).sum())
-    counts = {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": unmarked, "unmarked_planned": unmarked_planned}
+    counts = {
+        "rows": rows,
+        "matched": matched,
+        "foreign": rows - matched,
+        "unmarked": unmarked,
+        "unmarked_planned": unmarked_planned,
+    }
     return {**counts, "digest": str(planned.finish()), "ids": b""}
 
 
@@ -128,7 +162,15 @@ def _after(pages: Iterator[Ids], planned: _Planned) -> dict[str, Any]:
         if planned.any:
             there.update(each.tobytes() for each in ids)
     matched = planned.count_in(there) if there else 0
-    return {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": 0, "unmarked_planned": 0, "digest": "", "ids": bytes(halves)}
+    return {
+        "rows": rows,
+        "matched": matched,
+        "foreign": rows - matched,
+        "unmarked": 0,
+        "unmarked_planned": 0,
+        "digest": "",
+        "ids": bytes(halves),
+    }
 
 
 class _Planned:
@@ -170,7 +212,11 @@ class _Planned:
     def count_in(self, there: set[bytes]) -> int:
         """How many planned ids are among `there`."""
         tables = self._reader.groups(self._part)
-        return sum(each.tobytes() in there for table in tables for each in of_texts(table.column("enqueue_id")))
+        return sum(
+            each.tobytes() in there
+            for table in tables
+            for each in of_texts(table.column("enqueue_id"))
+        )
 
     def _rest(self) -> Ids | None:
         """What is left of the row group, or the next one; None at the end."""

@@ -34,7 +34,12 @@ def slots_of(spark: Session) -> int:
     return 1 if isinstance(spark, InProcess) else int(spark.sparkContext.defaultParallelism)
 
 
-def run_on_keys(spark: Session, keys: Sequence[K], work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]], schema: str) -> list[dict[str, Any]]:
+def run_on_keys(
+    spark: Session,
+    keys: Sequence[K],
+    work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> list[dict[str, Any]]:
     """Give the keys to Python workers and collect what `work` makes of them, in batches of a few hundred keys. Raises the mailslice error that a worker raised.
 
     Neighbours go to different tasks: new slices are often larger than old ones.
@@ -47,7 +52,12 @@ def run_on_keys(spark: Session, keys: Sequence[K], work: Callable[[Iterator[Sequ
         return [row.asDict() for row in frame_of_keys(spark, keys, work, schema).collect()]
 
 
-def frame_of_keys(spark: SparkSession, keys: Sequence[K], work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+def frame_of_keys(
+    spark: SparkSession,
+    keys: Sequence[K],
+    work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
     """As `run_on_keys`, for results that Spark goes on with: a frame, nothing is run yet. `keys` are not empty."""
     slots = max(2, slots_of(spark))
     tasks = min(len(keys), max(slots, min(slots * _TASKS_A_SLOT, len(keys) // _FEW)))
@@ -76,7 +86,9 @@ def shared(spark: Session, value: V) -> Iterator[Callable[[], V]]:
         sent.destroy()
 
 
-def _dealt(batches: Iterator[pa.RecordBatch], keys: Sequence[K], edges: Sequence[int]) -> Iterator[Sequence[K]]:
+def _dealt(
+    batches: Iterator[pa.RecordBatch], keys: Sequence[K], edges: Sequence[int]
+) -> Iterator[Sequence[K]]:
     """The keys of the tasks in these batches, a few hundred at a time."""
     for batch in batches:
         for task in batch.column(0).to_pylist():

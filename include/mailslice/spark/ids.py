@@ -60,7 +60,9 @@ def texts(ids: Ids) -> pa.StringArray:
     letters = np.full((len(ids), _TEXT), ord("-"), np.uint8)
     letters[:, at] = digits[ids].reshape(len(ids), 32)
     ends = np.arange(0, _TEXT * (len(ids) + 1), _TEXT, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
+    return pa.StringArray.from_buffers(
+        len(ids), pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes())
+    )
 
 
 def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
@@ -71,12 +73,17 @@ def of_texts(column: pa.ChunkedArray | pa.Array) -> Ids:
 
     if not len(column):
         return np.zeros((0, 16), np.uint8)
-    if column.null_count or pc.min_max(pc.binary_length(column)).as_py() != {"min": _TEXT, "max": _TEXT}:
+    if column.null_count or pc.min_max(pc.binary_length(column)).as_py() != {
+        "min": _TEXT,
+        "max": _TEXT,
+    }:
         raise PlanRefused("a plan file holds what is no enqueue id: plan again")
     fixed = column.cast(pa.binary()).cast(pa.binary(_TEXT))
     fixed = fixed.combine_chunks() if isinstance(fixed, pa.ChunkedArray) else fixed
     fixed = pa.concat_arrays(fixed.chunks) if isinstance(fixed, pa.ChunkedArray) else fixed
-    letters = np.frombuffer(fixed.buffers()[1], np.uint8)[fixed.offset * _TEXT : (fixed.offset + len(fixed)) * _TEXT].reshape(-1, _TEXT)
+    letters = np.frombuffer(fixed.buffers()[1], np.uint8)[
+        fixed.offset * _TEXT : (fixed.offset + len(fixed)) * _TEXT
+    ].reshape(-1, _TEXT)
     values = _tables()[1][letters[:, _places()]]
     if (values > 15).any() or (letters[:, _DASHES] != ord("-")).any():
         raise PlanRefused("a plan file holds what is no enqueue id: plan again")
@@ -89,7 +96,9 @@ def _tables() -> tuple[Ids, npt.NDArray[np.uint8]]:
     """The two letters of each byte; the value of each letter (255: none)."""
     import numpy as np
 
-    digits = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
+    digits = np.frombuffer(
+        "".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8
+    ).reshape(256, 2)
     values = np.full(256, 255, np.uint8)
     values[list(b"0123456789abcdef")] = np.arange(16, dtype=np.uint8)
     return digits, values

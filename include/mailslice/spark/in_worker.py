@@ -34,7 +34,11 @@ def one_task() -> Iterator[None]:
     try:
         yield
     finally:
-        for path in [path for path, finder in sys.path_importer_cache.items() if isinstance(finder, zipimporter)]:
+        for path in [
+            path
+            for path, finder in sys.path_importer_cache.items()
+            if isinstance(finder, zipimporter)
+        ]:
             del sys.path_importer_cache[path]
 
 

@@ -46,14 +46,26 @@ def unreferenced(spark: Session, keys: Frame, references: Sequence[Frame], alike
     if isinstance(spark, InProcess):
         known = {row[REFERENCE] for frame in references for row in frame.rows}
         known_alike = {alike.text(each) for each in known}
-        return [{**row, DOUBTFUL: int(alike.text(row[KEY]) in known_alike)} for row in keys.rows if row[KEY] not in known]
+        return [
+            {**row, DOUBTFUL: int(alike.text(row[KEY]) in known_alike)}
+            for row in keys.rows
+            if row[KEY] not in known
+        ]
     from pyspark.sql import functions as F  # noqa: N812
 
     # Of the spellings of one id the least and the greatest are kept: with the key's own among three, it counts as doubtful, and stays as well.
-    known = _references(references).groupBy(alike.column(F.col(REFERENCE)).alias("alike")).agg(F.min(REFERENCE).alias("low"), F.max(REFERENCE).alias("high"))
+    known = (
+        _references(references)
+        .groupBy(alike.column(F.col(REFERENCE)).alias("alike"))
+        .agg(F.min(REFERENCE).alias("low"), F.max(REFERENCE).alias("high"))
+    )
     joined = keys.rows.withColumn("alike", alike.column(F.col(KEY))).join(known, "alike", "left")
     equal = F.coalesce((F.col(KEY) == F.col("low")) | (F.col(KEY) == F.col("high")), F.lit(False))
-    return joined.filter(~equal).withColumn(DOUBTFUL, F.col("low").isNotNull().cast("long")).drop("alike", "low", "high")
+    return (
+        joined.filter(~equal)
+        .withColumn(DOUBTFUL, F.col("low").isNotNull().cast("long"))
+        .drop("alike", "low", "high")
+    )
 
 
 def referenced(spark: Session, keys: Frame, references: Sequence[Frame], alike: Alike) -> Any:
@@ -64,7 +76,11 @@ def referenced(spark: Session, keys: Frame, references: Sequence[Frame], alike: 
     from pyspark.sql import functions as F  # noqa: N812
 
     known = _references(references).select(alike.column(F.col(REFERENCE)).alias("alike"))
-    return keys.rows.withColumn("alike", alike.column(F.col(KEY))).join(known, "alike", "left_semi").drop("alike")
+    return (
+        keys.rows.withColumn("alike", alike.column(F.col(KEY)))
+        .join(known, "alike", "left_semi")
+        .drop("alike")
+    )
 
 
 def collected(spark: Session, rows: Any) -> list[dict[str, Any]]:
@@ -83,11 +99,19 @@ def missing_from(spark: Session, rows: Any, keys: Frame) -> Any:
     return rows.join(keys.rows.select(KEY), KEY, "left_anti")
 
 
-def with_known(spark: Session, rows: Any, known: Frame, on: Sequence[str], more: Sequence[str]) -> Any:
+def with_known(
+    spark: Session, rows: Any, known: Frame, on: Sequence[str], more: Sequence[str]
+) -> Any:
     """The rows with the columns `more` of `known`, where it has the same values in the columns `on`; null elsewhere."""
     if isinstance(spark, InProcess):
         found = {tuple(row[name] for name in on): row for row in known.rows}
-        return [{**row, **{name: found.get(tuple(row[each] for each in on), {}).get(name) for name in more}} for row in rows]
+        return [
+            {
+                **row,
+                **{name: found.get(tuple(row[each] for each in on), {}).get(name) for name in more},
+            }
+            for row in rows
+        ]
     return rows.join(known.rows.select(*on, *more).dropDuplicates(list(on)), list(on), "left")
 
 

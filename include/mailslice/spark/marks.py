@@ -60,13 +60,25 @@ def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -
         except Exception as error:
             # Of a file that broke or was changed anything may be raised; nothing else is read here.
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise PlanRefused(f"the files of the plan below {what.folder} were changed or removed ({why}): plan again") from error
+            raise PlanRefused(
+                f"the files of the plan below {what.folder} were changed or removed ({why}): plan again"
+            ) from error
         yield pa.RecordBatch.from_pydict({"digest": [str(total)]})
 
-    return sum((Digest.parse(row["digest"]) for row in run_on_keys(spark, parts, read, "digest string")), Digest())
+    return sum(
+        (Digest.parse(row["digest"]) for row in run_on_keys(spark, parts, read, "digest string")),
+        Digest(),
+    )
 
 
-def drop_marks(spark: Session, what: Dropping, parts: Sequence[PlanPart], *, rows_left: npt.NDArray[np.uint64], blocked: frozenset[str]) -> Dropped:
+def drop_marks(
+    spark: Session,
+    what: Dropping,
+    parts: Sequence[PlanPart],
+    *,
+    rows_left: npt.NDArray[np.uint64],
+    blocked: frozenset[str],
+) -> Dropped:
     """Drop the marks of the parts' ids, but for those in `rows_left` (sorted low halves of ids) and in `blocked`."""
     with shared(spark, rows_left) as left:
 
@@ -80,7 +92,11 @@ def drop_marks(spark: Session, what: Dropping, parts: Sequence[PlanPart], *, row
                 yield from to_batches([Dropped(len(free), kept, tuple(stopped))])
 
         found = run_on_keys(spark, parts, drop, _DROPPED)
-    return Dropped(sum(row["dropped"] for row in found), sum(row["rows_left"] for row in found), tuple(each for row in found for each in row["blocked"] or ()))
+    return Dropped(
+        sum(row["dropped"] for row in found),
+        sum(row["rows_left"] for row in found),
+        tuple(each for row in found for each in row["blocked"] or ()),
+    )
 
 
 def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
@@ -91,14 +107,25 @@ def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[p
                 yield from reader.groups(part)
 
 
-def _sort(table: pa.Table, left: npt.NDArray[np.uint64], blocked: frozenset[str]) -> tuple[Ids, list[str], int]:
+def _sort(
+    table: pa.Table, left: npt.NDArray[np.uint64], blocked: frozenset[str]
+) -> tuple[Ids, list[str], int]:
     """(ids whose marks go, ids that are blocked, how many still have rows)."""
     import numpy as np
 
     ids = of_texts(table.column("enqueue_id"))
     low = low_halves(ids)
-    there = left[np.minimum(np.searchsorted(left, low), len(left) - 1)] == low if len(left) else np.zeros(len(low), np.bool_)
-    stops = ~there & np.isin(low, np.array([UUID(each).int & (2**64 - 1) for each in blocked], np.uint64))
+    there = (
+        left[np.minimum(np.searchsorted(left, low), len(left) - 1)] == low
+        if len(left)
+        else np.zeros(len(low), np.bool_)
+    )
+    stops = ~there & np.isin(
+        low, np.array([UUID(each).int & (2**64 - 1) for each in blocked], np.uint64)
+    )
     starts = table.column("slice_start").cast("int64")
-    stopped = [f"{UUID(bytes=ids[row].tobytes())}|{starts[row].as_py()}|{table.column('bucket')[row].as_py()}" for row in np.flatnonzero(stops).tolist()]
+    stopped = [
+        f"{UUID(bytes=ids[row].tobytes())}|{starts[row].as_py()}|{table.column('bucket')[row].as_py()}"
+        for row in np.flatnonzero(stops).tolist()
+    ]
     return ids[~there & ~stops], stopped, int(there.sum())

@@ -46,16 +46,22 @@ def decode(page: PackedPage, layout: Layout) -> Columns:
 
     raw = np.frombuffer(page.data, np.uint8)
     if layout.last is None or len(raw) == page.rows * layout.width:
-        rows = raw.reshape(page.rows, layout.width) if len(raw) == page.rows * layout.width else None
+        rows = (
+            raw.reshape(page.rows, layout.width) if len(raw) == page.rows * layout.width else None
+        )
         hashes = np.zeros(page.rows, np.uint64)
     else:
         rows, hashes = _uneven(page, layout, raw)
-    if rows is None or not _complete(rows, layout, checked_last=len(raw) == page.rows * layout.width):
+    if rows is None or not _complete(
+        rows, layout, checked_last=len(raw) == page.rows * layout.width
+    ):
         return _value_by_value(page, layout)
     found: dict[str, npt.NDArray[Any]] = {}
     at = 0
     for name, width in layout.fixed:
-        found |= _typed(name, np.ascontiguousarray(rows[:, at + _LENGTH : at + _LENGTH + width]), width)
+        found |= _typed(
+            name, np.ascontiguousarray(rows[:, at + _LENGTH : at + _LENGTH + width]), width
+        )
         at += _LENGTH + width
     if layout.last is not None:
         found[layout.last] = hashes
@@ -66,7 +72,10 @@ def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool
     """Whether every value has the length of its column, and the last, in rows of equal width, is null: else the bytes mean something else."""
     import numpy as np
 
-    lengths = [*(width for _, width in layout.fixed), *([_NULL] if layout.last and checked_last else [])]
+    lengths = [
+        *(width for _, width in layout.fixed),
+        *([_NULL] if layout.last and checked_last else []),
+    ]
     ends = list(accumulate((_LENGTH + width for _, width in layout.fixed), initial=0))
     for at, length in zip(ends, lengths, strict=False):
         expected = np.frombuffer(length.to_bytes(_LENGTH, "big", signed=True), np.uint8)
@@ -75,7 +84,9 @@ def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool
     return True
 
 
-def _uneven(page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.uint64]]:
+def _uneven(
+    page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.uint64]]:
     """The even parts of rows whose last column has values, and the hashes of those; None when the rows do not fit the bytes."""
     import numpy as np
 
@@ -89,7 +100,9 @@ def _uneven(page: PackedPage, layout: Layout, raw: npt.NDArray[np.uint8]) -> tup
             at += length
     if at != len(data):
         return None, np.zeros(0, np.uint64)
-    return raw[np.array(starts, np.int64)[:, None] + np.arange(layout.width)], np.array(hashes, np.uint64)
+    return raw[np.array(starts, np.int64)[:, None] + np.arange(layout.width)], np.array(
+        hashes, np.uint64
+    )
 
 
 def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
@@ -110,12 +123,16 @@ def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
             elif length in {_NULL, width}:
                 values[column] += value or bytes(width)
             else:
-                raise ValueError(f"column {layout.fixed[column][0]} has a value of {length} bytes, not of {width}")
+                raise ValueError(
+                    f"column {layout.fixed[column][0]} has a value of {length} bytes, not of {width}"
+                )
     if at != len(data):
         raise ValueError(f"{len(data)} bytes do not hold {page.rows} rows of {len(widths)} columns")
     found: dict[str, npt.NDArray[Any]] = {}
     for (name, width), packed in zip(layout.fixed, values, strict=True):
-        found |= _typed(name, np.frombuffer(bytes(packed), np.uint8).reshape(page.rows, width), width)
+        found |= _typed(
+            name, np.frombuffer(bytes(packed), np.uint8).reshape(page.rows, width), width
+        )
     if layout.last is not None:
         found[layout.last] = np.array(hashes, np.uint64)
     return found

@@ -66,7 +66,9 @@ class Digest:
     xor: int = 0
 
     def __add__(self, other: Digest) -> Digest:
-        return Digest(self.count + other.count, (self.total + other.total) % _MODULUS, self.xor ^ other.xor)
+        return Digest(
+            self.count + other.count, (self.total + other.total) % _MODULUS, self.xor ^ other.xor
+        )
 
     def __str__(self) -> str:
         return f"{self.count}-{self.total:032x}-{self.xor:032x}"
@@ -82,7 +84,9 @@ def digest_of(table: str, slice_ms: int, bucket: int, ids: Ids, written: Times, 
     """The digest of a row group of one place: of its bytes, in their order."""
     if not len(ids):
         return Digest()
-    rows = hashlib.blake2b(f"{table}|{slice_ms}|{bucket}|{why}|{len(ids)}|".encode(), digest_size=16)
+    rows = hashlib.blake2b(
+        f"{table}|{slice_ms}|{bucket}|{why}|{len(ids)}|".encode(), digest_size=16
+    )
     rows.update(ids.tobytes())
     rows.update(written.astype("<i8").tobytes())
     value = int.from_bytes(rows.digest(), "little")
@@ -112,7 +116,9 @@ class PlanWriter:
         self._writer: Any = None
         self._groups = 0
 
-    def add(self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str) -> tuple[PlanPart, Digest]:
+    def add(
+        self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str
+    ) -> tuple[PlanPart, Digest]:
         """Append the rows of one place, given as chunks of at most ROWS_A_GROUP (enqueue ids, write times); where they are and their digest."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -120,7 +126,9 @@ class PlanWriter:
         first, digest = self._groups, Digest()
         for ids, written in chunks:
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._path, plan_schema(), filesystem=self._filesystem, compression="zstd")
+                self._writer = pq.ParquetWriter(
+                    self._path, plan_schema(), filesystem=self._filesystem, compression="zstd"
+                )
             count = len(ids)
             columns = [
                 pa.repeat(table, count),
@@ -130,7 +138,9 @@ class PlanWriter:
                 pa.array(written, pa.int64()),
                 pa.repeat(why, count),
             ]
-            self._writer.write_table(pa.Table.from_arrays(columns, schema=plan_schema()), row_group_size=ROWS_A_GROUP)
+            self._writer.write_table(
+                pa.Table.from_arrays(columns, schema=plan_schema()), row_group_size=ROWS_A_GROUP
+            )
             self._groups += 1
             digest += digest_of(table, slice_ms, bucket, ids, written, why=why)
         return PlanPart(self._file, first, self._groups - first), digest
@@ -166,7 +176,10 @@ class PlanReader:
 
         if self._open is None or self._open[0] != file:
             self.__exit__()
-            self._open = file, pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{file}"))
+            self._open = (
+                file,
+                pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{file}")),
+            )
         return self._open[1]
 
 
@@ -184,4 +197,11 @@ def digest_of_table(table: pa.Table) -> Digest:
 def _digest_of_place(table: pa.Table) -> Digest:
     name, bucket, why = (table.column(column)[0].as_py() for column in ("table", "bucket", "why"))
     start = table.column("slice_start").cast("int64")[0].as_py()
-    return digest_of(name, start, bucket, of_texts(table.column("enqueue_id")), table.column("written_us").to_numpy(), why=why)
+    return digest_of(
+        name,
+        start,
+        bucket,
+        of_texts(table.column("enqueue_id")),
+        table.column("written_us").to_numpy(),
+        why=why,
+    )

@@ -35,7 +35,9 @@ class Rows:
 class Frame:
     """What was read. `rows` is a Spark frame, or in process a list of rows as dicts; `summaries` are JSON objects, in no order. Release it."""
 
-    def __init__(self, rows: Any, summaries: Sequence[Summary], release: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, rows: Any, summaries: Sequence[Summary], release: Callable[[], object] = lambda: None
+    ) -> None:
         self.rows = rows
         self.summaries = summaries
         self.release = release
@@ -51,7 +53,12 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
     """Give the keys to workers and keep what they find. `work` yields Rows, and summaries as JSON objects. Raises the mailslice error that a worker raised."""
     if isinstance(spark, InProcess):
         found = list(work(iter([keys]))) if keys else []
-        rows = [dict(zip(columns, row, strict=True)) for each in found if isinstance(each, Rows) for row in zip(*each.columns.values(), strict=True)]
+        rows = [
+            dict(zip(columns, row, strict=True))
+            for each in found
+            if isinstance(each, Rows)
+            for row in zip(*each.columns.values(), strict=True)
+        ]
         return Frame(rows, [each for each in found if not isinstance(each, Rows)])
     if not keys:
         return Frame(spark.createDataFrame([], _schema(columns)), [])
@@ -60,17 +67,25 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
     def read(batches: Iterator[Sequence[K]]) -> Iterator[pa.RecordBatch]:
         return (_batch(each, columns) for each in work(batches))
 
-    frame = frame_of_keys(spark, keys, read, f"{_schema(columns)}, {_SUMMARY} string").persist(StorageLevel.DISK_ONLY)
+    frame = frame_of_keys(spark, keys, read, f"{_schema(columns)}, {_SUMMARY} string").persist(
+        StorageLevel.DISK_ONLY
+    )
     try:
         with translated():
             told = frame.filter(frame[_SUMMARY].isNotNull()).select(_SUMMARY).collect()
     except BaseException:
         frame.unpersist()
         raise
-    return Frame(frame.filter(frame[_SUMMARY].isNull()).drop(_SUMMARY), [json.loads(row[0]) for row in told], frame.unpersist)
+    return Frame(
+        frame.filter(frame[_SUMMARY].isNull()).drop(_SUMMARY),
+        [json.loads(row[0]) for row in told],
+        frame.unpersist,
+    )
 
 
-def give(spark: Session, rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]) -> list[Summary]:
+def give(
+    spark: Session, rows: Any, work: Callable[[Iterator[pa.Table]], Iterator[Summary]]
+) -> list[Summary]:
     """Give the rows of a frame to `work`, in as many tasks as the frame has parts; the summaries."""
     import pyarrow as pa
 
@@ -80,7 +95,9 @@ def give(spark: Session, rows: Any, work: Callable[[Iterator[pa.Table]], Iterato
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_task():
             for summary in work(pa.Table.from_batches([batch]) for batch in batches):
-                yield pa.RecordBatch.from_pydict({_SUMMARY: [json.dumps(summary)]}, schema=pa.schema([(_SUMMARY, pa.string())]))
+                yield pa.RecordBatch.from_pydict(
+                    {_SUMMARY: [json.dumps(summary)]}, schema=pa.schema([(_SUMMARY, pa.string())])
+                )
 
     with translated():
         return [json.loads(row[0]) for row in rows.mapInArrow(told, f"{_SUMMARY} string").collect()]
@@ -94,9 +111,14 @@ def _batch(found: Rows | Summary, columns: Columns) -> pa.RecordBatch:
     import pyarrow as pa
 
     types = {"string": pa.string(), "long": pa.int64()}
-    schema = pa.schema([*((name, types[kind]) for name, kind in columns.items()), (_SUMMARY, pa.string())])
+    schema = pa.schema(
+        [*((name, types[kind]) for name, kind in columns.items()), (_SUMMARY, pa.string())]
+    )
     if isinstance(found, Rows):
         count = len(next(iter(found.columns.values())))
         arrays = [pa.array(found.columns[name], types[kind]) for name, kind in columns.items()]
         return pa.RecordBatch.from_arrays([*arrays, pa.nulls(count, pa.string())], schema=schema)
-    return pa.RecordBatch.from_arrays([*(pa.nulls(1, types[kind]) for kind in columns.values()), pa.array([json.dumps(found)])], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [*(pa.nulls(1, types[kind]) for kind in columns.values()), pa.array([json.dumps(found)])],
+        schema=schema,
+    )

@@ -25,7 +25,12 @@ from mailslice.model.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_JAVA_PLACES = ("/usr/lib/jvm/*17*/bin/java", "/usr/lib/jvm/*/bin/java", "/opt/java/*/bin/java", "/opt/jdk*/bin/java")
+_JAVA_PLACES = (
+    "/usr/lib/jvm/*17*/bin/java",
+    "/usr/lib/jvm/*/bin/java",
+    "/opt/java/*/bin/java",
+    "/opt/jdk*/bin/java",
+)
 # The root stays at WARN: Spark's shell mode announces on stderr any other level that it finds there.
 _LOG4J = """
 rootLogger.level = warn
@@ -65,7 +70,9 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     with _no_half_started_jvm():
         session = builder.getOrCreate()
     if not submitted:
-        session.sparkContext.setLogLevel("OFF")  # what fails is raised, in a line or two; a job under spark-submit logs as its conf says
+        session.sparkContext.setLogLevel(
+            "OFF"
+        )  # what fails is raised, in a line or two; a job under spark-submit logs as its conf says
     _STARTED.append(session)
     return session
 
@@ -100,7 +107,9 @@ def _defaults(settings: Settings, scratch: Path, submitted: bool) -> dict[str, s
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys([package_root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])).strip(os.pathsep),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(
+            dict.fromkeys([package_root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        ).strip(os.pathsep),
     }
     if not submitted:
         values |= {
@@ -116,7 +125,10 @@ def _defaults(settings: Settings, scratch: Path, submitted: bool) -> dict[str, s
 
 
 def _local(settings: Settings) -> bool:
-    return settings.duty.spark_master.startswith("local") or "//127.0.0.1" in settings.duty.spark_master
+    return (
+        settings.duty.spark_master.startswith("local")
+        or "//127.0.0.1" in settings.duty.spark_master
+    )
 
 
 def _scratch() -> Path:
@@ -144,4 +156,6 @@ def _find_java() -> None:
         for found in sorted(Path("/").glob(pattern.lstrip("/"))):
             os.environ["JAVA_HOME"] = str(found.parent.parent)
             return
-    raise BadInput("no Java was found for Spark (looked at JAVA_HOME, PATH and /usr/lib/jvm). Remedy: apt-get install -y openjdk-17-jre-headless")
+    raise BadInput(
+        "no Java was found for Spark (looked at JAVA_HOME, PATH and /usr/lib/jvm). Remedy: apt-get install -y openjdk-17-jre-headless"
+    )

@@ -130,7 +130,9 @@ def _read(what: Scan, batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator
     marked = Marks(stores.tables.deleted, what.queue)
     try:
         # All summaries of a task are given at its end: the file must be finished, and whole, before anyone is told of it.
-        found = [place for batch in batches for place in _slices(what, tables, batch, marked, writer)]
+        found = [
+            place for batch in batches for place in _slices(what, tables, batch, marked, writer)
+        ]
     finally:
         if writer is not None:
             writer.close()
@@ -151,7 +153,13 @@ def to_batches(found: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     items = list(found)
     if items:
         names = [field.name for field in fields(items[0])]
-        columns = {name: [list(value) if isinstance(value := getattr(item, name), tuple) else value for item in items] for name in names}
+        columns = {
+            name: [
+                list(value) if isinstance(value := getattr(item, name), tuple) else value
+                for item in items
+            ]
+            for name in names
+        }
         yield pa.RecordBatch.from_pydict(columns, schema=_arrow(type(items[0])))
 
 
@@ -159,9 +167,20 @@ def _arrow(kind: type) -> pa.Schema:
     """The Arrow schema of a dataclass of strings, ints, bools and tuples of strings."""
     import pyarrow as pa
 
-    types = {"str": pa.string(), "int": pa.int64(), "bool": pa.bool_(), "bytes": pa.binary(), "tuple[str, ...]": pa.list_(pa.string())}
+    types = {
+        "str": pa.string(),
+        "int": pa.int64(),
+        "bool": pa.bool_(),
+        "bytes": pa.binary(),
+        "tuple[str, ...]": pa.list_(pa.string()),
+    }
     narrow = {"bucket": pa.int32(), "first": pa.int32(), "groups": pa.int32()}
-    return pa.schema([pa.field(field.name, narrow.get(field.name, types.get(str(field.type)))) for field in fields(kind)])
+    return pa.schema(
+        [
+            pa.field(field.name, narrow.get(field.name, types.get(str(field.type))))
+            for field in fields(kind)
+        ]
+    )
 
 
 class Marks:
@@ -176,7 +195,9 @@ class Marks:
         import numpy as np
 
         marked = np.zeros(len(ids), np.bool_)  # what nobody answered for is live
-        for at, packed, found in self._deleted.look_up(self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT):
+        for at, packed, found in self._deleted.look_up(
+            self._queue, enumerate(cut(ids_.pack(ids))), READS_IN_FLIGHT
+        ):
             first, count = at * IDS_A_REQUEST, len(packed) // WIDTH
             if found is None:  # all of them
                 marked[first : first + count] = True
@@ -185,12 +206,33 @@ class Marks:
         return marked
 
 
-def _slices(what: Scan, tables: Sequence[EnqueuedMails], keys: Sequence[tuple[int, bool]], marks: Marks, writer: PlanWriter | None) -> Iterator[PlaceFound]:
+def _slices(
+    what: Scan,
+    tables: Sequence[EnqueuedMails],
+    keys: Sequence[tuple[int, bool]],
+    marks: Marks,
+    writer: PlanWriter | None,
+) -> Iterator[PlaceFound]:
     """Slice by slice, all tables in step: whether a slice is planned is known only when its last row was read."""
-    places = [Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(what.buckets)]
-    pages = [(rows.table, groupby(rows.packed_written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True), key=lambda pair: pair[0])) for rows in tables]
+    places = [
+        Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(what.buckets)
+    ]
+    pages = [
+        (
+            rows.table,
+            groupby(
+                rows.packed_written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True),
+                key=lambda pair: pair[0],
+            ),
+        )
+        for rows in tables
+    ]
     for _, may_plan in keys:
-        counts = [_count(what, table, next(groups), marks, spool=writer is not None and may_plan) for _ in range(what.buckets) for table, groups in pages]
+        counts = [
+            _count(what, table, next(groups), marks, spool=writer is not None and may_plan)
+            for _ in range(what.buckets)
+            for table, groups in pages
+        ]
         clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
         for count in counts:
             yield count.found(writer if clean else None, what.why)
@@ -208,14 +250,19 @@ class _Count:
         self.survivors: list[str] = []
         self.spool = Spool() if spool else None
 
-    def add(self, ids: Ids, written_us: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]) -> None:
+    def add(
+        self, ids: Ids, written_us: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]
+    ) -> None:
         """A page of rows; `written_us` is 0 where there is no write time."""
         live = ids[~marked]
         undated = int((marked & ((written_us == 0) | (written_us > self.latest_us))).sum())
         self.rows += len(ids)
         self.unmarked += len(live)
         self.undated += undated
-        self.survivors += [str(UUID(bytes=each.tobytes())) for each in live[: SURVIVORS_A_PLACE - len(self.survivors)]]
+        self.survivors += [
+            str(UUID(bytes=each.tobytes()))
+            for each in live[: SURVIVORS_A_PLACE - len(self.survivors)]
+        ]
         if self.unmarked or self.undated:
             self.close()
         elif self.spool is not None:
@@ -226,7 +273,9 @@ class _Count:
         planned, newest, part, digest = 0, 0, PlanPart("", 0, 0), Digest()
         if writer is not None and self.spool is not None and self.spool.count:
             planned, newest = self.spool.count, self.spool.newest_us
-            part, digest = writer.add(self.table.value, start, self.place.bucket, self.spool.chunks(), why)
+            part, digest = writer.add(
+                self.table.value, start, self.place.bucket, self.spool.chunks(), why
+            )
         return PlaceFound(
             self.table.value,
             start,
@@ -241,7 +290,11 @@ class _Count:
             part.first,
             part.groups,
             str(digest),
-            tuple(self.survivors if 10 * self.unmarked <= self.rows - self.unmarked else self.survivors[:_AMONG_MANY_LIVE]),
+            tuple(
+                self.survivors
+                if 10 * self.unmarked <= self.rows - self.unmarked
+                else self.survivors[:_AMONG_MANY_LIVE]
+            ),
         )
 
     def close(self) -> None:
@@ -253,7 +306,14 @@ class _Count:
 _WRITTEN_IDS = packed_rows.Layout((("id", packed_rows.UUID), ("written", packed_rows.LONG)))
 
 
-def _count(what: Scan, table: QueueTable, group: tuple[Place, Iterator[tuple[Place, PackedPage]]], marks: Marks, *, spool: bool) -> _Count:
+def _count(
+    what: Scan,
+    table: QueueTable,
+    group: tuple[Place, Iterator[tuple[Place, PackedPage]]],
+    marks: Marks,
+    *,
+    spool: bool,
+) -> _Count:
     place, pages = group
     count = _Count(table, place, what.latest_us, spool=spool)
     for _, page in pages:

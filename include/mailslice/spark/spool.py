@@ -51,7 +51,10 @@ class Spool:
         self._file.seek(0)
         while data := self._file.read(_ROW.size * ROWS_A_GROUP):
             rows = np.frombuffer(data, np.uint8).reshape(-1, _ROW.size)
-            yield rows[:, :16], np.ascontiguousarray(rows[:, 16:]).view(">i8")[:, 0].astype(np.int64)
+            yield (
+                rows[:, :16],
+                np.ascontiguousarray(rows[:, 16:]).view(">i8")[:, 0].astype(np.int64),
+            )
 
     def close(self) -> None:
         """Forget the rows."""

@@ -35,7 +35,12 @@ class Judged:
 
     def line(self) -> dict[str, object]:
         """As `queue audit` shows it."""
-        return {"enqueueId": self.enqueue_id, "name": self.name, "verdict": self.verdict, "why": self.why}
+        return {
+            "enqueueId": self.enqueue_id,
+            "name": self.name,
+            "verdict": self.verdict,
+            "why": self.why,
+        }
 
 
 def digest_of_judged(rows: Iterable[Judged]) -> Digest:
@@ -43,7 +48,10 @@ def digest_of_judged(rows: Iterable[Judged]) -> Digest:
     count = total = xor = 0
     for row in rows:
         text = "\x1f".join(str(getattr(row, name)) for name in _names())
-        value = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
+        value = int.from_bytes(
+            hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(),
+            "little",
+        )
         count += 1
         total += value
         xor ^= value
@@ -67,9 +75,19 @@ class JudgedWriter:
         if not rows:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._place.path(self._path), _schema(), filesystem=self._place.filesystem, compression="zstd")
-        columns = [pa.array([getattr(row, name) for row in rows], _schema().field(name).type) for name in _names()]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=_schema()), row_group_size=_ROWS_A_GROUP)
+            self._writer = pq.ParquetWriter(
+                self._place.path(self._path),
+                _schema(),
+                filesystem=self._place.filesystem,
+                compression="zstd",
+            )
+        columns = [
+            pa.array([getattr(row, name) for row in rows], _schema().field(name).type)
+            for name in _names()
+        ]
+        self._writer.write_table(
+            pa.Table.from_arrays(columns, schema=_schema()), row_group_size=_ROWS_A_GROUP
+        )
         self.digest += digest_of_judged(rows)
 
     def close(self) -> None:
@@ -83,7 +101,10 @@ def read_judged(place: Location, files: Iterable[str]) -> Iterator[list[Judged]]
     import pyarrow.parquet as pq
 
     for file in files:
-        with place.filesystem.open_input_file(place.path(file)) as stream, pq.ParquetFile(stream) as parquet:
+        with (
+            place.filesystem.open_input_file(place.path(file)) as stream,
+            pq.ParquetFile(stream) as parquet,
+        ):
             for batch in parquet.iter_batches(_ROWS_A_GROUP, columns=list(_names())):
                 columns = [batch.column(name).to_pylist() for name in _names()]
                 yield [Judged(*values) for values in zip(*columns, strict=True)]
@@ -99,4 +120,6 @@ def _schema() -> pa.Schema:
     import pyarrow as pa
 
     types = {"str": pa.string(), "int": pa.int64()}
-    return pa.schema([pa.field(field.name, types[str(field.type)], nullable=False) for field in fields(Judged)])
+    return pa.schema(
+        [pa.field(field.name, types[str(field.type)], nullable=False) for field in fields(Judged)]
+    )

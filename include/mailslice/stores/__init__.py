@@ -11,7 +11,12 @@ from mailslice.model.settings import Settings
 if TYPE_CHECKING:
     from mailslice.stores.blobs.admin import AdminBlobs
     from mailslice.stores.cassandra.mailboxes import MailboxTables
-    from mailslice.stores.cassandra.own import DeadLetterNotes, OwnTables, SliceStatistic, WorkerRecord
+    from mailslice.stores.cassandra.own import (
+        DeadLetterNotes,
+        OwnTables,
+        SliceStatistic,
+        WorkerRecord,
+    )
     from mailslice.stores.cassandra.packed import PackedReader
     from mailslice.stores.cassandra.session import CassandraSession
     from mailslice.stores.cassandra.tables import QueueTables

@@ -37,7 +37,11 @@ class Done(Generic[Result]):
         """The value."""
         return self._value
 
-    def add_callbacks(self, callback: Callable[[Result], object], errback: Callable[[BaseException], object]) -> None:  # noqa: ARG002 - the driver's door
+    def add_callbacks(
+        self,
+        callback: Callable[[Result], object],
+        errback: Callable[[BaseException], object],  # noqa: ARG002
+    ) -> None:
         """Call back at once."""
         callback(self._value)
 
@@ -79,29 +83,93 @@ class MemoryEnqueuedMails:
     def rows(self, queue: QueueName, place: Place) -> Iterator[ViewRow]:
         return (row for _, row in self._sorted(queue, place))
 
-    def rows_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = True) -> Iterator[tuple[Place, list[ViewRow]]]:  # noqa: ARG002
+    def rows_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = True,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, list[ViewRow]]]:
         return ((place, list(self.rows(queue, place))) for place in places)
 
     def ids(self, queue: QueueName, place: Place) -> Iterator[RowId]:
-        return (RowId(row.enqueue_id, row.enqueued_time, written) for written, row in self._sorted(queue, place))
+        return (
+            RowId(row.enqueue_id, row.enqueued_time, written)
+            for written, row in self._sorted(queue, place)
+        )
 
-    def ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, list[RowId]]]:  # noqa: ARG002
+    def ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, list[RowId]]]:
         return ((place, list(self.ids(queue, place))) for place in places)
 
-    def bare_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, list[EnqueueId]]]:  # noqa: ARG002
+    def bare_ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, list[EnqueueId]]]:
         return ((place, [row.enqueue_id for row in self.rows(queue, place)]) for place in places)
 
-    def packed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, bytes]]:  # noqa: ARG002
-        return ((place, pack(row.enqueue_id for row in self.rows(queue, place))) for place in places)
+    def packed_ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, bytes]]:
+        return (
+            (place, pack(row.enqueue_id for row in self.rows(queue, place))) for place in places
+        )
 
-    def timed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, TimedIds]]:  # noqa: ARG002
-        return ((place, TimedIds.of_rows((row.enqueue_id, row.enqueued_time) for row in self.ids(queue, place))) for place in places)
+    def timed_ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, TimedIds]]:
+        return (
+            (
+                place,
+                TimedIds.of_rows(
+                    (row.enqueue_id, row.enqueued_time) for row in self.ids(queue, place)
+                ),
+            )
+            for place in places
+        )
 
-    def find(self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64) -> Iterator[ViewRow]:  # noqa: ARG002
+    def find(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        enqueue_id: EnqueueId,
+        in_flight: int = 64,  # noqa: ARG002
+    ) -> Iterator[ViewRow]:
         return (row for place in places if (row := self.read(queue, place, enqueue_id)) is not None)
 
-    def some(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[ViewRow]:  # noqa: ARG002
-        return (row for place, ids in wanted for enqueue_id in ids if (row := self.read(queue, place, enqueue_id)) is not None)
+    def some(
+        self,
+        queue: QueueName,
+        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
+        in_flight: int = 8,  # noqa: ARG002
+    ) -> Iterator[ViewRow]:
+        return (
+            row
+            for place, ids in wanted
+            for enqueue_id in ids
+            if (row := self.read(queue, place, enqueue_id)) is not None
+        )
 
     def written_rows_of(
         self,
@@ -111,10 +179,23 @@ class MemoryEnqueuedMails:
         *,
         ordered: bool = False,  # noqa: ARG002
     ) -> Iterator[tuple[Place, list[WrittenRow]]]:
-        return ((place, [(row, written) for written, row in self._sorted(queue, place)]) for place in places)
+        return (
+            (place, [(row, written) for written, row in self._sorted(queue, place)])
+            for place in places
+        )
 
-    def some_written(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[WrittenRow]:  # noqa: ARG002
-        return ((row, written) for place, ids in wanted for written, row in self._sorted(queue, place) if row.enqueue_id in ids)
+    def some_written(
+        self,
+        queue: QueueName,
+        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
+        in_flight: int = 8,  # noqa: ARG002
+    ) -> Iterator[WrittenRow]:
+        return (
+            (row, written)
+            for place, ids in wanted
+            for written, row in self._sorted(queue, place)
+            if row.enqueue_id in ids
+        )
 
     def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:  # noqa: ARG002
         copied = list(rows)
@@ -130,24 +211,38 @@ class MemoryEnqueuedMails:
         *,
         ordered: bool = False,  # noqa: ARG002
     ) -> Iterator[tuple[Place, list[RowId]]]:
-        return ((place, [found for found in self.ids(queue, place) if found.enqueue_id in ids]) for place, ids in wanted)
+        return (
+            (place, [found for found in self.ids(queue, place) if found.enqueue_id in ids])
+            for place, ids in wanted
+        )
 
     def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
         key = (queue, place)
         self._tombstones[key] = max(timestamp_us, self._tombstones.get(key, 0))
         partition = self._partitions.get(key, {})
-        for enqueue_id in [enqueue_id for enqueue_id, (written, _) in partition.items() if written <= timestamp_us]:
+        for enqueue_id in [
+            enqueue_id for enqueue_id, (written, _) in partition.items() if written <= timestamp_us
+        ]:
             del partition[enqueue_id]
 
-    def delete_partition_future(self, queue: QueueName, place: Place, timestamp_us: int) -> Done[None]:
+    def delete_partition_future(
+        self, queue: QueueName, place: Place, timestamp_us: int
+    ) -> Done[None]:
         self.delete_partition(queue, place, timestamp_us)
         return Done(None)
 
     def places(self, queue: QueueName) -> Iterator[Place]:
-        return (place for (name, place), rows in list(self._partitions.items()) if name == queue and rows)
+        return (
+            place
+            for (name, place), rows in list(self._partitions.items())
+            if name == queue and rows
+        )
 
     def _sorted(self, queue: QueueName, place: Place) -> list[tuple[int, ViewRow]]:
-        return sorted(self._partitions.get((queue, place), {}).values(), key=lambda found: found[1].enqueue_id.bytes)
+        return sorted(
+            self._partitions.get((queue, place), {}).values(),
+            key=lambda found: found[1].enqueue_id.bytes,
+        )
 
 
 class MemoryDeletedMails:
@@ -163,13 +258,20 @@ class MemoryDeletedMails:
     def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:  # noqa: ARG002
         return len([self.mark_future(queue, enqueue_id) for enqueue_id in ids])
 
-    def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> Done[list[tuple[EnqueueId]]]:
+    def is_marked_future(
+        self, queue: QueueName, enqueue_id: EnqueueId
+    ) -> Done[list[tuple[EnqueueId]]]:
         return Done([(enqueue_id,)] if self.is_marked(queue, enqueue_id) else [])
 
     def is_marked(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
         return (queue, enqueue_id) in self._marks
 
-    def marked(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> set[EnqueueId]:  # noqa: ARG002
+    def marked(
+        self,
+        queue: QueueName,
+        ids: Iterable[EnqueueId],
+        in_flight: int = 8,  # noqa: ARG002
+    ) -> set[EnqueueId]:
         return {enqueue_id for enqueue_id in ids if self.is_marked(queue, enqueue_id)}
 
     def look_up(
@@ -236,12 +338,19 @@ class MemoryEventStore:
 class MemoryTables:
     """As QueueTables. `existing` are those tables that were given rows or are written; all are always there."""
 
-    def __init__(self, settings: Settings, existing: Sequence[QueueTable] = (QueueTable.V4,), now_us: Microseconds | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        existing: Sequence[QueueTable] = (QueueTable.V4,),
+        now_us: Microseconds | None = None,
+    ) -> None:
         now_us = now_us or count(1).__next__
         self.v3 = MemoryEnqueuedMails(QueueTable.V3, now_us)
         self.v4 = MemoryEnqueuedMails(QueueTable.V4, now_us)
         self.written = self.v3 if settings.queue.table is QueueTable.V3 else self.v4
-        self.existing = tuple(rows for rows in (self.v3, self.v4) if rows.table in existing or rows is self.written)
+        self.existing = tuple(
+            rows for rows in (self.v3, self.v4) if rows.table in existing or rows is self.written
+        )
         self.deleted = MemoryDeletedMails()
         self.browse_starts = MemoryStarts(now_us)
         self.content_starts = MemoryStarts(now_us)
@@ -273,12 +382,16 @@ class MemoryMailStages:
         there = self._records.get((queue, after.enqueue_id))
         if _state(there) != _state(before):
             return False
-        self._records[queue, after.enqueue_id] = replace(after, updated=None if after.updated is None else instant(epoch_ms(after.updated)))
+        self._records[queue, after.enqueue_id] = replace(
+            after, updated=None if after.updated is None else instant(epoch_ms(after.updated))
+        )
         return True
 
 
 def _state(record: MailStage | None) -> tuple[str, int, int] | None:
-    return None if record is None or record.step == 0 else (record.owner, record.attempt, record.step)
+    return (
+        None if record is None or record.step == 0 else (record.owner, record.attempt, record.step)
+    )
 
 
 class MemoryBlobs:

@@ -26,7 +26,9 @@ class Process:
     def __init__(self, function: Callable[..., Any], *given: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_answering, args=(theirs, function, given), daemon=False)  # it may have children
+        self._process: BaseProcess = context.Process(
+            target=_answering, args=(theirs, function, given), daemon=False
+        )  # it may have children
         self._process.start()
         theirs.close()
 
@@ -49,16 +51,22 @@ class Process:
             said = self._pipe.recv()
         except EOFError:
             self._process.join()
-            raise MailsliceError(f"a process of the benchmark ended with exit code {self._process.exitcode}") from None
+            raise MailsliceError(
+                f"a process of the benchmark ended with exit code {self._process.exitcode}"
+            ) from None
         if isinstance(said, BaseException):
             raise said
         return said
 
 
 def _answering(pipe: Connection, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its children
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the parent, which ends its children
     without_numpy()
-    logging.getLogger().addHandler(logging.NullHandler())  # what matters is raised, and said by the parent
+    logging.getLogger().addHandler(
+        logging.NullHandler()
+    )  # what matters is raised, and said by the parent
     try:
         pipe.send(function(pipe, *given))
     except* MailsliceError as errors:

@@ -80,9 +80,22 @@ class Measured:
 
     def rate_of_parts(self) -> list[float]:
         """The rate in each tenth of the operations: a queue that slows down as it fills, or empties, shows it here."""
-        edges = [0.0, *(self.ended[len(self.ended) * part // _PARTS - 1] for part in range(1, _PARTS + 1))] if len(self.ended) >= _PARTS else []
+        edges = (
+            [
+                0.0,
+                *(
+                    self.ended[len(self.ended) * part // _PARTS - 1]
+                    for part in range(1, _PARTS + 1)
+                ),
+            ]
+            if len(self.ended) >= _PARTS
+            else []
+        )
         count = len(self.ended) / _PARTS
-        return [round(count / max(later - earlier, 1e-6), 1) for earlier, later in itertools.pairwise(edges)]
+        return [
+            round(count / max(later - earlier, 1e-6), 1)
+            for earlier, later in itertools.pairwise(edges)
+        ]
 
 
 @contextmanager
@@ -100,10 +113,17 @@ def measuring(cpu: StoreCpu) -> Iterator[Measured]:
 def percentiles(seconds: Sequence[float]) -> Latency:
     """Nearest rank, of latencies in seconds, as ms."""
     ordered = sorted(seconds)
-    return Latency(*(round(1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)], 2) for share in (0.50, 0.95, 0.99)))
+    return Latency(
+        *(
+            round(1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)], 2)
+            for share in (0.50, 0.95, 0.99)
+        )
+    )
 
 
-async def measure_hotpath(settings: Settings, queue: QueueName, *, count: int, size: int, in_flight: int, warm: int = 1) -> dict[str, object]:
+async def measure_hotpath(
+    settings: Settings, queue: QueueName, *, count: int, size: int, in_flight: int, warm: int = 1
+) -> dict[str, object]:
     """Enqueues `count` mails of `size` bytes, `in_flight` at a time, then dequeues and completes them; before that `warm` of them, unmeasured.
 
     The queue must be empty and not used by others.
@@ -126,11 +146,18 @@ async def measure_hotpath(settings: Settings, queue: QueueName, *, count: int, s
         "enqueue_cpu_seconds_per_1000": enqueued.per_thousand(enqueued.cpu_seconds),
         "dequeue_cpu_seconds_per_1000": taken.per_thousand(taken.cpu_seconds),
         "stores_cpu_seconds_per_1000": {
-            store: {"enqueue": enqueued.per_thousand(enqueued.stores[store]), "dequeue": taken.per_thousand(taken.stores[store])} for store in STORES
+            store: {
+                "enqueue": enqueued.per_thousand(enqueued.stores[store]),
+                "dequeue": taken.per_thousand(taken.stores[store]),
+            }
+            for store in STORES
         },
         "cpu_bound_rate": {"enqueue": cpu_bound_rate(enqueued), "dequeue": cpu_bound_rate(taken)},
         "share_of_cores": {"enqueue": share_of_cores(enqueued), "dequeue": share_of_cores(taken)},
-        "share_of_cpu_bound_rate": {"enqueue": _share_of_bound(enqueued), "dequeue": _share_of_bound(taken)},
+        "share_of_cpu_bound_rate": {
+            "enqueue": _share_of_bound(enqueued),
+            "dequeue": _share_of_bound(taken),
+        },
         "enqueue_rate_of_tenths": enqueued.rate_of_parts(),
         "dequeue_rate_of_tenths": taken.rate_of_parts(),
         "peak_mib": peak_mib(),
@@ -146,10 +173,19 @@ def cpu_bound_rate(measured: Measured) -> float | None:
 def share_of_cores(measured: Measured) -> dict[str, float | None]:
     """Who had the cores of this machine while it was measured: worker and stores; `rest` is the others, the kernel's idle time, and waits. None as above."""
     whole = measured.seconds * (os.cpu_count() or 1)
-    used = {"worker": measured.cpu_seconds, **{store: measured.stores.get(store) for store in STORES}}
-    shares = {name: None if seconds is None else round(seconds / whole, 3) for name, seconds in used.items()}
+    used = {
+        "worker": measured.cpu_seconds,
+        **{store: measured.stores.get(store) for store in STORES},
+    }
+    shares = {
+        name: None if seconds is None else round(seconds / whole, 3)
+        for name, seconds in used.items()
+    }
     known = [share for share in shares.values() if share is not None]
-    return {**shares, "rest": round(max(0.0, 1 - sum(known)), 3) if len(known) == len(shares) else None}
+    return {
+        **shares,
+        "rest": round(max(0.0, 1 - sum(known)), 3) if len(known) == len(shares) else None,
+    }
 
 
 def _share_of_bound(measured: Measured) -> float | None:
@@ -160,7 +196,11 @@ def _share_of_bound(measured: Measured) -> float | None:
 def peak_mib() -> float:
     """The most that was resident of this process' own memory. What `getrusage` says counts the parent's at the fork, too."""
     try:
-        found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+        found = re.search(
+            r"^VmHWM:\s+(\d+) kB",
+            Path("/proc/self/status").read_text(encoding="ascii", errors="replace"),
+            re.MULTILINE,
+        )
     except OSError:
         found = None
     kib = int(found[1]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -169,23 +209,38 @@ def peak_mib() -> float:
 
 def bench_mail(name: object) -> Mail:
     """An envelope of a benchmark."""
-    return Mail(name=f"{BENCH_NAMES}{name}", sender="alice@bench.example", recipients=("bob@bench.example",), last_updated_ns=time.time_ns())
+    return Mail(
+        name=f"{BENCH_NAMES}{name}",
+        sender="alice@bench.example",
+        recipients=("bob@bench.example",),
+        last_updated_ns=time.time_ns(),
+    )
 
 
 @contextmanager
 def source_of(size: int) -> Iterator[bytes | Path]:
     """A mail of `size` bytes: in memory, or, when it is large, in a file."""
     with tempfile.TemporaryDirectory(prefix="mailslice-bench-") as folder:
-        yield _content(size) if size <= _FROM_FILE_BYTES else _written(Path(folder) / "mail.eml", size)
+        yield (
+            _content(size)
+            if size <= _FROM_FILE_BYTES
+            else _written(Path(folder) / "mail.eml", size)
+        )
 
 
-async def there_and_back(worker: QueueWorker, cpu: StoreCpu, source: bytes | Path, count: int, in_flight: int) -> tuple[Measured, Measured]:
+async def there_and_back(
+    worker: QueueWorker, cpu: StoreCpu, source: bytes | Path, count: int, in_flight: int
+) -> tuple[Measured, Measured]:
     """`count` mails enqueued, then dequeued and completed: nothing stays."""
-    enqueued = await many(cpu, count, in_flight, lambda number: worker.enqueue(bench_mail(number), source))
+    enqueued = await many(
+        cpu, count, in_flight, lambda number: worker.enqueue(bench_mail(number), source)
+    )
     return enqueued, await take(worker, cpu, count, in_flight)
 
 
-async def many(cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[int], Awaitable[object]]) -> Measured:
+async def many(
+    cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[int], Awaitable[object]]
+) -> Measured:
     """`in_flight` tasks share the numbers: bounded, without a task for each."""
     numbers = iter(range(count))
 

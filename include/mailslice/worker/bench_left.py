@@ -23,7 +23,10 @@ async def take_left(settings: Settings, queue: QueueName) -> str | None:
     """Completes a benchmark's mails until none comes; the name of the first mail that is somebody else's, or None. Those go back at the end."""
     others: list[Delivery] = []
     async with open_worker(settings, queue) as worker:
-        async with aclosing(worker.deliveries(_PREFETCH, give_up_after=PATIENCE)) as deliveries, asyncio.TaskGroup() as group:
+        async with (
+            aclosing(worker.deliveries(_PREFETCH, give_up_after=PATIENCE)) as deliveries,
+            asyncio.TaskGroup() as group,
+        ):
             while (delivery := await _next(deliveries, holding=bool(others))) is not None:
                 if not_own(delivery.item.mail.name) is not None:
                     others.append(delivery)

@@ -57,7 +57,9 @@ async def _phase(pipe: Connection, work: Awaitable[object]) -> None:
     pipe.send((began, time.monotonic(), time.process_time() - cpu))
 
 
-async def _take(worker: QueueWorker, in_flight: int, number: int, progress: Any, until: int) -> None:
+async def _take(
+    worker: QueueWorker, in_flight: int, number: int, progress: Any, until: int
+) -> None:
     """Until all processes together have completed `until` mails; each writes a number of its own, so that nobody waits for a lock."""
 
     async def complete(delivery: Delivery) -> None:

@@ -18,7 +18,9 @@ def not_own(name: str) -> Refused | None:
     """Why a benchmark ends at a mail of this name; None: the mail is a benchmark's."""
     if name.startswith(BENCH_NAMES):
         return None
-    return Refused(f"mail {name!r}, not a benchmark's, came to its queue and stays there; the benchmark ends: nobody else may use that queue")
+    return Refused(
+        f"mail {name!r}, not a benchmark's, came to its queue and stays there; the benchmark ends: nobody else may use that queue"
+    )
 
 
 async def complete_own(delivery: Delivery) -> None:
@@ -30,7 +32,9 @@ async def complete_own(delivery: Delivery) -> None:
 
 
 @asynccontextmanager
-async def progressing(done: Callable[[], int], wanted: int, stalled: float = _STALLED) -> AsyncIterator[None]:
+async def progressing(
+    done: Callable[[], int], wanted: int, stalled: float = _STALLED
+) -> AsyncIterator[None]:
     """Ends the block by Refused when `done()`, of the mails that are wanted, says the same twice, a minute apart."""
     loop, seen = asyncio.get_running_loop(), done()
     timer: asyncio.TimerHandle
@@ -54,4 +58,6 @@ async def progressing(done: Callable[[], int], wanted: int, stalled: float = _ST
         if not limit.expired():
             raise
         missing = wanted - done()
-        raise Refused(f"{missing} of {wanted} mails did not come back from the queue, and none for {stalled:.0f} s: does somebody else consume it?") from None
+        raise Refused(
+            f"{missing} of {wanted} mails did not come back from the queue, and none for {stalled:.0f} s: does somebody else consume it?"
+        ) from None

@@ -22,7 +22,15 @@ from mailslice.model.settings import Settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.publisher import james_properties
 from mailslice.worker.apart import Process
-from mailslice.worker.bench import PATIENCE, Measured, bench_mail, measuring, percentiles, source_of, there_and_back
+from mailslice.worker.bench import (
+    PATIENCE,
+    Measured,
+    bench_mail,
+    measuring,
+    percentiles,
+    source_of,
+    there_and_back,
+)
 from mailslice.worker.bench_own import complete_own, not_own
 from mailslice.worker.delays import own_headers
 from mailslice.worker.delivery import Delivery
@@ -84,13 +92,28 @@ async def _both_ways(pipe: Connection, pace: Pace) -> dict[str, Any]:
         async with open_worker(pace.settings, pace.queue) as worker:
             await there_and_back(worker, cpu, source, pace.warm, pace.in_flight)
             with measuring(cpu) as enqueued:
-                await _paced(pace.count, pace.enqueue_rate, enqueued, lambda number: worker.enqueue(bench_mail(number), source))
-            pipe.send({"enqueue_rate": enqueued.rate, "enqueue_ms": asdict(percentiles(enqueued.latencies))})
+                await _paced(
+                    pace.count,
+                    pace.enqueue_rate,
+                    enqueued,
+                    lambda number: worker.enqueue(bench_mail(number), source),
+                )
+            pipe.send(
+                {
+                    "enqueue_rate": enqueued.rate,
+                    "enqueue_ms": asdict(percentiles(enqueued.latencies)),
+                }
+            )
             taken = await _taken(pipe, worker, cpu, pace, await asyncio.to_thread(pipe.recv))
     return {"dequeue_rate": taken.rate, "dequeue_ms": asdict(percentiles(taken.latencies))}
 
 
-async def _paced(count: int, rate: float, measured: Measured, operation: Callable[[int], Coroutine[Any, Any, object]]) -> None:
+async def _paced(
+    count: int,
+    rate: float,
+    measured: Measured,
+    operation: Callable[[int], Coroutine[Any, Any, object]],
+) -> None:
     places = asyncio.Semaphore(_MOST_BEHIND)
 
     async def one(number: int, due: float) -> None:
@@ -109,7 +132,9 @@ async def _paced(count: int, rate: float, measured: Measured, operation: Callabl
             group.create_task(one(number, due))
 
 
-async def _taken(pipe: Connection, worker: QueueWorker, cpu: StoreCpu, pace: Pace, coming: list[EnqueueId]) -> Measured:
+async def _taken(
+    pipe: Connection, worker: QueueWorker, cpu: StoreCpu, pace: Pace, coming: list[EnqueueId]
+) -> Measured:
     """Completes the mails of the messages that are `coming`, in their order, from the moment on that the pipe says."""
     due: dict[EnqueueId, float] = {}
 
@@ -123,16 +148,24 @@ async def _taken(pipe: Connection, worker: QueueWorker, cpu: StoreCpu, pace: Pac
             await asyncio.sleep(0.01)
         pipe.send("consuming")
         began = await asyncio.to_thread(pipe.recv)
-        due.update((enqueue_id, began + number / pace.dequeue_rate) for number, enqueue_id in enumerate(coming))
+        due.update(
+            (enqueue_id, began + number / pace.dequeue_rate)
+            for number, enqueue_id in enumerate(coming)
+        )
         try:
             with measuring(cpu) as measured:
-                async with asyncio.timeout(len(coming) / pace.dequeue_rate + PATIENCE.total_seconds()), asyncio.TaskGroup() as group:
+                async with (
+                    asyncio.timeout(len(coming) / pace.dequeue_rate + PATIENCE.total_seconds()),
+                    asyncio.TaskGroup() as group,
+                ):
                     group.create_task(complete(await first))
                     for _ in coming[1:]:
                         group.create_task(complete(await anext(deliveries)))
         except TimeoutError:
             missing = len(coming) - len(measured.latencies)
-            raise Refused(f"{missing} of {len(coming)} mails did not come back from queue {pace.queue}: does somebody else consume it?") from None
+            raise Refused(
+                f"{missing} of {len(coming)} mails did not come back from queue {pace.queue}: does somebody else consume it?"
+            ) from None
         await worker.settle()
     return measured
 
@@ -148,7 +181,12 @@ def _publishing(pipe: Connection, pace: Pace) -> None:
         began = pipe.recv()
         for number, each in enumerate(held):
             time.sleep(max(0.0, began + number / pace.dequeue_rate - time.monotonic()))
-            channel.basic_publish(RabbitNames(pace.queue).exchange, ROUTING_KEY, each.body, james_properties(each.headers, None))
+            channel.basic_publish(
+                RabbitNames(pace.queue).exchange,
+                ROUTING_KEY,
+                each.body,
+                james_properties(each.headers, None),
+            )
 
 
 @dataclass(frozen=True, slots=True)

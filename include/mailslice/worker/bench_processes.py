@@ -15,7 +15,16 @@ from mailslice.worker.apart import Process
 from mailslice.worker.store_cpu import STORES, StoreCpu, spent
 
 
-def measure_processes(settings: Settings, queue: QueueName, *, processes: int, count: int, size: int, in_flight: int, warm: int = 1) -> dict[str, Any]:
+def measure_processes(
+    settings: Settings,
+    queue: QueueName,
+    *,
+    processes: int,
+    count: int,
+    size: int,
+    in_flight: int,
+    warm: int = 1,
+) -> dict[str, Any]:
     """`count` mails of `size` bytes enqueued by so many processes at once, then dequeued by them. `in_flight` and `warm` are each one's.
 
     Before that, `warm` mails go there and back. The queue must be empty. `share_of_cores`: `rest` is what nobody used, as when processes wait for a lock.
@@ -24,12 +33,21 @@ def measure_processes(settings: Settings, queue: QueueName, *, processes: int, c
     progress = multiprocessing.get_context("spawn").Array("q", processes, lock=False)
     work = Work(settings, queue, processes, size, in_flight, rounds=(warm * processes, count))
     with ExitStack() as stack:
-        running = [stack.enter_context(Process(_member, work, number, progress)) for number in range(processes)]
+        running = [
+            stack.enter_context(Process(_member, work, number, progress))
+            for number in range(processes)
+        ]
         for mails in work.rounds:
             enqueued = _together(running, cpu, mails)
             taken = _together(running, cpu, mails)
         peaks = [process.answer() for process in running]
-    return {"processes": processes, "count": count, **_named("enqueue", enqueued), **_named("dequeue", taken), "peak_mib": max(peaks)}
+    return {
+        "processes": processes,
+        "count": count,
+        **_named("enqueue", enqueued),
+        **_named("dequeue", taken),
+        "peak_mib": max(peaks),
+    }
 
 
 def _named(what: str, found: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +56,10 @@ def _named(what: str, found: dict[str, Any]) -> dict[str, Any]:
 
 def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str, Any]:
     """One phase: all are ready, all begin, all tell (began, ended, CPU seconds)."""
-    from mailslice.worker.bench import Measured, share_of_cores  # late: the processes import this module before they keep numpy out of the drivers
+    from mailslice.worker.bench import (
+        Measured,
+        share_of_cores,
+    )  # late: the processes import this module before they keep numpy out of the drivers
 
     for process in running:
         process.answer()
@@ -52,7 +73,10 @@ def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str
     return {
         "rate": round(count / seconds, 1),
         "cpu_seconds_per_1000": round(1000 * own / count, 3),
-        "stores_cpu_seconds_per_1000": {store: None if (used := stores[store]) is None else round(1000 * used / count, 3) for store in STORES},
+        "stores_cpu_seconds_per_1000": {
+            store: None if (used := stores[store]) is None else round(1000 * used / count, 3)
+            for store in STORES
+        },
         "share_of_cores": share_of_cores(Measured(seconds=seconds, cpu_seconds=own, stores=stores)),
     }
 

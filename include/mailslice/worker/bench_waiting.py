@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import BlobStrategy, Settings
-from mailslice.worker.bench import bench_mail, many, peak_mib, percentiles, source_of, take, there_and_back
+from mailslice.worker.bench import (
+    bench_mail,
+    many,
+    peak_mib,
+    percentiles,
+    source_of,
+    take,
+    there_and_back,
+)
 from mailslice.worker.delays import Delays
 from mailslice.worker.enqueuer import Enqueuer
 from mailslice.worker.queue_worker import open_worker
@@ -24,7 +32,16 @@ if TYPE_CHECKING:
 _FILL_IN_FLIGHT = 256
 
 
-async def measure_waiting(settings: Settings, queue: QueueName, *, waiting: int, count: int, size: int, in_flight: int, warm: int = 1) -> dict[str, Any]:
+async def measure_waiting(
+    settings: Settings,
+    queue: QueueName,
+    *,
+    waiting: int,
+    count: int,
+    size: int,
+    in_flight: int,
+    warm: int = 1,
+) -> dict[str, Any]:
     """`count` mails of `size` bytes enqueued alone, `waiting` more put before the consumer, `count` enqueued again; then all are drained.
 
     Before that, `warm` mails go there and back. What only waits is enqueued for real but for its content, which is one for all, under the ids that
@@ -34,11 +51,26 @@ async def measure_waiting(settings: Settings, queue: QueueName, *, waiting: int,
     with source_of(size) as source:
         async with open_worker(settings, queue) as worker:
             await there_and_back(worker, cpu, source, warm, in_flight)
-            alone = await many(cpu, count, in_flight, lambda number: worker.enqueue(bench_mail(f"alone-{number}"), source))
+            alone = await many(
+                cpu,
+                count,
+                in_flight,
+                lambda number: worker.enqueue(bench_mail(f"alone-{number}"), source),
+            )
             once = _Once(worker.wiring.blobs)
             filler = _filler(worker.wiring, once)
-            filled = await many(cpu, waiting, _FILL_IN_FLIGHT, lambda number: filler.enqueue(bench_mail(f"waiting-{number}"), source))
-            beside = await many(cpu, count, in_flight, lambda number: worker.enqueue(bench_mail(f"beside-{number}"), source))
+            filled = await many(
+                cpu,
+                waiting,
+                _FILL_IN_FLIGHT,
+                lambda number: filler.enqueue(bench_mail(f"waiting-{number}"), source),
+            )
+            beside = await many(
+                cpu,
+                count,
+                in_flight,
+                lambda number: worker.enqueue(bench_mail(f"beside-{number}"), source),
+            )
         async with open_worker(settings, queue) as worker:
             drained = await take(worker, cpu, 2 * count + waiting, in_flight)
             await worker.wiring.blobs.delete_many(sorted(once.written))
@@ -60,7 +92,10 @@ async def measure_waiting(settings: Settings, queue: QueueName, *, waiting: int,
 
 def _filler(wiring: Wiring, once: _Once) -> Enqueuer:
     """Enqueues as the worker does, its contents written once."""
-    deduplicating = BlobIds(wiring.settings.blob.model_copy(update={"strategy": BlobStrategy.DEDUPLICATION}), wiring.clock)
+    deduplicating = BlobIds(
+        wiring.settings.blob.model_copy(update={"strategy": BlobStrategy.DEDUPLICATION}),
+        wiring.clock,
+    )
     blobs: Any = once
     filling = replace(wiring, blobs=blobs, blob_ids=deduplicating)
     return Enqueuer(filling, Delays(filling))

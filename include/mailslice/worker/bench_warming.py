@@ -24,7 +24,15 @@ _CHEAPER = 0.97
 _OWN_BYTES = 32 * 1024 * 1024
 
 
-async def warm_stores(settings: Settings, queue: QueueName, *, mails: int, size: int, in_flight: int, at_most: timedelta) -> dict[str, Any]:
+async def warm_stores(
+    settings: Settings,
+    queue: QueueName,
+    *,
+    mails: int,
+    size: int,
+    in_flight: int,
+    at_most: timedelta,
+) -> dict[str, Any]:
     """Up to `mails` of `size` bytes there and back, round by round, until the last four rounds cost no less than those before, or for `at_most` and a round.
 
     `level`: which of the two it was. `rates_of_rounds`: mails there and back a second; `cpu_seconds_per_1000_of_rounds`: of worker and stores together, None
@@ -36,7 +44,9 @@ async def warm_stores(settings: Settings, queue: QueueName, *, mails: int, size:
     with source_of(size) as source:
         async with open_worker(settings, queue) as worker:
             began = time.monotonic()
-            while not seconds or (not is_level(used or seconds) and time.monotonic() - began < at_most.total_seconds()):
+            while not seconds or (
+                not is_level(used or seconds) and time.monotonic() - began < at_most.total_seconds()
+            ):
                 both = await there_and_back(worker, cpu, source, mails, in_flight)
                 seconds.append(sum(each.seconds for each in both))
                 used += _used(both)

@@ -24,13 +24,17 @@ class Bridge:
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._finished: deque[tuple[asyncio.Future[Rows], Rows | None, BaseException | None]] = deque()
+        self._finished: deque[tuple[asyncio.Future[Rows], Rows | None, BaseException | None]] = (
+            deque()
+        )
         self._woken = False
 
     def rows(self, future: ResponseFuture) -> asyncio.Future[Rows]:
         """Awaits the driver's future: the rows of its first page. Raises mailslice's errors (StoreUnavailable, BadSetting)."""
         waiting: asyncio.Future[Rows] = self._loop.create_future()
-        future.add_callbacks(self._done, self._failed, callback_args=(waiting,), errback_args=(waiting,))
+        future.add_callbacks(
+            self._done, self._failed, callback_args=(waiting,), errback_args=(waiting,)
+        )
         return waiting
 
     def _done(self, rows: Rows | None, waiting: asyncio.Future[Rows]) -> None:
@@ -39,7 +43,9 @@ class Bridge:
     def _failed(self, error: BaseException, waiting: asyncio.Future[Rows]) -> None:
         self._finish(waiting, None, self._session.error(error))
 
-    def _finish(self, waiting: asyncio.Future[Rows], rows: Rows | None, error: BaseException | None) -> None:
+    def _finish(
+        self, waiting: asyncio.Future[Rows], rows: Rows | None, error: BaseException | None
+    ) -> None:
         with self._lock:
             self._finished.append((waiting, rows, error))
             if self._woken:

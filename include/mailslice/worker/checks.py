@@ -20,7 +20,11 @@ _Asked = list[tuple[EnqueueId, asyncio.Future[bool]]]
 class DeletedChecks:
     """Of one queue, for one event loop. `ask_one` and `ask_some` send requests whose rows begin with the ids that are marked."""
 
-    def __init__(self, ask_one: Callable[[EnqueueId], asyncio.Future[Rows]], ask_some: Callable[[Sequence[EnqueueId]], asyncio.Future[Rows]]) -> None:
+    def __init__(
+        self,
+        ask_one: Callable[[EnqueueId], asyncio.Future[Rows]],
+        ask_some: Callable[[Sequence[EnqueueId]], asyncio.Future[Rows]],
+    ) -> None:
         self._ask_one = ask_one
         self._ask_some = ask_some
         self._asked: _Asked = []

@@ -90,7 +90,9 @@ class Link:
 
 def main(task: ConsumerTask, pipe: Connection) -> None:
     """Entry point of the process. Ends it with exit code 0 after draining; what keeps it from starting goes to the parent."""
-    logging.basicConfig(level=task.log_level, format="%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s")
+    logging.basicConfig(
+        level=task.log_level, format="%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s"
+    )
     for chatty in ("cassandra", "pika", "botocore", "urllib3"):
         logging.getLogger(chatty).setLevel(max(task.log_level, logging.WARNING))
     # What handlers print is seen at once, and is not lost with a process that is killed.
@@ -151,7 +153,14 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, deliveries, handling))
         marked = " and stage marks" if worker.wiring.stages is not None else ""
-        log.info("consuming %s with %s%s, %d at once", task.queue, task.handler, marked, task.concurrency, extra={"action": "consume", "queue": task.queue})
+        log.info(
+            "consuming %s with %s%s, %d at once",
+            task.queue,
+            task.handler,
+            marked,
+            task.concurrency,
+            extra={"action": "consume", "queue": task.queue},
+        )
         if marked and not handler.takes_stage:
             log.warning(
                 "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice, as on any queue",
@@ -184,11 +193,18 @@ async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta)
     log.info("draining: %d mails in handlers", handling.in_flight, extra={"action": "drain"})
     _, left = await asyncio.gather(deliveries.aclose(), handling.drain(longest.total_seconds()))
     if left:
-        log.warning("%d handlers did not end within %s; the broker hands their mails out again", left, longest, extra={"action": "drain_timeout"})
+        log.warning(
+            "%d handlers did not end within %s; the broker hands their mails out again",
+            left,
+            longest,
+            extra={"action": "drain_timeout"},
+        )
     return left
 
 
-async def hand_out(deliveries: AsyncIterator[Settled], handling: Handling, stop: asyncio.Event) -> None:
+async def hand_out(
+    deliveries: AsyncIterator[Settled], handling: Handling, stop: asyncio.Event
+) -> None:
     """Starts a handler for each delivery until `stop` is set; raises what the iterator raises.
 
     A delivery is taken when there is a place for it: one that is handed out counts as begun, and stuck_mails closes it when it stays so.
@@ -196,7 +212,9 @@ async def hand_out(deliveries: AsyncIterator[Settled], handling: Handling, stop:
     stopped = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            if handling.is_full and not await _before(asyncio.ensure_future(handling.room()), stopped):
+            if handling.is_full and not await _before(
+                asyncio.ensure_future(handling.room()), stopped
+            ):
                 return
             coming = asyncio.ensure_future(anext(deliveries))
             if not await _before(coming, stopped):

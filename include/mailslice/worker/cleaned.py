@@ -85,32 +85,45 @@ async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | Non
     for pause in _RECENT if ended < _LATELY else _OLD:
         await asyncio.sleep(pause)
         # A migration may have made the other table since this worker began; that is asked for only when there is no row in what is known.
-        tables = await asyncio.to_thread(wiring.tables.existing_now) if pause else wiring.tables.existing
+        tables = (
+            await asyncio.to_thread(wiring.tables.existing_now) if pause else wiring.tables.existing
+        )
         if await _is_in_one(wiring, tables, places, enqueue_id):
             return False
     return True
 
 
-async def _is_in_one(wiring: Wiring, tables: Iterable[EnqueuedMails], places: Iterable[Place], enqueue_id: EnqueueId) -> bool:
+async def _is_in_one(
+    wiring: Wiring, tables: Iterable[EnqueuedMails], places: Iterable[Place], enqueue_id: EnqueueId
+) -> bool:
     """By the id alone: a row that cannot be read is one, too."""
 
     def found(rows: EnqueuedMails) -> bool:
-        return any(page for _, page in rows.some_ids(wiring.queue, [(place, [enqueue_id]) for place in places]))
+        return any(
+            page
+            for _, page in rows.some_ids(wiring.queue, [(place, [enqueue_id]) for place in places])
+        )
 
     return any(await asyncio.gather(*(asyncio.to_thread(found, rows) for rows in tables)))
 
 
-async def row_of(wiring: Wiring, item: QueuedMail, place: Place | None, *, most: int | None = None) -> ViewRow | None:
+async def row_of(
+    wiring: Wiring, item: QueuedMail, place: Place | None, *, most: int | None = None
+) -> ViewRow | None:
     """The mail's row, in V3 or V4. Without a place every slice from browseStart to now is looked at, the newest first, in the bucket of the mail's name.
 
     At most `most` reads, None for as many as it takes.
     """
-    places = [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)
+    places = (
+        [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)
+    )
     looked = islice(((rows, at) for at in places for rows in wiring.tables.existing), most)
     at_once = 2
     while some := list(islice(looked, at_once)):
         at_once = min(2 * at_once, _IN_FLIGHT)  # nearly every row is in the newest slices
-        found = await asyncio.gather(*(asyncio.to_thread(rows.read, wiring.queue, at, item.enqueue_id) for rows, at in some))
+        found = await asyncio.gather(
+            *(asyncio.to_thread(rows.read, wiring.queue, at, item.enqueue_id) for rows, at in some)
+        )
         if (row := _first(found)) is not None:
             return row
     return None

@@ -50,12 +50,24 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     `health_port` (default: the setting) serves /livez and /metrics; 0 = none.
     Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as far as consuming; afterwards faults only restart.
     """
-    for name, value in (("--processes", processes), ("--prefetch", prefetch), ("--concurrency", concurrency)):
+    for name, value in (
+        ("--processes", processes),
+        ("--prefetch", prefetch),
+        ("--concurrency", concurrency),
+    ):
         if value < 1:
             raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
     from mailslice.worker.supervisor import Supervisor
 
-    task = ConsumerTask(settings, queue, handler_spec, prefetch, concurrency, drain, logging.getLogger("mailslice").getEffectiveLevel())
+    task = ConsumerTask(
+        settings,
+        queue,
+        handler_spec,
+        prefetch,
+        concurrency,
+        drain,
+        logging.getLogger("mailslice").getEffectiveLevel(),
+    )
     host = settings.worker.health_host if health_host is None else health_host
     port = settings.worker.health_port if health_port is None else health_port
     Supervisor(task, processes, host, port).run()

@@ -84,13 +84,21 @@ async def consume(
     check_span("idle", idle)
     consumed = Consumed()
     handling = Handling(loaded(handler), concurrency, consumed, policy_of(worker.wiring.settings))
-    deliveries = worker.deliveries(prefetch if most is None else min(prefetch, most), give_up_after=give_up_after)
-    handed: WeakSet[Delivery] = WeakSet()  # the worker keeps those that are not settled; the contents of the others are to go
+    deliveries = worker.deliveries(
+        prefetch if most is None else min(prefetch, most), give_up_after=give_up_after
+    )
+    handed: WeakSet[Delivery] = (
+        WeakSet()
+    )  # the worker keeps those that are not settled; the contents of the others are to go
     begun = 0
-    stopping = asyncio.create_task(stopped(stop, deliveries, handling.hurry)) if stop is not None else None
+    stopping = (
+        asyncio.create_task(stopped(stop, deliveries, handling.hurry)) if stop is not None else None
+    )
     longest: float | None = 0.0
     try:
-        while begun != most and (delivery := await following(deliveries, idle, lambda: handling.in_flight > 0)):
+        while begun != most and (
+            delivery := await following(deliveries, idle, lambda: handling.in_flight > 0)
+        ):
             begun += 1
             handed.add(delivery)
             await handling.start(delivery)
@@ -113,7 +121,9 @@ async def consume(
     return consumed
 
 
-async def following(deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]) -> Delivery | None:
+async def following(
+    deliveries: Deliveries, idle: timedelta | None, busy: Callable[[], bool]
+) -> Delivery | None:
     """The next delivery; None when there are no more, or when nothing came for `idle` while the caller was not `busy`."""
     if idle is None:
         return await anext(deliveries, None)
@@ -135,7 +145,9 @@ async def unwatched(stopping: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 async def _let_go(deliveries: Deliveries, handed: Iterable[Delivery]) -> None:
     """The end of deliveries of which only `handed` may still be in hand: those go back, and then the connection is closed."""
-    await asyncio.gather(*(_given_back(delivery) for delivery in [*handed] if not delivery.settled.is_set()))
+    await asyncio.gather(
+        *(_given_back(delivery) for delivery in [*handed] if not delivery.settled.is_set())
+    )
     await deliveries.disconnect()
 
 
@@ -144,7 +156,9 @@ async def _given_back(delivery: Delivery) -> None:
         await delivery.retry()
 
 
-async def stopped(stop: asyncio.Event, deliveries: Deliveries, told: Callable[[], None] = lambda: None) -> None:
+async def stopped(
+    stop: asyncio.Event, deliveries: Deliveries, told: Callable[[], None] = lambda: None
+) -> None:
     """When `stop` is set it calls `told` and closes the deliveries: whoever waits for the next one then learns that there is none."""
     await stop.wait()
     told()

@@ -27,7 +27,14 @@ from mailslice.model import crash
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, QueueMissing
 from mailslice.model.mail import EnqueueId, Place
-from mailslice.model.names import HEADER_BUCKET, HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REDRIVE_COUNT, HEADER_SLICE, HEADER_THROTTLED
+from mailslice.model.names import (
+    HEADER_BUCKET,
+    HEADER_DELAY_TOKEN,
+    HEADER_FAILURES,
+    HEADER_REDRIVE_COUNT,
+    HEADER_SLICE,
+    HEADER_THROTTLED,
+)
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
@@ -52,7 +59,11 @@ def level_for(remaining: timedelta) -> int:
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """What a message keeps when it is published again: not the token, nor the x-death of its way through the levels, nor what no number of ours can be."""
-    return {name: value for name in _KEPT if isinstance(value := headers.get(name), int) and abs(value) < 2**63}
+    return {
+        name: value
+        for name in _KEPT
+        if isinstance(value := headers.get(name), int) and abs(value) < 2**63
+    }
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
@@ -67,7 +78,11 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 def _described(row: DelayedMail) -> dict[str, Any]:
     """The headers of a mail of which only the row is at hand."""
-    counts = {HEADER_FAILURES: row.failures, HEADER_REDRIVE_COUNT: row.redrives, HEADER_THROTTLED: int(row.throttled)}
+    counts = {
+        HEADER_FAILURES: row.failures,
+        HEADER_REDRIVE_COUNT: row.redrives,
+        HEADER_THROTTLED: int(row.throttled),
+    }
     return {**headers_of(row.place), **{name: value for name, value in counts.items() if value}}
 
 
@@ -92,14 +107,23 @@ class Delays:
         """The hop queue and the levels, once a process."""
         async with self._lock:
             if not self._declared:
-                await asyncio.to_thread(self._wiring.stores.rabbitmq.declare_delays, self._wiring.queue)
+                await asyncio.to_thread(
+                    self._wiring.stores.rabbitmq.declare_delays, self._wiring.queue
+                )
                 self._declared = True
 
     def missing(self) -> None:
         """Something of it is gone: the next `declare` looks again. Whoever rebuilds a broker declares James' queues, and not ours."""
         self._declared = False
 
-    async def schedule(self, enqueue_id: EnqueueId, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, due: datetime) -> None:
+    async def schedule(
+        self,
+        enqueue_id: EnqueueId,
+        body: bytes,
+        headers: Mapping[str, Any],
+        timestamp: datetime | None,
+        due: datetime,
+    ) -> None:
         """Row, then copy. Until this returns the caller must keep what it has: the message it holds, or its right to say that nothing was enqueued.
 
         An older row of the mail is overwritten: its copy, if there is one, is dropped when it surfaces.
@@ -148,11 +172,20 @@ class Delays:
                 message.ack()
                 await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
                 return
-            if row is None:  # and if it has none in the view either: a store that lost both is likelier than a cleanup, which leaves this one
-                log.warning("a delayed mail has no row; it is delivered now", extra={"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)})
+            if (
+                row is None
+            ):  # and if it has none in the view either: a store that lost both is likelier than a cleanup, which leaves this one
+                log.warning(
+                    "a delayed mail has no row; it is delivered now",
+                    extra={"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)},
+                )
                 await self._deliver(message.body, message.headers, message.timestamp)
                 break
-            if row.published or row.due is None or str(row.token) != message.headers.get(HEADER_DELAY_TOKEN):
+            if (
+                row.published
+                or row.due is None
+                or str(row.token) != message.headers.get(HEADER_DELAY_TOKEN)
+            ):
                 break
             remaining = row.due - self._wiring.clock()
             if remaining <= timedelta(0):
@@ -163,9 +196,13 @@ class Delays:
                 break
             if remaining >= timedelta(seconds=DELAY_LEVELS[0]):
                 await self.declare()  # the level may be gone since: nobody else is sure to look
-                await self._publish_copy(row.message, message.headers, message.timestamp, row.token, row.due)
+                await self._publish_copy(
+                    row.message, message.headers, message.timestamp, row.token, row.due
+                )
                 break
-            await asyncio.sleep(remaining.total_seconds())  # and look again: it may have been flushed or deleted meanwhile
+            await asyncio.sleep(
+                remaining.total_seconds()
+            )  # and look again: it may have been flushed or deleted meanwhile
         message.ack()
 
     async def flush(self) -> int:
@@ -174,7 +211,11 @@ class Delays:
         rows = await asyncio.to_thread(table.rows, self._wiring.queue)
         flushed = 0
         while some := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
-            flushed += sum(await asyncio.gather(*(self._flush_one(table, row) for row in some if not row.published)))
+            flushed += sum(
+                await asyncio.gather(
+                    *(self._flush_one(table, row) for row in some if not row.published)
+                )
+            )
         return flushed
 
     async def _flush_one(self, table: DelayedMails, row: DelayedMail) -> bool:
@@ -192,8 +233,16 @@ class Delays:
         """Whether an unmarked mail was done or deleted, and then cleaned away. Its blobs are left to blob_gc: nothing refers to them any more."""
         gone = await was_cleaned(self._wiring, enqueue_id, *where)
         if gone:
-            extra = {"action": "delay_cleaned", "enqueue_id": str(enqueue_id), "queue": self._wiring.queue}
-            log.info("delayed mail %s is dropped: it has neither a row nor a deleted mark, so it was deleted and cleaned away", enqueue_id, extra=extra)
+            extra = {
+                "action": "delay_cleaned",
+                "enqueue_id": str(enqueue_id),
+                "queue": self._wiring.queue,
+            }
+            log.info(
+                "delayed mail %s is dropped: it has neither a row nor a deleted mark, so it was deleted and cleaned away",
+                enqueue_id,
+                extra=extra,
+            )
         return gone
 
     async def settled(self) -> None:
@@ -206,11 +255,19 @@ class Delays:
         token = message.headers.get(HEADER_DELAY_TOKEN)
         return any(str(each) == token for each in self._published)
 
-    async def _release(self, table: DelayedMails, row: DelayedMail, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+    async def _release(
+        self,
+        table: DelayedMails,
+        row: DelayedMail,
+        headers: Mapping[str, Any],
+        timestamp: datetime | None,
+    ) -> None:
         """Publishes the mail and closes its row. Whoever waits for it may be cancelled in between: it goes on, and ends."""
         release = self._under_way.get(row.token)
         if release is None:
-            release = self._under_way[row.token] = asyncio.create_task(self._published_and_closed(table, row, headers, timestamp))
+            release = self._under_way[row.token] = asyncio.create_task(
+                self._published_and_closed(table, row, headers, timestamp)
+            )
             release.add_done_callback(partial(self._released, row.token))
         await asyncio.shield(release)
 
@@ -219,7 +276,13 @@ class Delays:
         if not release.cancelled():
             release.exception()  # looked at: whoever waited for it may be gone
 
-    async def _published_and_closed(self, table: DelayedMails, row: DelayedMail, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+    async def _published_and_closed(
+        self,
+        table: DelayedMails,
+        row: DelayedMail,
+        headers: Mapping[str, Any],
+        timestamp: datetime | None,
+    ) -> None:
         if row.token not in self._published:
             await self._deliver(row.message, headers, timestamp)
             self._published[row.token] = None
@@ -227,16 +290,33 @@ class Delays:
                 del self._published[next(iter(self._published))]
         await self._close(table, row)
 
-    async def _publish_copy(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, token: UUID, due: datetime) -> None:
+    async def _publish_copy(
+        self,
+        body: bytes,
+        headers: Mapping[str, Any],
+        timestamp: datetime | None,
+        token: UUID,
+        due: datetime,
+    ) -> None:
         level = self._wiring.names.delay_queue(level_for(due - self._wiring.clock()))
         try:
-            await self._wiring.publisher.publish("", body, {**own_headers(headers), HEADER_DELAY_TOKEN: str(token)}, timestamp, routing_key=level)
+            await self._wiring.publisher.publish(
+                "",
+                body,
+                {**own_headers(headers), HEADER_DELAY_TOKEN: str(token)},
+                timestamp,
+                routing_key=level,
+            )
         except QueueMissing:
             self.missing()
             raise
 
-    async def _deliver(self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
-        await self._wiring.publisher.publish(self._wiring.names.exchange, body, own_headers(headers), timestamp)
+    async def _deliver(
+        self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None
+    ) -> None:
+        await self._wiring.publisher.publish(
+            self._wiring.names.exchange, body, own_headers(headers), timestamp
+        )
 
     async def _read(self, table: DelayedMails, enqueue_id: EnqueueId) -> DelayedMail | None:
         rows = await self._wiring.bridge.rows(table.read_future(self._wiring.queue, enqueue_id))
@@ -247,5 +327,7 @@ class Delays:
         crash.point("delay:row-written")
 
     async def _close(self, table: DelayedMails, row: DelayedMail) -> None:
-        await self._wiring.bridge.rows(table.close_future(self._wiring.queue, row.enqueue_id, uuid4(), row.written_us))
+        await self._wiring.bridge.rows(
+            table.close_future(self._wiring.queue, row.enqueue_id, uuid4(), row.written_us)
+        )
         crash.point("delay:row-closed")

@@ -14,7 +14,14 @@ from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import Place, QueuedMail, ViewRow
-from mailslice.model.names import HEADER_BUCKET, HEADER_FAILURES, HEADER_REASON, HEADER_SLICE, HEADER_THROTTLED, RabbitNames
+from mailslice.model.names import (
+    HEADER_BUCKET,
+    HEADER_FAILURES,
+    HEADER_REASON,
+    HEADER_SLICE,
+    HEADER_THROTTLED,
+    RabbitNames,
+)
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
@@ -41,7 +48,15 @@ class Delivery:
     """
 
     def __init__(
-        self, wiring: Wiring, delays: Delays, message: Message, item: QueuedMail, *, content: bytes, hold: Hold, record: MailStage | None = None
+        self,
+        wiring: Wiring,
+        delays: Delays,
+        message: Message,
+        item: QueuedMail,
+        *,
+        content: bytes,
+        hold: Hold,
+        record: MailStage | None = None,
     ) -> None:
         self._wiring = wiring
         self._delays = delays
@@ -99,7 +114,11 @@ class Delivery:
 
         Never true of the new message itself, nor of any that followed it: those came later.
         """
-        return self._replaced is not None and other.arrived < self._replaced and other.body == self._message.body
+        return (
+            self._replaced is not None
+            and other.arrived < self._replaced
+            and other.body == self._message.body
+        )
 
     def hand_out(self) -> None:
         """From now on it is a handler's."""
@@ -109,12 +128,18 @@ class Delivery:
     @property
     def age(self) -> timedelta | None:
         """Since the mail was enqueued, to the second; None for a message of James that was never published again."""
-        return None if self._message.timestamp is None else self._wiring.clock() - self._message.timestamp
+        return (
+            None
+            if self._message.timestamp is None
+            else self._wiring.clock() - self._message.timestamp
+        )
 
     def stage_for_thread(self) -> BlockingStage:
         """What a plain handler marks its progress with."""
         self._wiring.handler_marks = True
-        return BlockingStage(self._marks, max(self.attempt, self.failures + 1), self.age, asyncio.get_running_loop())
+        return BlockingStage(
+            self._marks, max(self.attempt, self.failures + 1), self.age, asyncio.get_running_loop()
+        )
 
     def stage_for_coroutine(self) -> AsyncStage:
         """What an async handler marks its progress with."""
@@ -123,7 +148,9 @@ class Delivery:
 
     def throttle_for_thread(self) -> BlockingThrottle:
         """What a plain handler asks before it sends."""
-        return BlockingThrottle(self._wiring.throttle, waited=self.throttled, loop=asyncio.get_running_loop())
+        return BlockingThrottle(
+            self._wiring.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
+        )
 
     async def complete(self) -> None:
         """The mail is done: deleted mark, then ack, then its blobs if their ids are random. Returns when mark and ack are sent."""
@@ -135,7 +162,14 @@ class Delivery:
         """Whether it was put off the last time because a destination took no more."""
         return bool(self._message.headers.get(HEADER_THROTTLED))
 
-    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True, throttled: bool = False) -> None:
+    async def retry(
+        self,
+        recipients: Sequence[str] | None = None,
+        after: timedelta | None = None,
+        *,
+        counted: bool = True,
+        throttled: bool = False,
+    ) -> None:
         """Hand it out again: at once, or `after` a delay of up to 30 days; to the `recipients` that remain (some of the mail's; none: it is complete).
 
         A delayed one is a failed attempt (`failures`, `attempt`) unless `counted` is False; `throttled` says that it waits for a destination.
@@ -152,7 +186,9 @@ class Delivery:
             await self.complete()
             return
         if unknown := set(left) - set(self._item.mail.recipients):
-            raise BadInput(f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have")
+            raise BadInput(
+                f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have"
+            )
         again = await self._begun_again(left)
         if again is None:
             return
@@ -162,7 +198,13 @@ class Delivery:
             await self._end(self._message.ack)
         else:
             began = asyncio.get_running_loop().time()
-            await self._publish_again(again, delay, self._again_headers(counted=counted and delay is not None and not throttled, throttled=throttled))
+            await self._publish_again(
+                again,
+                delay,
+                self._again_headers(
+                    counted=counted and delay is not None and not throttled, throttled=throttled
+                ),
+            )
             self._replaced = began
             if set(again) < set(self._message_recipients):
                 self._wiring.doings.narrowed(self._item.enqueue_id, self._message.body)
@@ -183,10 +225,19 @@ class Delivery:
         if self.settled.is_set():
             return  # asked twice at once
         if left == self._message_recipients:
-            await dead_letter(self._wiring, self._message, reason, str(self._item.enqueue_id), settle=self._settle)
+            await dead_letter(
+                self._wiring, self._message, reason, str(self._item.enqueue_id), settle=self._settle
+            )
         else:
             fewer = replace(self._message, body=codec.encode(_narrowed(self._item, left)))
-            await dead_letter(self._wiring, fewer, reason, str(self._item.enqueue_id), changed=True, settle=self._settle)
+            await dead_letter(
+                self._wiring,
+                fewer,
+                reason,
+                str(self._item.enqueue_id),
+                changed=True,
+                settle=self._settle,
+            )
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
         """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
@@ -195,14 +246,25 @@ class Delivery:
         """
         if self._settled:
             return
-        if self._wiring.reporter is None or (self._marks is not None and (self._marks.taken or self._marks.doubtful)):
+        if self._wiring.reporter is None or (
+            self._marks is not None and (self._marks.taken or self._marks.doubtful)
+        ):
             await self.reject(reason)
             return
-        if not self._told and not await self._wiring.reporter.report(self._item, failures, self._content):
-            await self.reject(f"{reason}; no report could be made" if self._item.mail.sender else reason)
+        if not self._told and not await self._wiring.reporter.report(
+            self._item, failures, self._content
+        ):
+            await self.reject(
+                f"{reason}; no report could be made" if self._item.mail.sender else reason
+            )
             return
         self._told = True
-        log.info("mail %s bounced: %s", self._item.enqueue_id, reason, extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)})
+        log.info(
+            "mail %s bounced: %s",
+            self._item.enqueue_id,
+            reason,
+            extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)},
+        )
         await self._finish(Stage.FAILED)
 
     async def give_back(self) -> None:
@@ -271,34 +333,53 @@ class Delivery:
             headers[HEADER_FAILURES] = self.failures + 1
         return headers | ({HEADER_THROTTLED: 1} if throttled else {})
 
-    async def _publish_again(self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]) -> None:
+    async def _publish_again(
+        self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]
+    ) -> None:
         narrowed = recipients != self._message_recipients
         place = place_in(self._message.headers)
         # What is delayed must know when it is due where its row is (a message of James does not say), to see whether it was deleted and cleaned meanwhile.
         # A mail that has no row now would look so then. On a queue of ours whose slice is open nobody can have cleaned it: it gets its row back. Else it
         # names no place: then it is delivered on a shared queue; on one of ours it was cleaned while it was handled, which its delivery finds.
         if narrowed or after is not None:
-            row = await row_of(self._wiring, self._item, place, most=None if narrowed else _LOOKS_FOR_PLACE)
+            row = await row_of(
+                self._wiring, self._item, place, most=None if narrowed else _LOOKS_FOR_PLACE
+            )
             if row is not None:
                 headers |= headers_of(row.place)
-            elif after is not None and place is not None and not self._wiring.settings.queue.shared and is_open(self._wiring, place):
+            elif (
+                after is not None
+                and place is not None
+                and not self._wiring.settings.queue.shared
+                and is_open(self._wiring, place)
+            ):
                 await self._add_row(place, recipients)
             elif after is not None:
-                headers = {name: value for name, value in headers.items() if name not in {HEADER_SLICE, HEADER_BUCKET}}
+                headers = {
+                    name: value
+                    for name, value in headers.items()
+                    if name not in {HEADER_SLICE, HEADER_BUCKET}
+                }
             if row is not None and narrowed:
                 await self._rewrite_row(row, recipients)
         body = codec.encode(_narrowed(self._item, recipients))
         # A mail of James has no time of its own: its age counts from its first retry.
         timestamp = self._message.timestamp or self._wiring.clock()
         if after is None:
-            await self._wiring.publisher.publish(self._wiring.names.exchange, body, headers, timestamp)
+            await self._wiring.publisher.publish(
+                self._wiring.names.exchange, body, headers, timestamp
+            )
         else:
-            await self._delays.schedule(self._item.enqueue_id, body, headers, timestamp, self._wiring.clock() + after)
+            await self._delays.schedule(
+                self._item.enqueue_id, body, headers, timestamp, self._wiring.clock() + after
+            )
 
     async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
         """Its row, as it would be in the view if it had not been lost, or never written."""
         item = _narrowed(self._item, recipients)
-        row = ViewRow(self._wiring.queue, place, self._message.timestamp or self._wiring.clock(), item)
+        row = ViewRow(
+            self._wiring.queue, place, self._message.timestamp or self._wiring.clock(), item
+        )
         await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
 
     async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
@@ -327,20 +408,27 @@ class Delivery:
             self._wiring.doings.ended(self._seconds())
         if not settle():
             log.info(
-                "the broker hands a settled mail out again: its connection is gone", extra={"action": "stale_tag", "enqueue_id": str(self._item.enqueue_id)}
+                "the broker hands a settled mail out again: its connection is gone",
+                extra={"action": "stale_tag", "enqueue_id": str(self._item.enqueue_id)},
             )
         self._release()
 
     def _release(self) -> None:
         self._hold.release()
-        self._marks = None  # they know us, too: the content would stay until the garbage collector comes by
+        self._marks = (
+            None  # they know us, too: the content would stay until the garbage collector comes by
+        )
         if self._wiring.in_hand.get(self._item.enqueue_id) is self:
             del self._wiring.in_hand[self._item.enqueue_id]
         self.settled.set()
 
 
 def _narrowed(item: QueuedMail, recipients: tuple[str, ...]) -> QueuedMail:
-    return item if recipients == item.mail.recipients else replace(item, mail=replace(item.mail, recipients=recipients))
+    return (
+        item
+        if recipients == item.mail.recipients
+        else replace(item, mail=replace(item.mail, recipients=recipients))
+    )
 
 
 async def dead_letter(
@@ -361,8 +449,15 @@ async def dead_letter(
 
     A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
     """
-    reason = reason.encode("utf-8", "replace").decode()  # a header, or a note, that cannot be written would keep the mail here for ever
-    log.warning("dead letter: %s: %s", what, reason, extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue})
+    reason = reason.encode(
+        "utf-8", "replace"
+    ).decode()  # a header, or a note, that cannot be written would keep the mail here for ever
+    log.warning(
+        "dead letter: %s: %s",
+        what,
+        reason,
+        extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue},
+    )
     if wiring.broker_dead_letters and not changed:
         settle(message.dead_letter)
     else:
@@ -374,12 +469,23 @@ async def dead_letter(
     crash.point("dead-letter:noted")
 
 
-async def copy_to_dead_letters(wiring: Wiring, message: Message, reason: str, *, settle: Callable[[Callable[[], bool]], object] = lambda by: by()) -> None:
+async def copy_to_dead_letters(
+    wiring: Wiring,
+    message: Message,
+    reason: str,
+    *,
+    settle: Callable[[Callable[[], bool]], object] = lambda by: by(),
+) -> None:
     """A confirmed copy to the dead letter exchange, which is made when it is missing, and then the ack."""
     exchange = RabbitNames(wiring.queue).dead_letter_exchange
     await wiring.ensure_dead_letters()
     try:
-        await wiring.publisher.publish(exchange, message.body, {**own_headers(message.headers), HEADER_REASON: reason[:500]}, message.timestamp)
+        await wiring.publisher.publish(
+            exchange,
+            message.body,
+            {**own_headers(message.headers), HEADER_REASON: reason[:500]},
+            message.timestamp,
+        )
     except StoreUnavailable:
         wiring.dead_letters_there = False  # it may be for that: the next try looks
         raise

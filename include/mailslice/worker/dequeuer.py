@@ -37,7 +37,9 @@ class Deliveries:
         self._on_disconnected = on_disconnected
         self._give_up_after = give_up_after
         self._slots = Slots()
-        self._preparer = Preparer(wiring, delays, self._slots, on_trouble=self._troubled, on_fine=self._fine)
+        self._preparer = Preparer(
+            wiring, delays, self._slots, on_trouble=self._troubled, on_fine=self._fine
+        )
         self._stopped = False
         self._connected = False
         self._trouble: tuple[float, MailsliceError] | None = None
@@ -45,7 +47,12 @@ class Deliveries:
         self._closing: asyncio.Task[None] | None = None
         self._hop = HopConsumer(wiring, delays)
         self._consumer = Consumer(
-            wiring.settings.rabbitmq, wiring.names.work_queue, prefetch, on_message=self._arrived, on_lost=self._lost, on_ready=self._ready
+            wiring.settings.rabbitmq,
+            wiring.names.work_queue,
+            prefetch,
+            on_message=self._arrived,
+            on_lost=self._lost,
+            on_ready=self._ready,
         )
 
     def __aiter__(self) -> Deliveries:
@@ -89,7 +96,11 @@ class Deliveries:
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
         """What the broker delivered and is still being loaded, or waits for a store or for room. Those that wait for an older delivery are left out."""
         in_hand = self._wiring.in_hand
-        return ((slot.item, slot.message) for slot in self._slots if slot.item is not None and slot.item.enqueue_id not in in_hand)
+        return (
+            (slot.item, slot.message)
+            for slot in self._slots
+            if slot.item is not None and slot.item.enqueue_id not in in_hand
+        )
 
     async def aclose(self) -> None:
         """No more deliveries. What was not handed out goes back to the broker; deliveries in hand can still be settled until the worker closes.
@@ -115,7 +126,9 @@ class Deliveries:
         """Closes the connection, after which nothing in hand can be acknowledged."""
         await self.aclose()
         await self._consumer.close()
-        self._slots.lose(self._consumer.link)  # whatever came after all: it would hold its place in `in_hand`, and room, for good
+        self._slots.lose(
+            self._consumer.link
+        )  # whatever came after all: it would hold its place in `in_hand`, and room, for good
         self._on_disconnected(self)
 
     def _start(self) -> None:

@@ -69,7 +69,12 @@ class BlobDiscarder:
         try:
             await self._blobs.delete_many(keys)
         except MailsliceError as error:
-            log.warning("%d blobs of done mails stay behind, for blob_gc: %s", len(keys), error, extra={"action": "discard_failed", "blobs": len(keys)})
+            log.warning(
+                "%d blobs of done mails stay behind, for blob_gc: %s",
+                len(keys),
+                error,
+                extra={"action": "discard_failed", "blobs": len(keys)},
+            )
         finally:
             self._under_way -= len(keys)
 

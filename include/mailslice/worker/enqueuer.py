@@ -51,7 +51,9 @@ class Enqueuer:
         self._overcome = 0
         """How many of the inserts that failed had done so before one began that succeeded."""
 
-    async def enqueue(self, mail: Mail, content: bytes | Path, delay: timedelta | None = None) -> QueuedMail:
+    async def enqueue(
+        self, mail: Mail, content: bytes | Path, delay: timedelta | None = None
+    ) -> QueuedMail:
         """Returns when the mail is durable. A Path is read only when the memory budget has room for it.
 
         Raises BadInput (too large, no recipients), StoreUnavailable (then it is not enqueued, or dropped at delivery, but for what was under way when
@@ -63,23 +65,34 @@ class Enqueuer:
         delay = checked_delay(delay)
         size = _size(content)
         self._check_size(mail, size)
-        hold = self._wiring.enqueue_budget.try_acquire(size) or await self._wiring.enqueue_budget.acquire(size)
+        hold = self._wiring.enqueue_budget.try_acquire(
+            size
+        ) or await self._wiring.enqueue_budget.acquire(size)
         try:
             return await self._within(hold, mail, content, delay)
         finally:
             hold.release()
 
-    async def _within(self, _hold: Hold, mail: Mail, content: bytes | Path, delay: timedelta | None) -> QueuedMail:
+    async def _within(
+        self, _hold: Hold, mail: Mail, content: bytes | Path, delay: timedelta | None
+    ) -> QueuedMail:
         if isinstance(content, Path):
             content = await asyncio.to_thread(content.read_bytes)
             self._check_size(mail, len(content))
         # Where the header ends, and hashes of deduplication, take a second of the largest mails: the loop must not stand still for that.
-        parted = self._parted(content) if len(content) <= _SMALL else await asyncio.to_thread(self._parted, content)
+        parted = (
+            self._parted(content)
+            if len(content) <= _SMALL
+            else await asyncio.to_thread(self._parted, content)
+        )
         header, body, header_id, body_id = parted
         item = QueuedMail(EnqueueId(uuid4()), mail, header_id, body_id)
         encoded = message.encode(item)
         try:
-            await _both(self._wiring.blobs.put(item.header_blob_id, header), self._wiring.blobs.put(item.body_blob_id, body))
+            await _both(
+                self._wiring.blobs.put(item.header_blob_id, header),
+                self._wiring.blobs.put(item.body_blob_id, body),
+            )
             crash.point("enqueue:blobs-put")
             await self._record(item, encoded, delay)
         except BaseException:
@@ -96,7 +109,10 @@ class Enqueuer:
     async def _record(self, item: QueuedMail, encoded: bytes, delay: timedelta | None) -> None:
         wiring = self._wiring
         now = wiring.clock()
-        place = Place(slice_start(now, wiring.shape.window), bucket_of(item.mail.name, wiring.shape.bucket_counts[-1]))
+        place = Place(
+            slice_start(now, wiring.shape.window),
+            bucket_of(item.mail.name, wiring.shape.bucket_counts[-1]),
+        )
         if not self._starts_written:
             await self._write_starts(place.slice_start)
         row = ViewRow(wiring.queue, place, now, item)
@@ -107,17 +123,25 @@ class Enqueuer:
         else:
             await _both(first, self._publish(item, encoded, place, now, delay))
 
-    async def _publish(self, item: QueuedMail, encoded: bytes, place: Place, now: datetime, delay: timedelta | None) -> None:
+    async def _publish(
+        self, item: QueuedMail, encoded: bytes, place: Place, now: datetime, delay: timedelta | None
+    ) -> None:
         if delay is not None and delay > timedelta(0):
-            await self._delays.schedule(item.enqueue_id, encoded, headers_of(place), now, now + delay)
+            await self._delays.schedule(
+                item.enqueue_id, encoded, headers_of(place), now, now + delay
+            )
         else:
-            await self._wiring.publisher.publish(self._wiring.names.exchange, encoded, headers_of(place), now)
+            await self._wiring.publisher.publish(
+                self._wiring.names.exchange, encoded, headers_of(place), now
+            )
 
     async def _insert(self, row: ViewRow) -> None:
         failed = self._failed
         try:
             await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
-        except BaseException:  # cancelled, too: who gave it up may have waited for a store that is away
+        except (
+            BaseException
+        ):  # cancelled, too: who gave it up may have waited for a store that is away
             self._failed += 1
             raise
         self._overcome = max(self._overcome, failed)
@@ -137,7 +161,9 @@ class Enqueuer:
     def _check_size(self, mail: Mail, size: int) -> None:
         most = self._wiring.settings.queue.max_mail_bytes
         if size > most:
-            raise BadInput(f"mail {mail.name!r} has {size} bytes; allowed are {most} (MAILSLICE_QUEUE_MAX_MAIL_BYTES)")
+            raise BadInput(
+                f"mail {mail.name!r} has {size} bytes; allowed are {most} (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
+            )
 
     async def _undone(self, item: QueuedMail) -> None:
         """Returns when it was tried; what failed is tried again, beside the caller and also when that is cancelled, but for no longer than 8 s."""
@@ -166,12 +192,18 @@ class Enqueuer:
             why = why or error
         finally:
             tried.set()
-        log.warning("a failed enqueue left something behind (row, message or blobs): %s", why or "time is up", extra=extra)
+        log.warning(
+            "a failed enqueue left something behind (row, message or blobs): %s",
+            why or "time is up",
+            extra=extra,
+        )
 
     async def _take_back(self, item: QueuedMail) -> None:
         await self._wiring.mark(item.enqueue_id)
         crash.point("enqueue:undo-marked")
-        await self._wiring.blobs.delete_many([blob for blob in (item.header_blob_id, item.body_blob_id) if blob_ids.is_random(blob)])
+        await self._wiring.blobs.delete_many(
+            [blob for blob in (item.header_blob_id, item.body_blob_id) if blob_ids.is_random(blob)]
+        )
 
     async def close(self) -> None:
         """Waits for what is being undone."""

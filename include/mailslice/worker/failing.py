@@ -23,10 +23,18 @@ from mailslice.worker.wiring import Wiring
 log = logging.getLogger(__name__)
 
 WHY = "who was sending it ended before the answer was written down"
-_SENT_AFTER_ALL = "its sender was slow, not dead: the mail had gone out, and these recipients were sent to"
+_SENT_AFTER_ALL = (
+    "its sender was slow, not dead: the mail had gone out, and these recipients were sent to"
+)
 
 
-async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequence[str], content: bytes | None = None) -> None:
+async def tell(
+    wiring: Wiring,
+    item: QueuedMail,
+    record: MailStage,
+    failed: Sequence[str],
+    content: bytes | None = None,
+) -> None:
     """The operator (quarantine, decision, log, figures) and, where that is set, the sender. Raises StoreUnavailable: then nobody may be written down as failed.
 
     `record` is what says that they were being sent to. Told once by a worker, however often it is asked. A sender of whose mail no report can be made is
@@ -39,7 +47,9 @@ async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequ
     await asyncio.to_thread(_set_aside, wiring, doubtful, record)
     crash.point("fail:set-aside")
     if wiring.reporter is not None:
-        await wiring.reporter.report(doubtful, [in_doubt(recipient) for recipient in failed], content)
+        await wiring.reporter.report(
+            doubtful, [in_doubt(recipient) for recipient in failed], content
+        )
     log.error(
         "mail %s: %d recipients failed in attempt %d: %s: %s",
         item.enqueue_id,
@@ -47,7 +57,13 @@ async def tell(wiring: Wiring, item: QueuedMail, record: MailStage, failed: Sequ
         record.attempt,
         WHY,
         record.owner,
-        extra={"action": "stage_failed", "enqueue_id": str(item.enqueue_id), "recipients": len(failed), "worker": record.owner, "queue": wiring.queue},
+        extra={
+            "action": "stage_failed",
+            "enqueue_id": str(item.enqueue_id),
+            "recipients": len(failed),
+            "worker": record.owner,
+            "queue": wiring.queue,
+        },
     )
     wiring.on_failed(len(failed))
     wiring.told.append(key)
@@ -59,25 +75,36 @@ async def fail(wiring: Wiring, item: QueuedMail, decision: Decision) -> bool:
         return False
     now = await wiring.stages.read(item.enqueue_id)
     if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
-        return False  # it was read a while ago, and nobody is to be told of what has ended well since
+        return (
+            False  # it was read a while ago, and nobody is to be told of what has ended well since
+        )
     await tell(wiring, item, decision.record, decision.failed)
     crash.point("fail:told")
     if await wiring.stages.advance(decision.record, decision.after):
         crash.point("fail:recorded")
         return True
     there = await wiring.stages.read(item.enqueue_id)
-    if there is not None and any(there.recipients.get(recipient) is Stage.SENT for recipient in decision.failed):
+    if there is not None and any(
+        there.recipients.get(recipient) is Stage.SENT for recipient in decision.failed
+    ):
         await sent_after_all(wiring, item, decision.record, decision.failed)
     return False
 
 
-async def sent_after_all(wiring: Wiring, item: QueuedMail, record: MailStage, recipients: Sequence[str]) -> None:
+async def sent_after_all(
+    wiring: Wiring, item: QueuedMail, record: MailStage, recipients: Sequence[str]
+) -> None:
     """Recipients that were told as failed have the mail: the quarantine and the decisions say so, lest somebody releases it to them."""
     log.warning(
         "mail %s: %d recipients that were failed were sent to after all",
         item.enqueue_id,
         len(recipients),
-        extra={"action": "sent_after_failed", "enqueue_id": str(item.enqueue_id), "recipients": len(recipients), "queue": wiring.queue},
+        extra={
+            "action": "sent_after_failed",
+            "enqueue_id": str(item.enqueue_id),
+            "recipients": len(recipients),
+            "queue": wiring.queue,
+        },
     )
     await asyncio.to_thread(_correct, wiring, item, record)
 
@@ -85,8 +112,12 @@ async def sent_after_all(wiring: Wiring, item: QueuedMail, record: MailStage, re
 def _set_aside(wiring: Wiring, item: QueuedMail, record: MailStage) -> None:
     now = wiring.clock()
     since = record.updated or now
-    holder = Holder(record.owner, Stage.SENDING.value, since, max(timedelta(0), now - since), record.attempt)
-    Quarantine(wiring.stores, wiring.queue, wiring.clock).keep_failed(item, holder, Decided("failed", WHY, wiring.worker))
+    holder = Holder(
+        record.owner, Stage.SENDING.value, since, max(timedelta(0), now - since), record.attempt
+    )
+    Quarantine(wiring.stores, wiring.queue, wiring.clock).keep_failed(
+        item, holder, Decided("failed", WHY, wiring.worker)
+    )
     _decide(wiring, item, record, "failed", WHY)
 
 

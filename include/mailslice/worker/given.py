@@ -14,16 +14,27 @@ MOST_PREFETCH = 65_535
 def check_content(content: object) -> None:
     """BadInput for what is no mail's content: bytes, or the Path of a file."""
     if not isinstance(content, bytes | bytearray | Path):
-        raise BadInput(f"content: {type(content).__name__} is not allowed; bytes are, or the Path of a file")
+        raise BadInput(
+            f"content: {type(content).__name__} is not allowed; bytes are, or the Path of a file"
+        )
 
 
 def check_span(place: str, value: object) -> None:
     """BadInput for what is neither a timedelta nor None."""
     if value is not None and not isinstance(value, timedelta):
-        raise BadInput(f"{place}={value!r} is not allowed; a timedelta is, as timedelta(seconds=5), or None")
+        raise BadInput(
+            f"{place}={value!r} is not allowed; a timedelta is, as timedelta(seconds=5), or None"
+        )
 
 
 def check_count(place: str, value: object, most: int | None = None) -> None:
     """BadInput for what is no whole number from 1 (to `most`). A prefetch of 0 would be none at all to the broker: it would send everything."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
-        raise BadInput(f"{place}={value!r} is not allowed; a whole number from 1{'' if most is None else f' to {most}'} is")
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or value < 1
+        or (most is not None and value > most)
+    ):
+        raise BadInput(
+            f"{place}={value!r} is not allowed; a whole number from 1{'' if most is None else f' to {most}'} is"
+        )

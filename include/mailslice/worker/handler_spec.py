@@ -41,7 +41,12 @@ class LoadedHandler:
     takes_throttle: bool = False
 
     def __call__(
-        self, mail: Mail, content: bytes, enqueue_id: EnqueueId, stage: BlockingStage | AsyncStage | None = None, throttle: BlockingThrottle | None = None
+        self,
+        mail: Mail,
+        content: bytes,
+        enqueue_id: EnqueueId,
+        stage: BlockingStage | AsyncStage | None = None,
+        throttle: BlockingThrottle | None = None,
     ) -> Any:
         """One attempt at one mail. `stage` and `throttle` are needed where they are taken."""
         given: dict[str, object] = {"enqueue_id": enqueue_id} if self.takes_enqueue_id else {}
@@ -61,7 +66,9 @@ def load_handler(spec: str, settings: Settings) -> LoadedHandler:
     if inspect.isclass(found):
         found = _built(spec, found, settings)
     if not callable(found):
-        raise BadInput(f"--handler {spec!r}: {path} is a {type(found).__name__}, which cannot be called; {_ALLOWED}")
+        raise BadInput(
+            f"--handler {spec!r}: {path} is a {type(found).__name__}, which cannot be called; {_ALLOWED}"
+        )
     return LoadedHandler(found, _is_async(found), *_keywords(f"--handler {spec!r}", found))
 
 
@@ -69,7 +76,9 @@ def loaded(handler: Callable[..., Any]) -> LoadedHandler:
     """A handler that is at hand: a function, or an object that can be called. BadInput when it cannot be called as (mail, content)."""
     name = f"handler {getattr(handler, '__qualname__', handler)!r}"
     if inspect.isclass(handler) or not callable(handler):
-        raise BadInput(f"{name}: allowed are functions, and objects that can be called as (mail, content)")
+        raise BadInput(
+            f"{name}: allowed are functions, and objects that can be called as (mail, content)"
+        )
     return LoadedHandler(handler, _is_async(handler), *_keywords(name, handler))
 
 
@@ -79,8 +88,13 @@ def _module(spec: str, name: str) -> Any:
         sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a script that was not meant to be imported ends the process
-        raise BadInput(f"--handler {spec!r}: module {name!r} cannot be imported: {type(error).__name__}: {error}; {_ALLOWED}") from error
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a script that was not meant to be imported ends the process
+        raise BadInput(
+            f"--handler {spec!r}: module {name!r} cannot be imported: {type(error).__name__}: {error}; {_ALLOWED}"
+        ) from error
 
 
 def _attribute(spec: str, module: Any, path: str) -> Any:
@@ -98,11 +112,15 @@ def _built(spec: str, cls: Callable[[Settings], Any], settings: Settings) -> Any
     except MailsliceError:
         raise
     except (Exception, SystemExit) as error:
-        raise BadInput(f"--handler {spec!r}: the class cannot be built with the settings: {type(error).__name__}: {error}") from error
+        raise BadInput(
+            f"--handler {spec!r}: the class cannot be built with the settings: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        type(handler).__call__
+    )
 
 
 def _keywords(what: str, handler: Callable[..., Any]) -> tuple[bool, bool, bool]:
@@ -111,7 +129,10 @@ def _keywords(what: str, handler: Callable[..., Any]) -> tuple[bool, bool, bool]
         signature = inspect.signature(handler)
     except ValueError:  # a built-in that tells no signature: believed
         return False, False, False
-    takes = {name: any(p.name == name or p.kind is p.VAR_KEYWORD for p in signature.parameters.values()) for name in ("enqueue_id", "stage")}
+    takes = {
+        name: any(p.name == name or p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        for name in ("enqueue_id", "stage")
+    }
     takes["throttle"] = "throttle" in signature.parameters and not _is_async(handler)
     try:
         signature.bind(None, b"", **{name: None for name, taken in takes.items() if taken})

@@ -22,7 +22,13 @@ class BlockingStage:
     An attempt is begun by each retry that counts; on a queue with stage marks by every retry, for its number is the record's there.
     """
 
-    def __init__(self, marks: Marks | None = None, attempt: int = 1, age: timedelta | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        marks: Marks | None = None,
+        attempt: int = 1,
+        age: timedelta | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._marks = marks
         self._loop = loop
         self.attempt = attempt
@@ -47,7 +53,9 @@ class BlockingStage:
 class AsyncStage:
     """The same for a coroutine on the worker's loop."""
 
-    def __init__(self, marks: Marks | None = None, attempt: int = 1, age: timedelta | None = None) -> None:
+    def __init__(
+        self, marks: Marks | None = None, attempt: int = 1, age: timedelta | None = None
+    ) -> None:
         self._marks = marks
         self.attempt = attempt
         self.age = age

@@ -51,7 +51,12 @@ class Settled(Protocol):
     def failures(self) -> int: ...
     async def complete(self) -> None: ...
     async def retry(
-        self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True, throttled: bool = False
+        self,
+        recipients: Sequence[str] | None = None,
+        after: timedelta | None = None,
+        *,
+        counted: bool = True,
+        throttled: bool = False,
     ) -> None: ...
     async def reject(self, reason: str) -> None: ...
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> None: ...
@@ -88,11 +93,18 @@ def policy_of(settings: Settings) -> Policy:
     """By MAILSLICE_WORKER_*. Raises BadSetting when mails are to bounce and there is no queue for the reports."""
     worker = settings.worker
     if worker.give_up is GiveUp.BOUNCE and worker.bounce_queue is None:
-        raise BadSetting(f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to")
-    return Policy(BackOff(worker.back_off_base, worker.back_off_factor, worker.back_off_cap, worker.attempts), worker.give_up)
+        raise BadSetting(
+            f"MAILSLICE_WORKER_GIVE_UP=bounce (in the {settings.source}) needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
+        )
+    return Policy(
+        BackOff(worker.back_off_base, worker.back_off_factor, worker.back_off_cap, worker.attempts),
+        worker.give_up,
+    )
 
 
-def action_of(delivery: Settled, outcome: Outcome | GiveBack, policy: Policy) -> tuple[str, Callable[[], Awaitable[None]]]:
+def action_of(
+    delivery: Settled, outcome: Outcome | GiveBack, policy: Policy
+) -> tuple[str, Callable[[], Awaitable[None]]]:
     """Outcome -> (its name in the metrics, what to ask of the delivery). The pause is fixed here, so that asking twice does not change it."""
     match outcome:
         case Complete():
@@ -107,32 +119,57 @@ def action_of(delivery: Settled, outcome: Outcome | GiveBack, policy: Policy) ->
             return _again(delivery, outcome, policy)
 
 
-def _again(delivery: Settled, outcome: Retry, policy: Policy) -> tuple[str, Callable[[], Awaitable[None]]]:
+def _again(
+    delivery: Settled, outcome: Retry, policy: Policy
+) -> tuple[str, Callable[[], Awaitable[None]]]:
     failures = delivery.failures + 1
     pause = outcome.after
     if outcome.back_off:
         pause = max(pause or timedelta(0), policy.back_off.pause(failures, policy.chance()))
-    counts = outcome.counted and not outcome.throttled and pause is not None and pause > timedelta(0)
+    counts = (
+        outcome.counted and not outcome.throttled and pause is not None and pause > timedelta(0)
+    )
     if counts and policy.back_off.used_up(failures):
-        left = tuple(delivery.item.mail.recipients if outcome.recipients is None else outcome.recipients)
+        left = tuple(
+            delivery.item.mail.recipients if outcome.recipients is None else outcome.recipients
+        )
         if set(left) == set(delivery.item.mail.recipients):
             return action_of(delivery, _given_up(left, failures, outcome.why, policy), policy)
         # Who was served is done; for the others this was the last attempt, and the next delivery names only them.
         return "retried", lambda: delivery.retry(recipients=left)
-    return "retried", lambda: delivery.retry(recipients=outcome.recipients, after=pause, counted=outcome.counted, throttled=outcome.throttled)
+    return "retried", lambda: delivery.retry(
+        recipients=outcome.recipients,
+        after=pause,
+        counted=outcome.counted,
+        throttled=outcome.throttled,
+    )
 
 
-def _given_up(recipients: tuple[str, ...], failures: int, why: str, policy: Policy) -> Reject | Bounce:
+def _given_up(
+    recipients: tuple[str, ...], failures: int, why: str, policy: Policy
+) -> Reject | Bounce:
     reason = f"given up after {failures} attempts (MAILSLICE_WORKER_ATTEMPTS){f'; the last: {why}' if why else ''}"
     if policy.give_up is GiveUp.DEAD_LETTER:
         return Reject(reason)
-    return Bounce(reason, tuple(Failure(recipient, "4.4.7", f"it could not be delivered in {failures} attempts, and is given up") for recipient in recipients))
+    return Bounce(
+        reason,
+        tuple(
+            Failure(
+                recipient,
+                "4.4.7",
+                f"it could not be delivered in {failures} attempts, and is given up",
+            )
+            for recipient in recipients
+        ),
+    )
 
 
 class Handling:
     """Runs one handler over deliveries, at most `concurrency` at once. Belongs to one event loop."""
 
-    def __init__(self, handler: LoadedHandler, concurrency: int, metrics: Figures, policy: Policy) -> None:
+    def __init__(
+        self, handler: LoadedHandler, concurrency: int, metrics: Figures, policy: Policy
+    ) -> None:
         self._handler = handler
         self._metrics = metrics
         self._places = asyncio.Semaphore(concurrency)
@@ -159,7 +196,9 @@ class Handling:
     async def start(self, delivery: Settled) -> None:
         """Waits for a free place, then runs the handler there; returns at once then."""
         await self._places.acquire()
-        task = asyncio.create_task(self._handle(delivery), name=f"handle-{delivery.item.enqueue_id}")
+        task = asyncio.create_task(
+            self._handle(delivery), name=f"handle-{delivery.item.enqueue_id}"
+        )
         self._running.add(task)
         task.add_done_callback(self._ended)
 
@@ -189,7 +228,11 @@ class Handling:
         self._running.discard(task)
         self._places.release()
         if not task.cancelled() and (error := task.exception()):
-            log.error("handling ended by a fault of mailslice; the mail is held until this process ends", exc_info=error, extra={"action": "handling_fault"})
+            log.error(
+                "handling ended by a fault of mailslice; the mail is held until this process ends",
+                exc_info=error,
+                extra={"action": "handling_fault"},
+            )
 
     async def _handle(self, delivery: Settled) -> None:
         began = time.monotonic()
@@ -208,7 +251,11 @@ class Handling:
                 raise
             return self._failed(delivery, RuntimeError("the handler cancelled itself"))
         except TakenOver as error:
-            log.warning("%s; its handler has left it", error, extra={"action": "taken_over", "enqueue_id": str(delivery.item.enqueue_id)})
+            log.warning(
+                "%s; its handler has left it",
+                error,
+                extra={"action": "taken_over", "enqueue_id": str(delivery.item.enqueue_id)},
+            )
             return GiveBack()
         except DeadLetter as error:
             return Reject(f"{type(error).__name__}: {error}")
@@ -227,13 +274,20 @@ class Handling:
             return Complete()
         if wrong := _wrong_field(result):
             return self._failed(delivery, TypeError(wrong))
-        if isinstance(result, Retry) and not set(result.recipients or ()) <= set(delivery.item.mail.recipients):
-            return self._failed(delivery, ValueError("a retry names recipients that the mail does not have"))
+        if isinstance(result, Retry) and not set(result.recipients or ()) <= set(
+            delivery.item.mail.recipients
+        ):
+            return self._failed(
+                delivery, ValueError("a retry names recipients that the mail does not have")
+            )
         if isinstance(result, Retry) and result.after is not None and result.after > LONGEST_DELAY:
             return self._failed(delivery, ValueError("a retry asks for more than 30 days"))
         if isinstance(result, Complete | Retry | Reject | Bounce):
             return result
-        return self._failed(delivery, TypeError(f"a handler gives an outcome or None, not a {type(result).__name__}"))
+        return self._failed(
+            delivery,
+            TypeError(f"a handler gives an outcome or None, not a {type(result).__name__}"),
+        )
 
     async def _call(self, delivery: Settled) -> Any:
         item = delivery.item
@@ -242,19 +296,27 @@ class Handling:
             return await self._handler(item.mail, delivery.content, item.enqueue_id, stage)
         blocking = delivery.stage_for_thread() if self._handler.takes_stage else None
         throttle = delivery.throttle_for_thread() if self._handler.takes_throttle else None
-        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, delivery, blocking, throttle)
+        result, error = await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._in_thread, delivery, blocking, throttle
+        )
         if error is not None:
             raise error
         return await result if inspect.isawaitable(result) else result
 
-    def _in_thread(self, delivery: Settled, stage: BlockingStage | None, throttle: BlockingThrottle | None) -> tuple[Any, Exception | None]:
+    def _in_thread(
+        self, delivery: Settled, stage: BlockingStage | None, throttle: BlockingThrottle | None
+    ) -> tuple[Any, Exception | None]:
         # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
         try:
-            return self._handler(delivery.item.mail, delivery.content, delivery.item.enqueue_id, stage, throttle), None
+            return self._handler(
+                delivery.item.mail, delivery.content, delivery.item.enqueue_id, stage, throttle
+            ), None
         except Exception as error:  # noqa: BLE001 - as above
             return None, error
         except BaseException as error:  # noqa: BLE001 - as above
-            return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(error.__traceback__)
+            return None, RuntimeError(f"{type(error).__name__} in a handler").with_traceback(
+                error.__traceback__
+            )
 
     def _failed(self, delivery: Settled, error: BaseException) -> Retry:
         self._metrics.handler_failed()
@@ -285,37 +347,59 @@ class Handling:
             except MailsliceError as error:
                 log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
             except Exception:
-                log.exception("outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra)
+                log.exception(
+                    "outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra
+                )
             else:
                 return True
             self._metrics.store_failed()
             left = self._left(began)
             if left <= 0:
-                log.warning("outcome given up: this is the end, and no store took it for %d s; the mail goes back", DRAIN_SECONDS, extra=extra)
+                log.warning(
+                    "outcome given up: this is the end, and no store took it for %d s; the mail goes back",
+                    DRAIN_SECONDS,
+                    extra=extra,
+                )
                 return False
             await asyncio.sleep(min(left, pause * random.uniform(0.7, 1.0)))
 
     def _left(self, began: float) -> float:
         """Seconds for an outcome that is being told since `began`."""
-        return math.inf if self._hurried is None else DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
+        return (
+            math.inf
+            if self._hurried is None
+            else DRAIN_SECONDS - (time.monotonic() - max(began, self._hurried))
+        )
 
 
 def _wrong_field(outcome: object) -> str | None:
     """What is wrong with an outcome whose fields are of other types than it declares: no one else checks what handlers give."""
-    fields: dict[str, Any] = {name: getattr(outcome, name) for name in ("reason", "after", "failures") if hasattr(outcome, name)}
+    fields: dict[str, Any] = {
+        name: getattr(outcome, name)
+        for name in ("reason", "after", "failures")
+        if hasattr(outcome, name)
+    }
     if not isinstance(fields.get("reason", ""), str):
         return f"the reason of an outcome is text, not a {type(fields['reason']).__name__}"
     if not isinstance(fields.get("after"), timedelta | None):
         return f"the `after` of a retry is a timedelta, not a {type(fields['after']).__name__}"
     failures = fields.get("failures", ())
-    if not isinstance(failures, list | tuple) or not all(isinstance(failure, Failure) for failure in failures):
+    if not isinstance(failures, list | tuple) or not all(
+        isinstance(failure, Failure) for failure in failures
+    ):
         return "the failures of a bounce are Failure, each"
     for failure in failures:
         texts = (failure.recipient, failure.status, failure.reason, failure.diagnostic or "")
         if not all(isinstance(text, str) for text in texts):
             return "the fields of a Failure are text"
     recipients = getattr(outcome, "recipients", None)
-    if not (recipients is None or (isinstance(recipients, list | tuple | set | frozenset) and all(isinstance(one, str) for one in recipients))):
+    if not (
+        recipients is None
+        or (
+            isinstance(recipients, list | tuple | set | frozenset)
+            and all(isinstance(one, str) for one in recipients)
+        )
+    ):
         return "the recipients of a retry are a tuple of text"
     return None
 

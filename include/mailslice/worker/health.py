@@ -70,7 +70,9 @@ class Liveness:
     def _entry(self, number: int, seen: _Seen, now: float) -> dict[str, object]:
         health = seen.health
         wrong = None
-        if seen.pid is not None and (now - seen.heard > SILENT_AFTER or (health and health.loop_lag > SILENT_AFTER)):
+        if seen.pid is not None and (
+            now - seen.heard > SILENT_AFTER or (health and health.loop_lag > SILENT_AFTER)
+        ):
             wrong = f"hangs: no turn of its event loop for {max(now - seen.heard, health.loop_lag if health else 0):.0f} s"
         elif now - seen.connected > DISCONNECTED_AFTER:
             wrong = f"not connected for {now - seen.connected:.0f} s"
@@ -93,9 +95,13 @@ class HealthServer:
         try:
             self._server = ThreadingHTTPServer((host, port), handler)
         except OSError as error:
-            raise BadSetting(f"health port {host}:{port} cannot be opened: {error.strerror or error}; choose another with --health-port (0 = none)") from error
+            raise BadSetting(
+                f"health port {host}:{port} cannot be opened: {error.strerror or error}; choose another with --health-port (0 = none)"
+            ) from error
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="health", daemon=True
+        )
 
     def start(self) -> None:
         """Answers from now on."""
@@ -120,7 +126,11 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/livez":
             alive, entries = self._liveness.verdict()
-            self._answer(200 if alive else 503, "application/json", json.dumps({"live": alive, "processes": entries}).encode() + b"\n")
+            self._answer(
+                200 if alive else 503,
+                "application/json",
+                json.dumps({"live": alive, "processes": entries}).encode() + b"\n",
+            )
         elif path == "/metrics":
             kind, body = summed_metrics(self._figures, self._liveness)
             self._answer(200, kind, body)
@@ -140,7 +150,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 def summed_metrics(figures: str, liveness: Liveness) -> tuple[str, bytes]:
     """(content type, text): the figures of all processes, summed; gauges of ended ones are left out."""
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, multiprocess
+    from prometheus_client import (
+        CONTENT_TYPE_LATEST,
+        CollectorRegistry,
+        generate_latest,
+        multiprocess,
+    )
 
     while liveness.dead_pids:
         multiprocess.mark_process_dead(liveness.dead_pids.pop(), figures)  # type: ignore[no-untyped-call]

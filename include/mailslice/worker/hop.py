@@ -6,7 +6,13 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable, TryAgain, Undecodable
+from mailslice.model.errors import (
+    MailsliceError,
+    QueueMissing,
+    StoreUnavailable,
+    TryAgain,
+    Undecodable,
+)
 from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_DELIVERY_COUNT
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
@@ -27,7 +33,12 @@ class HopConsumer:
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
         self._consumer = Consumer(
-            wiring.settings.rabbitmq, wiring.names.hop_queue, _PREFETCH, on_message=self._arrived, on_lost=self._lost, prepare=self._declare
+            wiring.settings.rabbitmq,
+            wiring.names.hop_queue,
+            _PREFETCH,
+            on_message=self._arrived,
+            on_lost=self._lost,
+            prepare=self._declare,
         )
 
     @property
@@ -88,11 +99,19 @@ class HopConsumer:
                     patience.end_if_cancelled()
                     pause, aloud = patience.pause()
                     if aloud:
-                        log.warning("a delayed mail is held for %.1f s: %s", pause, error, extra={"action": "hop_held"})
+                        log.warning(
+                            "a delayed mail is held for %.1f s: %s",
+                            pause,
+                            error,
+                            extra={"action": "hop_held"},
+                        )
                 except Exception:
                     patience.end_if_cancelled()
                     pause, _ = patience.pause()
-                    log.exception("a delayed mail could not be looked at; it is held", extra={"action": "hop_fault"})
+                    log.exception(
+                        "a delayed mail could not be looked at; it is held",
+                        extra={"action": "hop_fault"},
+                    )
                 else:
                     return
                 if not copied and _is_counted(message) and not self._delays.has_published(message):
@@ -111,9 +130,19 @@ class HopConsumer:
         if isinstance(token := message.headers.get(HEADER_DELAY_TOKEN), str):
             headers[HEADER_DELAY_TOKEN] = token
         try:
-            await self._wiring.publisher.publish("", message.body, headers, message.timestamp, routing_key=self._wiring.names.hop_queue)
+            await self._wiring.publisher.publish(
+                "",
+                message.body,
+                headers,
+                message.timestamp,
+                routing_key=self._wiring.names.hop_queue,
+            )
         except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being replaced
-            log.info("a delayed mail that waits keeps its delivery count: %s", error, extra={"action": "hop_not_renewed"})
+            log.info(
+                "a delayed mail that waits keeps its delivery count: %s",
+                error,
+                extra={"action": "hop_not_renewed"},
+            )
             return False
         message.ack()
         return True
@@ -123,7 +152,9 @@ class HopConsumer:
             await self._delays.surfaced(message)
         except Undecodable as error:
             # The hop queue has no dead letter exchange: a reject would drop it.
-            await copy_to_dead_letters(self._wiring, message, f"not a mail, in the hop queue: {error}")
+            await copy_to_dead_letters(
+                self._wiring, message, f"not a mail, in the hop queue: {error}"
+            )
 
 
 def _is_counted(message: Message) -> bool:

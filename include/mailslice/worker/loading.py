@@ -56,7 +56,9 @@ async def _held(hold: Hold, reading: Awaitable[bytes]) -> tuple[bytes, Hold]:
 
 
 async def _open(blobs: HotBlobs, item: QueuedMail) -> tuple[OpenBlob, OpenBlob]:
-    header, body = await asyncio.gather(blobs.open(item.header_blob_id), blobs.open(item.body_blob_id))
+    header, body = await asyncio.gather(
+        blobs.open(item.header_blob_id), blobs.open(item.body_blob_id)
+    )
     return header, body
 
 

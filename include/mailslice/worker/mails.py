@@ -13,7 +13,12 @@ from mailslice.model.mail import Mail
 
 
 def new_mail(
-    sender: str | None, recipients: Iterable[str], *, name: str | None = None, state: str = "root", attributes: Mapping[str, bytes] | None = None
+    sender: str | None,
+    recipients: Iterable[str],
+    *,
+    name: str | None = None,
+    state: str = "root",
+    attributes: Mapping[str, bytes] | None = None,
 ) -> Mail:
     """An envelope with a name like James' when none is given, last updated now. `sender` None, `<>` or empty: the null sender, as of a report.
 

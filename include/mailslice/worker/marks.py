@@ -26,7 +26,11 @@ class Marks:
     """
 
     def __init__(
-        self, stages: Stages, record: MailStage, on_stage: Callable[[Stage], None], on_late: Callable[[MailStage, tuple[str, ...]], Awaitable[None]]
+        self,
+        stages: Stages,
+        record: MailStage,
+        on_stage: Callable[[Stage], None],
+        on_late: Callable[[MailStage, tuple[str, ...]], Awaitable[None]],
     ) -> None:
         self._stages = stages
         self._on_stage = on_stage
@@ -55,7 +59,9 @@ class Marks:
         if self.taken or self._next is not None:
             raise _taken(self._known.enqueue_id)
         if unknown := set(wanted) - set(self._known.remaining):
-            raise BadInput(f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's")
+            raise BadInput(
+                f"mail {self._known.enqueue_id}: {len(unknown)} recipients are begun already, or are not the mail's"
+            )
         begun = self._moved(wanted, Stage.SENDING)
         await self._write(begun)
         crash.point("stage:sending-written")
@@ -68,12 +74,18 @@ class Marks:
         before, self._known = self._known, self._moved(wanted, Stage.SENT)
         self._on_stage(self._known.stage)
         try:
-            if self._next is not None:  # the delivery was ended under a handler that went on: these were told as failed
+            if (
+                self._next is not None
+            ):  # the delivery was ended under a handler that went on: these were told as failed
                 raise _taken(self._known.enqueue_id)
             await self._write(self._known)
             crash.point("stage:sent-written")
         except TryAgain as error:
-            log.warning("'sent' is not stored yet: %s", error, extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)})
+            log.warning(
+                "'sent' is not stored yet: %s",
+                error,
+                extra={"action": "sent_unstored", "enqueue_id": str(self._known.enqueue_id)},
+            )
         except TakenOver:
             # The operator was told that they failed, and they did not.
             with suppress(TryAgain):
@@ -82,8 +94,14 @@ class Marks:
     def not_sent(self, recipients: Iterable[str] | None = None) -> None:
         """These recipients surely do not have the mail: a plain refusal. They are left to be tried again. The next mark writes it."""
         back = self._begun(recipients)
-        states = {recipient: stage for recipient, stage in self._known.recipients.items() if recipient not in back}
-        self._known = replace(self._known, remaining=(*self._known.remaining, *back), recipients=states)
+        states = {
+            recipient: stage
+            for recipient, stage in self._known.recipients.items()
+            if recipient not in back
+        }
+        self._known = replace(
+            self._known, remaining=(*self._known.remaining, *back), recipients=states
+        )
         self._on_stage(self._known.stage)
 
     async def finish(self, stage: Stage = Stage.SENT) -> None:
@@ -105,7 +123,9 @@ class Marks:
             raise _taken(self._known.enqueue_id)
         if self._next is None:
             again = [recipient for recipient in left if recipient not in self._known.recipients]
-            following = next_attempt(self._known, again, self.doubtful, by=self._stages.worker, now=self._stages.clock())
+            following = next_attempt(
+                self._known, again, self.doubtful, by=self._stages.worker, now=self._stages.clock()
+            )
             await self._write(following)
             crash.point("stage:again-written")
             self._next = self._written
@@ -114,22 +134,34 @@ class Marks:
     def _begun(self, recipients: Iterable[str] | None) -> tuple[str, ...]:
         wanted = self.doubtful if recipients is None else tuple(dict.fromkeys(recipients))
         if unknown := set(wanted) - set(self.doubtful):
-            raise BadInput(f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun")
+            raise BadInput(
+                f"mail {self._known.enqueue_id}: {len(unknown)} recipients were not begun"
+            )
         return wanted
 
     def _moved(self, recipients: Iterable[str], stage: Stage) -> MailStage:
-        return self._known.moved(recipients, stage, by=self._stages.worker, now=self._stages.clock())
+        return self._known.moved(
+            recipients, stage, by=self._stages.worker, now=self._stages.clock()
+        )
 
     async def _write(self, after: MailStage) -> None:
         """After an answer that was lost the record may be ours and a step ahead: a worker has a mail in hand only once, so this delivery wrote what it owns."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             there = await self._stages.read(after.enqueue_id)
-            if there is None or there.owner != self._stages.worker or there.step <= self._written.step:
+            if (
+                there is None
+                or there.owner != self._stages.worker
+                or there.step <= self._written.step
+            ):
                 self.taken = True
                 raise _taken(after.enqueue_id)
             self._written = there
-            if (there.attempt, there.remaining, there.recipients) == (after.attempt, after.remaining, after.recipients):
+            if (there.attempt, there.remaining, there.recipients) == (
+                after.attempt,
+                after.remaining,
+                after.recipients,
+            ):
                 return
             after = replace(after, step=there.step + 1)
         self._written = after

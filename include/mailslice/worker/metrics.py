@@ -19,17 +19,38 @@ class ConsumerMetrics:
 
     def __init__(self, queue: QueueName, registry: CollectorRegistry | None = None) -> None:
         registry = registry or CollectorRegistry()
-        self._outcomes = Counter("mailslice_mails", "Mails by what became of them", ("queue", "outcome"), registry=registry)
+        self._outcomes = Counter(
+            "mailslice_mails",
+            "Mails by what became of them",
+            ("queue", "outcome"),
+            registry=registry,
+        )
         self._queue = queue
         for outcome in ("completed", "retried", "rejected", "bounced", "given_back"):
             self._outcomes.labels(queue, outcome)
-        self._failures = Counter("mailslice_handler_errors", "Handlers that ended in an exception", ("queue",), registry=registry).labels(queue)
-        self._store_errors = Counter("mailslice_store_errors", "Requests a store did not answer", ("queue",), registry=registry).labels(queue)
+        self._failures = Counter(
+            "mailslice_handler_errors",
+            "Handlers that ended in an exception",
+            ("queue",),
+            registry=registry,
+        ).labels(queue)
+        self._store_errors = Counter(
+            "mailslice_store_errors",
+            "Requests a store did not answer",
+            ("queue",),
+            registry=registry,
+        ).labels(queue)
         self._prepare_faults = Counter(
-            "mailslice_prepare_faults", "Attempts at a delivery that ended in a fault of mailslice before the handler", ("queue",), registry=registry
+            "mailslice_prepare_faults",
+            "Attempts at a delivery that ended in a fault of mailslice before the handler",
+            ("queue",),
+            registry=registry,
         ).labels(queue)
         self._in_doubt = Counter(
-            "mailslice_recipients_failed_in_doubt", "Recipients failed because their sender ended before the answer was written", ("queue",), registry=registry
+            "mailslice_recipients_failed_in_doubt",
+            "Recipients failed because their sender ended before the answer was written",
+            ("queue",),
+            registry=registry,
         ).labels(queue)
         self._destinations = Counter(
             "mailslice_destinations_asked",
@@ -37,9 +58,19 @@ class ConsumerMetrics:
             ("queue", "rule", "answer"),
             registry=registry,
         )
-        self._in_flight = Gauge("mailslice_mails_in_flight", "Mails in a handler", ("queue",), multiprocess_mode="livesum", registry=registry).labels(queue)
+        self._in_flight = Gauge(
+            "mailslice_mails_in_flight",
+            "Mails in a handler",
+            ("queue",),
+            multiprocess_mode="livesum",
+            registry=registry,
+        ).labels(queue)
         self._latency = Histogram(
-            "mailslice_handling_seconds", "From the start of the handler until the outcome is stored", ("queue",), buckets=_SECONDS, registry=registry
+            "mailslice_handling_seconds",
+            "From the start of the handler until the outcome is stored",
+            ("queue",),
+            buckets=_SECONDS,
+            registry=registry,
         ).labels(queue)
 
     @contextmanager

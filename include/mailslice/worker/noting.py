@@ -24,9 +24,15 @@ async def note_dead_letter(wiring: Wiring, message: Message, reason: str) -> Non
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             notes = await asyncio.to_thread(_notes, wiring)
-            await wiring.bridge.rows(notes.note_future(wiring.queue, enqueue_id, reason, wiring.clock()))
+            await wiring.bridge.rows(
+                notes.note_future(wiring.queue, enqueue_id, reason, wiring.clock())
+            )
     except (MailsliceError, TimeoutError) as error:
-        log.info("the reason of a dead letter was not kept: %s", error or "time is up", extra={"action": "dead_letter_note", "enqueue_id": str(enqueue_id)})
+        log.info(
+            "the reason of a dead letter was not kept: %s",
+            error or "time is up",
+            extra={"action": "dead_letter_note", "enqueue_id": str(enqueue_id)},
+        )
 
 
 def _notes(wiring: Wiring) -> DeadLetterNotes:

@@ -15,7 +15,13 @@ from collections.abc import Callable
 from mailslice.codec import message as codec
 from mailslice.codec.headers import place_in
 from mailslice.model import crash
-from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, TryAgain, Undecodable
+from mailslice.model.errors import (
+    ContentMissing,
+    MailsliceError,
+    StoreUnavailable,
+    TryAgain,
+    Undecodable,
+)
 from mailslice.model.mail import QueuedMail
 from mailslice.model.names import HEADER_DELIVERY_COUNT, HEADER_REDRIVE_COUNT, HEADER_RENEWED
 from mailslice.model.stages import Decision, MailStage, Verdict
@@ -36,7 +42,15 @@ log = logging.getLogger(__name__)
 class Preparer:
     """Prepares the messages of one window. `on_trouble(why)` is called when a store was away, `on_fine()` when a message got through."""
 
-    def __init__(self, wiring: Wiring, delays: Delays, slots: Slots, *, on_trouble: Callable[[MailsliceError], None], on_fine: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        wiring: Wiring,
+        delays: Delays,
+        slots: Slots,
+        *,
+        on_trouble: Callable[[MailsliceError], None],
+        on_fine: Callable[[], None],
+    ) -> None:
         self._wiring = wiring
         self._delays = delays
         self._slots = slots
@@ -59,10 +73,18 @@ class Preparer:
             except Exception as error:
                 patience.end_if_cancelled()
                 self._wiring.on_fault()
-                log.exception("a delivery could not be prepared", exc_info=slot.faults == 0, extra={"action": "prepare_fault"})
-                if slot.state is SlotState.GONE or (self._poison.is_poison(slot) and await self._given_up(slot, error)):
+                log.exception(
+                    "a delivery could not be prepared",
+                    exc_info=slot.faults == 0,
+                    extra={"action": "prepare_fault"},
+                )
+                if slot.state is SlotState.GONE or (
+                    self._poison.is_poison(slot) and await self._given_up(slot, error)
+                ):
                     return
-                why = StoreUnavailable(f"a delivery could not be prepared: {type(error).__name__}: {error}")
+                why = StoreUnavailable(
+                    f"a delivery could not be prepared: {type(error).__name__}: {error}"
+                )
             else:
                 self._on_fine()
                 if slot.state is SlotState.READY:
@@ -73,7 +95,12 @@ class Preparer:
             self._on_trouble(why)
             pause, aloud = patience.pause()
             if aloud:
-                log.warning("store unavailable, a mail is held for %.1f s: %s", pause, why, extra={"action": "held"})
+                log.warning(
+                    "store unavailable, a mail is held for %.1f s: %s",
+                    pause,
+                    why,
+                    extra={"action": "held"},
+                )
             await asyncio.sleep(pause)
 
     async def _given_up(self, slot: Slot, error: Exception) -> bool:
@@ -81,9 +108,14 @@ class Preparer:
         what = "a message" if slot.item is None else str(slot.item.enqueue_id)
         reason = f"cannot be prepared: {type(error).__name__}, {slot.faults} times, while other mails could be"
         try:
-            await dead_letter(self._wiring, slot.message, reason, what, sent=lambda: self._slots.remove(slot))
+            await dead_letter(
+                self._wiring, slot.message, reason, what, sent=lambda: self._slots.remove(slot)
+            )
         except Exception:
-            log.exception("it could not be dead-lettered either", extra={"action": "prepare_fault", "enqueue_id": what})
+            log.exception(
+                "it could not be dead-lettered either",
+                extra={"action": "prepare_fault", "enqueue_id": what},
+            )
         return slot.state is SlotState.GONE
 
     async def _attempt(self, slot: Slot) -> None:
@@ -91,7 +123,9 @@ class Preparer:
         try:
             item = codec.decode(message.body)
         except Undecodable as error:
-            await dead_letter(self._wiring, message, f"not a mail: {error}", sent=lambda: self._slots.remove(slot))
+            await dead_letter(
+                self._wiring, message, f"not a mail: {error}", sent=lambda: self._slots.remove(slot)
+            )
             return
         slot.item = item
         while not await self._decide(slot, item):
@@ -103,7 +137,10 @@ class Preparer:
         if item.enqueue_id in self._wiring.in_hand and await self._renewed(slot, least=2):
             return True
         if await self._replaced(slot, item):
-            log.info("a message whose place another one has taken is dropped", extra={"action": "replaced", "enqueue_id": str(item.enqueue_id)})
+            log.info(
+                "a message whose place another one has taken is dropped",
+                extra={"action": "replaced", "enqueue_id": str(item.enqueue_id)},
+            )
             message.ack()  # its content stays: the other one needs it
             self._slots.remove(slot)
             return True
@@ -113,7 +150,13 @@ class Preparer:
             case Standing.DONE:
                 await self._drop(slot, item)
             case Standing.CLEANED:
-                await dead_letter(self._wiring, message, REASON, str(item.enqueue_id), sent=lambda: self._slots.remove(slot))
+                await dead_letter(
+                    self._wiring,
+                    message,
+                    REASON,
+                    str(item.enqueue_id),
+                    sent=lambda: self._slots.remove(slot),
+                )
             case Standing.LIVE if decision is not None:
                 return await self._staged(slot, item, decision)
             case Standing.LIVE:
@@ -140,7 +183,9 @@ class Preparer:
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the stage of the mail."""
         if item.enqueue_id in self._wiring.in_hand:
-            return False  # what was read may be the doing of the delivery that is in hand here since
+            return (
+                False  # what was read may be the doing of the delivery that is in hand here since
+            )
         record = decision.record
         match decision.verdict:
             case Verdict.WAIT:
@@ -189,9 +234,15 @@ class Preparer:
         slot.copied = True
         headers = {**own_headers(message.headers), HEADER_RENEWED: 1}
         try:
-            await self._wiring.publisher.publish(self._wiring.names.exchange, message.body, headers, message.timestamp)
+            await self._wiring.publisher.publish(
+                self._wiring.names.exchange, message.body, headers, message.timestamp
+            )
         except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being replaced
-            log.info("a mail that waits keeps its delivery count: %s", error, extra={"action": "not_renewed", "enqueue_id": str(slot.item.enqueue_id)})
+            log.info(
+                "a mail that waits keeps its delivery count: %s",
+                error,
+                extra={"action": "not_renewed", "enqueue_id": str(slot.item.enqueue_id)},
+            )
             return False
         message.ack()
         self._slots.remove(slot)
@@ -204,11 +255,19 @@ class Preparer:
 
     async def _load(self, slot: Slot, item: QueuedMail, record: MailStage | None = None) -> bool:
         try:
-            content, hold = await self._wiring.loader.load(item, on_wait=lambda: self._slots.hold(slot))
+            content, hold = await self._wiring.loader.load(
+                item, on_wait=lambda: self._slots.hold(slot)
+            )
         except ContentMissing as error:
             if await self._wiring.is_marked(item.enqueue_id):
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
-            await dead_letter(self._wiring, slot.message, f"content missing: {error}", str(item.enqueue_id), sent=lambda: self._slots.remove(slot))
+            await dead_letter(
+                self._wiring,
+                slot.message,
+                f"content missing: {error}",
+                str(item.enqueue_id),
+                sent=lambda: self._slots.remove(slot),
+            )
             return True
         try:
             outrun = await self._outrun(slot, item)
@@ -219,7 +278,15 @@ class Preparer:
             hold.release()
             return False
         crash.point("dequeue:loaded")
-        slot.ready = Delivery(self._wiring, self._delays, slot.message, item, content=content, hold=hold, record=record)
+        slot.ready = Delivery(
+            self._wiring,
+            self._delays,
+            slot.message,
+            item,
+            content=content,
+            hold=hold,
+            record=record,
+        )
         slot.state = SlotState.READY
         return True
 
@@ -228,7 +295,9 @@ class Preparer:
         doings = self._wiring.doings
         if item.enqueue_id in doings.recent or _may_be_double(slot.message):
             finished = doings.finished
-            if await self._wiring.is_marked(item.enqueue_id) or (doings.finished != finished and item.enqueue_id in doings.recent):
+            if await self._wiring.is_marked(item.enqueue_id) or (
+                doings.finished != finished and item.enqueue_id in doings.recent
+            ):
                 return True
         return item.enqueue_id in self._wiring.in_hand
 

@@ -47,21 +47,27 @@ class QueueWorker:
         self._enqueuer = Enqueuer(wiring, self._delays)
         self._given: set[Deliveries] = set()
         """Those that are not disconnected yet."""
-        self._recorder = Recorder(wiring, lambda: chain.from_iterable(deliveries.received() for deliveries in self._given))
+        self._recorder = Recorder(
+            wiring, lambda: chain.from_iterable(deliveries.received() for deliveries in self._given)
+        )
 
     @property
     def queue(self) -> QueueName:
         """Its name."""
         return self.wiring.queue
 
-    async def enqueue(self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None) -> QueuedMail:
+    async def enqueue(
+        self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
+    ) -> QueuedMail:
         """Returns when the mail is durable, to be delivered now or after `delay`; `content` is the whole mail, or a file of it.
 
         Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued, or will be dropped at its delivery.
         """
         return await self._enqueuer.enqueue(mail, content, delay)
 
-    def deliveries(self, prefetch: int = 16, *, give_up_after: timedelta | None = None) -> Deliveries:
+    def deliveries(
+        self, prefetch: int = 16, *, give_up_after: timedelta | None = None
+    ) -> Deliveries:
         """An async iterator of `Delivery`: up to `prefetch` mails are fetched ahead of their settling (1 to 65,535).
 
         It connects at the first `anext`, and again, with back-off, whenever a store goes: for ever, or until there was none for `give_up_after`.
@@ -69,7 +75,9 @@ class QueueWorker:
         """
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
-        deliveries = Deliveries(self.wiring, self._delays, prefetch, give_up_after, on_disconnected=self._given.discard)
+        deliveries = Deliveries(
+            self.wiring, self._delays, prefetch, give_up_after, on_disconnected=self._given.discard
+        )
         self._given.add(deliveries)
         self._recorder.start()
         return deliveries
@@ -97,7 +105,9 @@ class QueueWorker:
 
 
 @asynccontextmanager
-async def open_worker(settings: Settings, queue: QueueName, *, clock: Clock = system_clock) -> AsyncIterator[QueueWorker]:
+async def open_worker(
+    settings: Settings, queue: QueueName, *, clock: Clock = system_clock
+) -> AsyncIterator[QueueWorker]:
     """Opens the stores for one queue, checks what James checks at start-up, and closes them.
 
     A missing bucket and a missing stored configuration are created, as James does. Raises UnknownQueue, ConfigurationDiffers, BadSetting, and
@@ -112,14 +122,18 @@ async def open_worker(settings: Settings, queue: QueueName, *, clock: Clock = sy
 
 
 @asynccontextmanager
-async def worker_of(stores: Stores, queue: QueueName, *, clock: Clock = system_clock) -> AsyncIterator[QueueWorker]:
+async def worker_of(
+    stores: Stores, queue: QueueName, *, clock: Clock = system_clock
+) -> AsyncIterator[QueueWorker]:
     """As `open_worker`, on stores that are open already and stay so: workers of several queues may share them."""
     return_large_blocks()
     blobs = HotBlobs(stores.settings.s3, stores.settings.s3.bucket)
     view, broker_dead_letters = await asyncio.to_thread(_prepared, stores, queue)
     if not await blobs.bucket_is_there():
         await asyncio.to_thread(_create_bucket, stores)
-    worker = QueueWorker(_wire(stores, queue, clock, view, blobs, broker_dead_letters=broker_dead_letters))
+    worker = QueueWorker(
+        _wire(stores, queue, clock, view, blobs, broker_dead_letters=broker_dead_letters)
+    )
     try:
         yield worker
     finally:
@@ -168,7 +182,15 @@ def _prepare_stages(stores: Stores, queue: QueueName) -> None:
     stores.own.mail_stages.prepare()
 
 
-def _wire(stores: Stores, queue: QueueName, clock: Clock, view: Shape, blobs: HotBlobs, *, broker_dead_letters: bool) -> Wiring:
+def _wire(
+    stores: Stores,
+    queue: QueueName,
+    clock: Clock,
+    view: Shape,
+    blobs: HotBlobs,
+    *,
+    broker_dead_letters: bool,
+) -> Wiring:
     settings = stores.settings
     # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
     half = settings.worker.memory_budget_mib * _MIB // 2

@@ -45,7 +45,9 @@ _ONLY_WORD = 10.0
 class Recorder:
     """Writes the record of one worker on one queue. `received` gives what was delivered and not handed out yet."""
 
-    def __init__(self, wiring: Wiring, received: Callable[[], Iterable[tuple[QueuedMail, Message]]]) -> None:
+    def __init__(
+        self, wiring: Wiring, received: Callable[[], Iterable[tuple[QueuedMail, Message]]]
+    ) -> None:
         self._wiring = wiring
         self._received = received
         self._every = wiring.settings.worker.record_every.total_seconds()
@@ -83,25 +85,48 @@ class Recorder:
             try:
                 await self._write(self._listed())
             except TryAgain as error:
-                log.info("the worker's record was not written: %s", error, extra={"action": "record_skipped", "queue": self._wiring.queue})
+                log.info(
+                    "the worker's record was not written: %s",
+                    error,
+                    extra={"action": "record_skipped", "queue": self._wiring.queue},
+                )
                 self._written = loop.time()
             except MailsliceError as error:
-                log.warning("the worker's record cannot be written, again in a minute: %s", error, extra={"action": "record_refused"})
+                log.warning(
+                    "the worker's record cannot be written, again in a minute: %s",
+                    error,
+                    extra={"action": "record_refused"},
+                )
                 self._written = loop.time() + _IDLE
             except Exception:
-                log.exception("the worker's record could not be made", extra={"action": "record_fault", "queue": self._wiring.queue})
+                log.exception(
+                    "the worker's record could not be made",
+                    extra={"action": "record_fault", "queue": self._wiring.queue},
+                )
                 self._written = loop.time() + _IDLE
 
     def _is_due(self, now: float) -> bool:
         """Every few seconds when there is news; at once for the first mail that takes long; else once a minute."""
         quiet = now - self._written
-        if self._beat == 0 and quiet >= 0 and any(now - handed >= _LONG for handed in self._handed()):
+        if (
+            self._beat == 0
+            and quiet >= 0
+            and any(now - handed >= _LONG for handed in self._handed())
+        ):
             return True
-        news = bool(self._wiring.in_hand) or self._told != (0, self._wiring.doings.count) or any(True for _ in self._received())
+        news = (
+            bool(self._wiring.in_hand)
+            or self._told != (0, self._wiring.doings.count)
+            or any(True for _ in self._received())
+        )
         return quiet >= (self._every if news else max(_IDLE, self._every))
 
     def _handed(self) -> Iterator[float]:
-        return (delivery.handed for delivery in self._wiring.in_hand.values() if delivery.handed is not None)
+        return (
+            delivery.handed
+            for delivery in self._wiring.in_hand.values()
+            if delivery.handed is not None
+        )
 
     async def _write(self, in_flight: tuple[InFlightMail, ...]) -> None:
         doings = self._wiring.doings
@@ -136,7 +161,10 @@ class Recorder:
         """Mails in handlers first, the oldest of them first; then those that wait for one."""
         now = asyncio.get_running_loop().time()
         in_hand = self._wiring.in_hand.values()
-        begun = sorted((each for each in in_hand if each.handed is not None), key=lambda each: each.handed or now)
+        begun = sorted(
+            (each for each in in_hand if each.handed is not None),
+            key=lambda each: each.handed or now,
+        )
         waiting = (each for each in in_hand if each.handed is None)
         mails = chain(
             (_of_delivery(each, now) for each in chain(begun, waiting)),
@@ -165,7 +193,16 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
 def _of_message(item: QueuedMail, message: Message, now: float) -> InFlightMail:
     held = timedelta(seconds=max(0.0, now - message.arrived))
     returned = not message.link.is_open
-    return InFlightMail(item.enqueue_id, item.mail.name, held, "received", 1, begun=False, returned=returned, place=place_in(message.headers))
+    return InFlightMail(
+        item.enqueue_id,
+        item.mail.name,
+        held,
+        "received",
+        1,
+        begun=False,
+        returned=returned,
+        place=place_in(message.headers),
+    )
 
 
 def _lightened(mails: Iterable[InFlightMail]) -> Iterator[InFlightMail]:

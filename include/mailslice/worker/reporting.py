@@ -28,13 +28,17 @@ class Reporter:
     def __init__(self, wiring: Wiring, queue: QueueName) -> None:
         # The limit is for what others give us: a report of very many recipients would be refused however often it is tried.
         unlimited = wiring.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
-        elsewhere = replace(wiring, queue=queue, settings=wiring.settings.model_copy(update={"queue": unlimited}))
+        elsewhere = replace(
+            wiring, queue=queue, settings=wiring.settings.model_copy(update={"queue": unlimited})
+        )
         self._blobs = wiring.blobs
         self._clock = wiring.clock
         self._enqueuer = Enqueuer(elsewhere, Delays(elsewhere))
         self._name = wiring.settings.smtp_in.hostname or socket.getfqdn()
 
-    async def report(self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None) -> bool:
+    async def report(
+        self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None = None
+    ) -> bool:
         """Enqueues one report of these recipients. `content` None: its header is loaded.
 
         False when nobody can be told: the mail has the null sender, or no report can be made of it, now or later (its sender's address cannot stand in a
@@ -47,7 +51,13 @@ class Reporter:
             raise
         except Exception as error:  # whatever it is, it is no reason to hold the mail for ever
             extra = {"action": "report_failed", "enqueue_id": str(item.enqueue_id)}
-            log.warning("no report of %d recipients of %s can be made: %s", len(failures), item.enqueue_id, type(error).__name__, extra=extra)
+            log.warning(
+                "no report of %d recipients of %s can be made: %s",
+                len(failures),
+                item.enqueue_id,
+                type(error).__name__,
+                extra=extra,
+            )
             log.debug("no report can be made", exc_info=error)  # it may name addresses
             return False
         if told is None:
@@ -58,7 +68,11 @@ class Reporter:
             item.enqueue_id,
             len(failures),
             told.enqueue_id,
-            extra={"action": "report", "enqueue_id": str(item.enqueue_id), "report": str(told.enqueue_id)},
+            extra={
+                "action": "report",
+                "enqueue_id": str(item.enqueue_id),
+                "report": str(told.enqueue_id),
+            },
         )
         return True
 
@@ -66,8 +80,12 @@ class Reporter:
         """Waits for what is being undone."""
         await self._enqueuer.close()
 
-    async def _enqueued(self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None) -> QueuedMail | None:
-        header = content if content is not None or not item.mail.sender else await self._header(item)
+    async def _enqueued(
+        self, item: QueuedMail, failures: Sequence[Failure], content: bytes | None
+    ) -> QueuedMail | None:
+        header = (
+            content if content is not None or not item.mail.sender else await self._header(item)
+        )
         made = report_of(item.mail, failures, header, reporter=self._name, now=self._clock())
         return None if made is None else await self._enqueuer.enqueue(*made)
 

@@ -52,7 +52,13 @@ class Hold:
         self._size = 0
 
 
-async def receive(reader: asyncio.StreamReader, limit: int, hold: Hold, on_progress: Callable[[], None], before: bytes = b"") -> bytes | str:
+async def receive(
+    reader: asyncio.StreamReader,
+    limit: int,
+    hold: Hold,
+    on_progress: Callable[[], None],
+    before: bytes = b"",
+) -> bytes | str:
     """The mail with `before` in front of it (which does not count), or the refusal to answer with.
 
     Takes memory from `hold` as it grows, and gives it back with a refusal. The mail is in memory once: a BytesIO hands over its buffer.

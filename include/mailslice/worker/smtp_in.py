@@ -24,7 +24,9 @@ _TRACE_ROOM = 4096
 """Bytes: more than a Received line can have, whose parts come from commands of at most 512."""
 
 
-def run_smtp_in(settings: Settings, queue: QueueName, on_listening: Callable[[str, int], None] | None = None) -> None:
+def run_smtp_in(
+    settings: Settings, queue: QueueName, on_listening: Callable[[str, int], None] | None = None
+) -> None:
     """Listens until SIGTERM or SIGINT; mails that are being received then are finished, for up to 30 s.
 
     `on_listening` is told the address and the port when the port is open (of port 0 the one that was found).
@@ -39,7 +41,12 @@ def run_smtp_in(settings: Settings, queue: QueueName, on_listening: Callable[[st
         runner.run(_until_signal(settings, queue, policy, on_listening))
 
 
-async def _until_signal(settings: Settings, queue: QueueName, policy: SmtpPolicy, on_listening: Callable[[str, int], None] | None) -> None:
+async def _until_signal(
+    settings: Settings,
+    queue: QueueName,
+    policy: SmtpPolicy,
+    on_listening: Callable[[str, int], None] | None,
+) -> None:
     from mailslice.worker import open_worker
 
     stop = asyncio.Event()
@@ -51,12 +58,20 @@ async def _until_signal(settings: Settings, queue: QueueName, policy: SmtpPolicy
 
 def _with_room_for_trace(settings: Settings) -> Settings:
     """The limit is the client's, and was kept when the mail came; the Received line before it is ours."""
-    queue = settings.queue.model_copy(update={"max_mail_bytes": settings.queue.max_mail_bytes + _TRACE_ROOM})
+    queue = settings.queue.model_copy(
+        update={"max_mail_bytes": settings.queue.max_mail_bytes + _TRACE_ROOM}
+    )
     return settings.model_copy(update={"queue": queue})
 
 
 async def serve(
-    settings: Settings, policy: SmtpPolicy, worker: Enqueuer, stop: asyncio.Event, *, clock: Clock, on_listening: Callable[[str, int], None] | None = None
+    settings: Settings,
+    policy: SmtpPolicy,
+    worker: Enqueuer,
+    stop: asyncio.Event,
+    *,
+    clock: Clock,
+    on_listening: Callable[[str, int], None] | None = None,
 ) -> None:
     """Listens until `stop` is set, then finishes what is being received."""
     wanted = settings.smtp_in
@@ -82,7 +97,9 @@ async def serve(
         loop=loop,
     )
     try:
-        server = await loop.create_server(conversation, wanted.host, wanted.port, backlog=wanted.max_connections)
+        server = await loop.create_server(
+            conversation, wanted.host, wanted.port, backlog=wanted.max_connections
+        )
     except OSError as error:
         raise BadSetting(
             f"MAILSLICE_SMTP_IN_HOST={wanted.host!r}, MAILSLICE_SMTP_IN_PORT={wanted.port}: cannot listen there: {error.strerror or error}; choose another"
@@ -103,7 +120,9 @@ async def _finish(open_now: set[Conversation], intake: Intake) -> None:
     deadline = time.monotonic() + _DRAIN
     while open_now:
         for conversation in list(open_now):
-            if conversation.transport is not None and (not conversation.receiving or time.monotonic() > deadline):
+            if conversation.transport is not None and (
+                not conversation.receiving or time.monotonic() > deadline
+            ):
                 conversation.dismiss()
         await asyncio.sleep(0.05)  # closing is seen by the conversation's own task
     await intake.drain()

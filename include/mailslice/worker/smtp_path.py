@@ -12,7 +12,10 @@ _QUOTED = r'"(?:[^\x00-\x1f\x7f"\\]|\\[^\x00-\x1f\x7f])*"'
 _DOMAIN = rf"(?:{_ATOM}|\[[^\s\x00-\x20\x7f\[\]<>\\]+\])"
 _MAILBOX = rf"(?:{_QUOTED}|{_ATOM})@{_DOMAIN}"
 _ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN})*:)?"
-_PATH = re.compile(rf" *(?:<{_ROUTE}(?P<angled>{_MAILBOX}|{_ATOM})?>|(?P<bare>{_MAILBOX}|{_ATOM}))(?P<rest>| .*)", re.DOTALL)
+_PATH = re.compile(
+    rf" *(?:<{_ROUTE}(?P<angled>{_MAILBOX}|{_ATOM})?>|(?P<bare>{_MAILBOX}|{_ATOM}))(?P<rest>| .*)",
+    re.DOTALL,
+)
 NULL_PATH = "<>"
 
 

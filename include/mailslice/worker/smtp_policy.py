@@ -52,7 +52,9 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
         _refuse_open_relay(settings.host, networks)
     password = settings.password.get_secret_value() if settings.password else None
     if (settings.username is None) != (password is None):
-        raise BadSetting("MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other; allowed: both, or none")
+        raise BadSetting(
+            "MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other; allowed: both, or none"
+        )
     tls = _tls(settings)
     if settings.username is not None and tls is None and not loopback:
         raise BadSetting(
@@ -73,7 +75,9 @@ def is_loopback(host: str) -> bool:
 def client_address(peer: object) -> IPAddress | None:
     """The address in a socket's peer name; an IPv4 one that came through an IPv6 socket as IPv4."""
     try:
-        address = ipaddress.ip_address(str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else "")
+        address = ipaddress.ip_address(
+            str(peer[0]).partition("%")[0] if isinstance(peer, tuple) else ""
+        )
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -107,10 +111,14 @@ def _tls(settings: SmtpInSettings) -> ssl.SSLContext | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        raise BadSetting("MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: one is set without the other; allowed: both, or none")
+        raise BadSetting(
+            "MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: one is set without the other; allowed: both, or none"
+        )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise BadSetting(f"MAILSLICE_SMTP_IN_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} cannot be loaded: {error}") from error
+        raise BadSetting(
+            f"MAILSLICE_SMTP_IN_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} cannot be loaded: {error}"
+        ) from error
     return context

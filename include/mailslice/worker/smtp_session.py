@@ -54,7 +54,16 @@ class Enqueuer(Protocol):
 class Intake:
     """aiosmtpd's hooks. 250 after DATA is said only when the enqueue is durable."""
 
-    def __init__(self, worker: Enqueuer, policy: SmtpPolicy, *, hostname: str, max_recipients: int, budget: IntakeBudget, clock: Clock) -> None:
+    def __init__(
+        self,
+        worker: Enqueuer,
+        policy: SmtpPolicy,
+        *,
+        hostname: str,
+        max_recipients: int,
+        budget: IntakeBudget,
+        clock: Clock,
+    ) -> None:
         self._worker = worker
         self._policy = policy
         self._hostname = hostname
@@ -72,13 +81,26 @@ class Intake:
         """For one mail: what it takes of the memory."""
         return self._budget.hold()
 
-    async def handle_EHLO(self, _server: SMTP, session: Session, _envelope: Envelope, hostname: str, responses: list[str]) -> list[str]:
+    async def handle_EHLO(
+        self,
+        _server: SMTP,
+        session: Session,
+        _envelope: Envelope,
+        hostname: str,
+        responses: list[str],
+    ) -> list[str]:
         """AUTH is announced only where it can succeed."""
         session.host_name = hostname
-        kept = [line for line in responses if self._policy.offers_auth or not line.startswith("250-AUTH")]
+        kept = [
+            line
+            for line in responses
+            if self._policy.offers_auth or not line.startswith("250-AUTH")
+        ]
         return [*kept[:-1], "250-PIPELINING", "250-ENHANCEDSTATUSCODES", kept[-1]]
 
-    async def handle_MAIL(self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
+    async def handle_MAIL(
+        self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
         declared = next((int(o.removeprefix("SIZE=")) for o in options if o.startswith("SIZE=")), 0)
         if not self._budget.fits(declared):
             return BUSY  # said before the client sends it all in vain
@@ -88,22 +110,39 @@ class Intake:
         envelope.mail_options.extend(options)
         return "250 2.1.0 OK"
 
-    async def handle_RCPT(self, server: Conversation, session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
+    async def handle_RCPT(
+        self,
+        server: Conversation,
+        session: Session,
+        envelope: Envelope,
+        address: str,
+        options: list[str],
+    ) -> str:
         if not (session.authenticated or self._policy.allows(client_address(session.peer))):
-            return "550 5.7.1 Relaying denied" + (": AUTH first" if self._policy.offers_auth else "")
+            return "550 5.7.1 Relaying denied" + (
+                ": AUTH first" if self._policy.offers_auth else ""
+            )
         if len(envelope.rcpt_tos) >= self._max_recipients:
             return "452 4.5.3 Too many recipients"
         if address.lower() == "postmaster":
             address = f"{address}@{self._hostname}"  # the one name that every server knows without a domain (RFC 5321 4.5.1)
         if problem := _wrong_address(address, utf8=envelope.smtp_utf8):
             return problem
-        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.hold.grow(sys.getsizeof(address)):
+        if len(envelope.rcpt_tos) >= _FREE_RECIPIENTS and not server.hold.grow(
+            sys.getsizeof(address)
+        ):
             return BUSY
         envelope.rcpt_tos.append(address)
         envelope.rcpt_options.extend(options)
         return "250 2.1.5 OK"
 
-    async def take(self, session: Session, envelope: Envelope, hold: Hold, receiving: Callable[[Hold, bytes], Awaitable[bytes | str]]) -> str:
+    async def take(
+        self,
+        session: Session,
+        envelope: Envelope,
+        hold: Hold,
+        receiving: Callable[[Hold, bytes], Awaitable[bytes | str]],
+    ) -> str:
         """Receives a mail, behind a Received line, and gives the answer to it: 250 when it is durable. `hold` has its recipients; it is released."""
         try:
             mail = self._mail(session, envelope)
@@ -129,9 +168,13 @@ class Intake:
         log.debug("SMTP session failed", exc_info=error)
         return "451 4.3.0 Local error, try again later"
 
-    def authenticate(self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, given: Any) -> AuthResult:
+    def authenticate(
+        self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, given: Any
+    ) -> AuthResult:
         """The authenticator that aiosmtpd asks."""
-        good = isinstance(given, LoginPassword) and self._policy.accepts(given.login, given.password)
+        good = isinstance(given, LoginPassword) and self._policy.accepts(
+            given.login, given.password
+        )
         return AuthResult(success=good, handled=False, auth_data=given)
 
     async def drain(self) -> None:
@@ -151,7 +194,12 @@ class Intake:
             return await self.handle_exception(error)
         finally:
             hold.release()
-        log.info("accepted %d bytes as %s", len(content), queued.enqueue_id, extra={"action": "smtp_accepted", "enqueue_id": str(queued.enqueue_id)})
+        log.info(
+            "accepted %d bytes as %s",
+            len(content),
+            queued.enqueue_id,
+            extra={"action": "smtp_accepted", "enqueue_id": str(queued.enqueue_id)},
+        )
         return f"250 2.0.0 OK queued as {queued.enqueue_id}"
 
     def _mail(self, session: Session, envelope: Envelope) -> Mail:
@@ -159,7 +207,9 @@ class Intake:
         address = client_address(session.peer)
         attributes = {"org.apache.james.HELO": _string_attribute(session.host_name or "")}
         if session.authenticated and isinstance(session.auth_data, LoginPassword):
-            attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(session.auth_data.login.decode("utf-8", "replace"))
+            attributes["org.apache.james.SMTPAuthUser"] = _string_attribute(
+                session.auth_data.login.decode("utf-8", "replace")
+            )
         return Mail(
             name=f"Mail{int(now.timestamp() * 1000)}-{uuid4()}",
             sender=None if envelope.mail_from == NULL_PATH else envelope.mail_from,
@@ -168,13 +218,19 @@ class Intake:
             attributes=attributes,
             remote_addr=str(address or ""),
             # Not looked up: a name service must not hold up mail. The name the client claims is in the HELO attribute.
-            remote_host="localhost" if address is not None and address.is_loopback else str(address or ""),
+            remote_host="localhost"
+            if address is not None and address.is_loopback
+            else str(address or ""),
         )
 
     def _trace(self, session: Session, envelope: Envelope, name: str) -> bytes:
         address = client_address(session.peer)
-        literal = f"IPv6:{address}" if address is not None and address.version == 6 else str(address)
-        protocol = ("UTF8SMTP" if envelope.smtp_utf8 else "ESMTP") if session.extended_smtp else "SMTP"
+        literal = (
+            f"IPv6:{address}" if address is not None and address.version == 6 else str(address)
+        )
+        protocol = (
+            ("UTF8SMTP" if envelope.smtp_utf8 else "ESMTP") if session.extended_smtp else "SMTP"
+        )
         if session.extended_smtp:
             protocol += "S" * (session.ssl is not None) + "A" * bool(session.authenticated)
         helo = re.sub(r"[^!-'*-~]", "?", session.host_name or "unknown")
@@ -191,7 +247,9 @@ class Conversation(SMTP):  # type: ignore[misc]
 
     line_length_limit = 1 << 16  # what the reader keeps of a line; a mail's lines may be longer
 
-    def __init__(self, intake: Intake, open_now: set[Conversation], max_connections: int, **options: Any) -> None:
+    def __init__(
+        self, intake: Intake, open_now: set[Conversation], max_connections: int, **options: Any
+    ) -> None:
         self.hold = intake.hold()
         """Of the mail whose recipients are being named."""
         super().__init__(
@@ -245,7 +303,10 @@ class Conversation(SMTP):  # type: ignore[misc]
         await self.push("354 End data with <CR><LF>.<CR><LF>")
         self.receiving = True
         try:
-            hold, self.hold = self.hold, self._intake.hold()  # it outlives a client that hangs up, as the enqueue does
+            hold, self.hold = (
+                self.hold,
+                self._intake.hold(),
+            )  # it outlives a client that hangs up, as the enqueue does
             answer = await self._intake.take(self.session, self.envelope, hold, self._receive)
             self._reset_timeout()
             self._set_post_data_state()
@@ -255,7 +316,9 @@ class Conversation(SMTP):  # type: ignore[misc]
             self.receiving = False
 
     async def _receive(self, hold: Hold, before: bytes) -> bytes | str:
-        received = await receive(self._reader, self.data_size_limit, hold, self._reset_timeout, before)
+        received = await receive(
+            self._reader, self.data_size_limit, hold, self._reset_timeout, before
+        )
         self._reset_timeout(_ANSWER_WITHIN)
         return received
 
@@ -291,10 +354,21 @@ class Conversation(SMTP):  # type: ignore[misc]
             self.transport.close()
 
 
-def conversation_factory(intake: Intake, open_now: set[Conversation], max_connections: int, policy: SmtpPolicy, **options: Any) -> Callable[[], Conversation]:
+def conversation_factory(
+    intake: Intake,
+    open_now: set[Conversation],
+    max_connections: int,
+    policy: SmtpPolicy,
+    **options: Any,
+) -> Callable[[], Conversation]:
     """What makes a conversation for each client."""
     return lambda: Conversation(
-        intake, open_now, max_connections, tls_context=policy.tls, auth_require_tls=not (policy.auth_without_tls and policy.offers_auth), **options
+        intake,
+        open_now,
+        max_connections,
+        tls_context=policy.tls,
+        auth_require_tls=not (policy.auth_without_tls and policy.offers_auth),
+        **options,
     )
 
 
@@ -310,10 +384,18 @@ def _wrong_address(address: str, *, utf8: bool) -> str | None:
 def _james_takes(address: str) -> bool:
     """A James that gets a mail with one recipient that its MailAddress refuses dead-letters it for all of them; with such a sender it takes the null sender."""
     local, _, domain = address.rpartition("@")
-    return local != '""' and ".." not in local and not any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
+    return (
+        local != '""'
+        and ".." not in local
+        and not any(label[0] == "-" or label[-1] == "-" for label in domain.split("."))
+    )
 
 
 def _string_attribute(text: str) -> bytes:
     """James' form of a text attribute."""
     shown = text.encode("utf-8", "replace").decode()
-    return json.dumps({"serializer": "StringSerializer", "value": shown}, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(
+        {"serializer": "StringSerializer", "value": shown},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    ).encode()

@@ -60,19 +60,33 @@ class Stages:
 
     async def advance(self, before: MailStage, after: MailStage) -> bool:
         """Writes `after` if the record is still `before` (step 0: there is none). After StoreUnavailable nobody knows: read."""
-        return self._table.applied(await self._bridge.rows(self._table.advance_future(self._queue, before, after)))
+        return self._table.applied(
+            await self._bridge.rows(self._table.advance_future(self._queue, before, after))
+        )
 
-    async def decide(self, item: QueuedMail, record: MailStage | None, doubt: Doubt | None) -> tuple[Decision, Doubt | None]:
+    async def decide(
+        self, item: QueuedMail, record: MailStage | None, doubt: Doubt | None
+    ) -> tuple[Decision, Doubt | None]:
         """What becomes of a delivery; with WAIT, the doubt to bring along at the next look."""
         lives = False
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
                 doubt = Doubt(record.owner, record.step, asyncio.get_running_loop().time())
                 log.info(
-                    "mail %s waits: %s may be sending it", item.enqueue_id, record.owner, extra={"action": "stage_wait", "enqueue_id": str(item.enqueue_id)}
+                    "mail %s waits: %s may be sending it",
+                    item.enqueue_id,
+                    record.owner,
+                    extra={"action": "stage_wait", "enqueue_id": str(item.enqueue_id)},
                 )
             lives = await self._may_live(doubt)
-        decision = decide(record, item.enqueue_id, item.mail.recipients, by=self.worker, now=self.clock(), holder_lives=lives)
+        decision = decide(
+            record,
+            item.enqueue_id,
+            item.mail.recipients,
+            by=self.worker,
+            now=self.clock(),
+            holder_lives=lives,
+        )
         return decision, doubt if decision.verdict is Verdict.WAIT else None
 
     async def _may_live(self, doubt: Doubt) -> bool:
@@ -80,4 +94,6 @@ class Stages:
         waited = asyncio.get_running_loop().time() - doubt.since
         if waited < self._first_look:
             return True
-        return waited < _LONGEST_WAIT and await asyncio.to_thread(self._records.alive, self._queue, doubt.owner)
+        return waited < _LONGEST_WAIT and await asyncio.to_thread(
+            self._records.alive, self._queue, doubt.owner
+        )

@@ -18,14 +18,19 @@ class StoreCpu:
 
     def __init__(self, settings: Settings) -> None:
         listening = _listening()
-        self._pids = {store: listening.get(port, ()) if _is_here(host) else () for store, (host, port) in _places(settings).items()}
+        self._pids = {
+            store: listening.get(port, ()) if _is_here(host) else ()
+            for store, (host, port) in _places(settings).items()
+        }
 
     def read(self) -> dict[str, float | None]:
         """By store, by now."""
         return {store: _seconds(self._pids[store]) for store in STORES}
 
 
-def spent(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> dict[str, float | None]:
+def spent(
+    before: Mapping[str, float | None], after: Mapping[str, float | None]
+) -> dict[str, float | None]:
     """CPU seconds between two readings; None where one is missing, or where the process was another one."""
     result: dict[str, float | None] = {}
     for store in STORES:
@@ -41,7 +46,10 @@ def _places(settings: Settings) -> dict[str, tuple[str, int]]:
     rabbit, s3 = urlsplit(settings.rabbitmq.url.get_secret_value()), urlsplit(settings.s3.endpoint)
     return {
         "cassandra": (point, settings.cassandra.port) if alone else (host, int(port)),
-        "rabbitmq": (rabbit.hostname or "", rabbit.port or (5671 if rabbit.scheme == "amqps" else 5672)),
+        "rabbitmq": (
+            rabbit.hostname or "",
+            rabbit.port or (5671 if rabbit.scheme == "amqps" else 5672),
+        ),
         "s3": (s3.hostname or "", s3.port or (443 if s3.scheme == "https" else 80)),
     }
 
@@ -73,7 +81,11 @@ def _listening() -> dict[int, tuple[int, ...]]:
     found: dict[int, set[int]] = {}
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.pid and psutil.Process(connection.pid).name() not in _FORWARDERS:
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.pid
+                and psutil.Process(connection.pid).name() not in _FORWARDERS
+            ):
                 found.setdefault(connection.laddr.port, set()).add(connection.pid)
     except psutil.Error:
         return {}

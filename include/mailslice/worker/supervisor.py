@@ -47,7 +47,9 @@ class _Slot:
 class Supervisor:
     """Keeps `processes` of one task running until a signal."""
 
-    def __init__(self, task: ConsumerTask, processes: int, health_host: str, health_port: int) -> None:
+    def __init__(
+        self, task: ConsumerTask, processes: int, health_host: str, health_port: int
+    ) -> None:
         self._task = task
         self._slots = [_Slot(number) for number in range(processes)]
         self._liveness = Liveness(processes, time.monotonic)
@@ -61,7 +63,10 @@ class Supervisor:
         """Until SIGTERM or SIGINT, or until a first start fails (raises then)."""
         figures = _figures_folder()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = figures  # the processes inherit it
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
         host, port = self._health
         server: HealthServer | None = None
         try:
@@ -91,7 +96,11 @@ class Supervisor:
         for slot in self._slots:
             if slot.process is None and now >= slot.not_before:
                 ours, theirs = self._spawning.Pipe()
-                process = self._spawning.Process(target=child.main, args=(self._task, theirs), name=f"mailslice-worker-{slot.number}")
+                process = self._spawning.Process(
+                    target=child.main,
+                    args=(self._task, theirs),
+                    name=f"mailslice-worker-{slot.number}",
+                )
                 process.start()
                 theirs.close()  # else the child would not see our end close
                 slot.process, slot.pipe, slot.started = process, ours, now
@@ -100,7 +109,9 @@ class Supervisor:
     def _listen(self, longest: float) -> None:
         """Waits for news of any process, at most `longest` seconds, and takes it in."""
         pipes = {slot.pipe: slot for slot in self._slots if slot.pipe is not None}
-        sentinels = {slot.process.sentinel: slot for slot in self._slots if slot.process is not None}
+        sentinels = {
+            slot.process.sentinel: slot for slot in self._slots if slot.process is not None
+        }
         if not sentinels:
             time.sleep(longest)
             return
@@ -119,9 +130,16 @@ class Supervisor:
                 news = slot.pipe.recv()
                 if isinstance(news, Beat):
                     self._began = self._began or news.connected
-                    self._liveness.beat(slot.number, ProcessHealth(news.connected, news.loop_lag, news.in_flight))
+                    self._liveness.beat(
+                        slot.number, ProcessHealth(news.connected, news.loop_lag, news.in_flight)
+                    )
                 elif isinstance(news, Failure):
-                    log.error("process %d cannot start: %s", slot.number, news.error, extra={"action": "start_failed"})
+                    log.error(
+                        "process %d cannot start: %s",
+                        slot.number,
+                        news.error,
+                        extra={"action": "start_failed"},
+                    )
                     if not self._began:
                         self._failure = news.error
             return
@@ -146,11 +164,20 @@ class Supervisor:
         now = time.monotonic()
         slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
         if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
-            self._failure = MailsliceError(f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times before it consumed; its log is above")
+            self._failure = MailsliceError(
+                f"worker process {slot.number} ended with {_ending(code)} {slot.deaths} times before it consumed; its log is above"
+            )
             return
         pause = min(2.0 ** (slot.deaths - 1), _LONGEST_PAUSE)
         slot.not_before = now + pause
-        log.warning("process %d (pid %s) ended with %s; starting it again in %.0f s", slot.number, pid, _ending(code), pause, extra={"action": "restart"})
+        log.warning(
+            "process %d (pid %s) ended with %s; starting it again in %.0f s",
+            slot.number,
+            pid,
+            _ending(code),
+            pause,
+            extra={"action": "restart"},
+        )
 
     def _end_all(self) -> None:
         """Passes the signal on and waits: each process has the drain time and a little more."""

@@ -84,7 +84,13 @@ class SyncDelivery:
         """The mail is done: it will not be handed out again, and its content goes."""
         self._loop.call(self._delivery.complete())
 
-    def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True) -> None:
+    def retry(
+        self,
+        recipients: Sequence[str] | None = None,
+        after: timedelta | None = None,
+        *,
+        counted: bool = True,
+    ) -> None:
         """Hand it out again, at once or `after` a delay of up to 30 days, to the `recipients` that remain (None: all of them).
 
         A delayed one is one attempt more unless `counted` is False.
@@ -114,14 +120,22 @@ class SyncQueue:
         """The queue as an administrator sees it: `size`, `browse`, `find`, `content`; `delete` and `clear`, too."""
         return view_of(self._worker)
 
-    def enqueue(self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None) -> QueuedMail:
+    def enqueue(
+        self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
+    ) -> QueuedMail:
         """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days); `content` is the whole mail, or a file of it.
 
         Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued, or will be dropped at its delivery.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
 
-    def enqueue_many(self, mails: Iterable[tuple[Mail, bytes | Path]], *, in_flight: int = 64, delay: timedelta | None = None) -> Iterator[Enqueued]:
+    def enqueue_many(
+        self,
+        mails: Iterable[tuple[Mail, bytes | Path]],
+        *,
+        in_flight: int = 64,
+        delay: timedelta | None = None,
+    ) -> Iterator[Enqueued]:
         """Enqueues the mails as they are drawn from `mails`, `in_flight` at once, and gives each as soon as it is durable or refused, in any order.
 
         An iterator: nothing happens beyond what is asked of it. At most `in_flight` mails, or 64 MiB of them, are held. A mail that cannot be enqueued
@@ -145,10 +159,25 @@ class SyncQueue:
 
         Ends after `most` mails, when the queue gave nothing for `idle`, or by `stop`; on Ctrl-C what is not settled goes back.
         """
-        work = consume(self._worker, handler, prefetch=prefetch, concurrency=concurrency, most=most, idle=idle, stop=self._stop, give_up_after=give_up_after)
+        work = consume(
+            self._worker,
+            handler,
+            prefetch=prefetch,
+            concurrency=concurrency,
+            most=most,
+            idle=idle,
+            stop=self._stop,
+            give_up_after=give_up_after,
+        )
         return self._loop.call(work)
 
-    def deliveries(self, *, prefetch: int = 16, idle: timedelta | None = None, give_up_after: timedelta | None = None) -> Iterator[SyncDelivery]:
+    def deliveries(
+        self,
+        *,
+        prefetch: int = 16,
+        idle: timedelta | None = None,
+        give_up_after: timedelta | None = None,
+    ) -> Iterator[SyncDelivery]:
         """The mails one by one, `prefetch` of them fetched ahead; settle each. Ends when the queue gave nothing for `idle`, or by `stop`.
 
         What was not handed out goes back when the loop over it is left, what was not settled at the latest when the queue is closed.
@@ -170,14 +199,20 @@ class SyncQueue:
         """Ends `consume` and `deliveries`, those that run and those to come. From any thread, and from signal handlers; does not wait."""
         self._loop.soon(self._stop.set)
 
-    def _enqueuing(self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None) -> Iterator[Enqueued]:
+    def _enqueuing(
+        self, mails: Iterator[tuple[Mail, bytes | Path]], in_flight: int, delay: timedelta | None
+    ) -> Iterator[Enqueued]:
         ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]] = SimpleQueue()
         flying = held = 0
         away: TryAgain | None = None
         more = True
         try:
             while more or flying:
-                if more and ended.empty() and (not flying or (flying < in_flight and held < _BYTES_IN_FLIGHT)):
+                if (
+                    more
+                    and ended.empty()
+                    and (not flying or (flying < in_flight and held < _BYTES_IN_FLIGHT))
+                ):
                     drawn = next(mails, None)
                     if drawn is None:
                         more = False
@@ -197,16 +232,25 @@ class SyncQueue:
         if away is not None:
             raise away
 
-    def _begin(self, drawn: tuple[Mail, bytes | Path], delay: timedelta | None, ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]]) -> int:
+    def _begin(
+        self,
+        drawn: tuple[Mail, bytes | Path],
+        delay: timedelta | None,
+        ended: SimpleQueue[tuple[Mail, int, Future[QueuedMail]]],
+    ) -> int:
         """The bytes that are held until it has ended; a file's are not, before they are read in their turn."""
         mail, content = drawn
         size = len(content) if isinstance(content, bytes | bytearray) else 0
-        self._loop.submit(self._worker.enqueue(mail, content, delay=delay)).add_done_callback(lambda done: ended.put((mail, size, done)))
+        self._loop.submit(self._worker.enqueue(mail, content, delay=delay)).add_done_callback(
+            lambda done: ended.put((mail, size, done))
+        )
         return size
 
 
 @contextmanager
-def open_queue(queue: str, settings: Settings | None = None, *, clock: Clock = system_clock) -> Iterator[SyncQueue]:
+def open_queue(
+    queue: str, settings: Settings | None = None, *, clock: Clock = system_clock
+) -> Iterator[SyncQueue]:
     """Opens the stores for one queue, with an event loop on a thread of its own, and closes them. Settings are read from MAILSLICE_* when not given.
 
     Raises UnknownQueue, ConfigurationDiffers, BadSetting, and StoreUnavailable naming the address, each within 15 s. Open it once and share it between
@@ -217,7 +261,9 @@ def open_queue(queue: str, settings: Settings | None = None, *, clock: Clock = s
     loop.start()
     try:
         stack = AsyncExitStack()
-        worker = loop.call(stack.enter_async_context(open_worker(settings, queue_name(queue), clock=clock)))
+        worker = loop.call(
+            stack.enter_async_context(open_worker(settings, queue_name(queue), clock=clock))
+        )
         opened = SyncQueue(loop, worker)
         try:
             yield opened
@@ -256,7 +302,9 @@ class _Taking:
             await self._deliveries.disconnect()
 
 
-async def _taking(worker: QueueWorker, prefetch: int, give_up_after: timedelta | None, stop: asyncio.Event) -> _Taking:
+async def _taking(
+    worker: QueueWorker, prefetch: int, give_up_after: timedelta | None, stop: asyncio.Event
+) -> _Taking:
     return _Taking(worker.deliveries(prefetch, give_up_after=give_up_after), stop)
 
 

@@ -43,19 +43,25 @@ class Throttle:
         self._desks: OrderedDict[str, _Desk] = OrderedDict()
         self._renewing: asyncio.Task[None] | None = None
 
-    async def enter(self, connection: str, domains: Collection[str], *, waited: bool) -> dict[str, timedelta]:
+    async def enter(
+        self, connection: str, domains: Collection[str], *, waited: bool
+    ) -> dict[str, timedelta]:
         """Asks for one mail to each of the domains: how long those have to wait that take none now. Raises StoreUnavailable; then nothing may be sent.
 
         Domains are named as `destination` names them. `leave` follows, whatever comes of the mail.
         """
-        limited = {domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None}
+        limited = {
+            domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None
+        }
         places = asyncio.Semaphore(_DOMAINS_AT_ONCE)
 
         async def asked(domain: str, limit: Limit) -> int | None:
             async with places:
                 return await (await self._desk(domain, limit)).ask(Ask(connection, waited))
 
-        answers = await asyncio.gather(*(asked(domain, limit) for domain, limit in limited.items()), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(asked(domain, limit) for domain, limit in limited.items()), return_exceptions=True
+        )
         waits: dict[str, timedelta] = {}
         for (domain, limit), answer in zip(limited.items(), answers, strict=True):
             if isinstance(answer, BaseException):
@@ -84,11 +90,15 @@ class Throttle:
     async def _desk(self, domain: str, limit: Limit) -> _Desk:
         async with self._opening:
             if self._table is None:
-                self._table = await asyncio.to_thread(destinations, self._wiring.stores.cassandra, self._wiring.settings)
+                self._table = await asyncio.to_thread(
+                    destinations, self._wiring.stores.cassandra, self._wiring.settings
+                )
         desk = self._desks.pop(domain, None) or _Desk(self._wiring, self._table, domain, limit)
         self._desks[domain] = desk
         if len(self._desks) > _MOST_DESKS:
-            idle = next((name for name, each in self._desks.items() if each.idle and name != domain), None)
+            idle = next(
+                (name for name, each in self._desks.items() if each.idle and name != domain), None
+            )
             if idle is not None:
                 del self._desks[idle]
         return desk
@@ -161,10 +171,16 @@ class _Desk:
             except Exception as error:
                 self._book = None
                 if not isinstance(error, MailsliceError):
-                    log.exception("a throttle could not be asked", extra={"action": "throttle_fault"})
+                    log.exception(
+                        "a throttle could not be asked", extra={"action": "throttle_fault"}
+                    )
                 for _, answer in asks:
                     if not answer.done():
-                        answer.set_exception(error if isinstance(error, MailsliceError) else StoreUnavailable(f"a throttle could not be asked: {error}"))
+                        answer.set_exception(
+                            error
+                            if isinstance(error, MailsliceError)
+                            else StoreUnavailable(f"a throttle could not be asked: {error}")
+                        )
             else:
                 for (_, answer), waits in zip(asks, answers, strict=True):
                     if not answer.done():
@@ -174,21 +190,41 @@ class _Desk:
     async def _agreed(self, asks: list[Ask], freed: list[Freed]) -> list[int | None]:
         bridge, queue = self._wiring.bridge, self._wiring.queue
         for lost in range(_MOST_TURNS):
-            before = self._book or self._table.book(await bridge.rows(self._table.read_future(queue, self._domain)))
+            before = self._book or self._table.book(
+                await bridge.rows(self._table.read_future(queue, self._domain))
+            )
             now_us = int(self._wiring.clock().timestamp() * 1e6)
-            after, answers = decide(before, self._limit, now_us, asks, freed=freed, kept=tuple(self._since), chance=random.random())
-            if self._table.applied(await bridge.rows(self._table.advance_future(queue, self._domain, before, after))):
+            after, answers = decide(
+                before,
+                self._limit,
+                now_us,
+                asks,
+                freed=freed,
+                kept=tuple(self._since),
+                chance=random.random(),
+            )
+            if self._table.applied(
+                await bridge.rows(self._table.advance_future(queue, self._domain, before, after))
+            ):
                 self._book = after
                 return answers
             self._book = None
             await asyncio.sleep(random.uniform(0, 0.002 * min(lost + 1, 20)))
-        raise StoreUnavailable(f"a destination of queue {queue!r} changes faster than it can be asked: {_MOST_TURNS} conditional writes were lost to others")
+        raise StoreUnavailable(
+            f"a destination of queue {queue!r} changes faster than it can be asked: {_MOST_TURNS} conditional writes were lost to others"
+        )
 
 
 class BlockingThrottle:
     """For one delivery and a thread: what a plain handler gets for the keyword `throttle`. Without limits in the settings nothing ever waits."""
 
-    def __init__(self, throttle: Throttle | None = None, *, waited: bool = False, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        throttle: Throttle | None = None,
+        *,
+        waited: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._throttle = throttle
         self._waited = waited
         self._loop = loop
@@ -206,11 +242,15 @@ class BlockingThrottle:
         connection = str(uuid4())
         books = {domain: destination(domain) for domain in domains}
         asked = set(books.values())
-        waits = asyncio.run_coroutine_threadsafe(throttle.enter(connection, asked, waited=self._waited), loop).result()
+        waits = asyncio.run_coroutine_threadsafe(
+            throttle.enter(connection, asked, waited=self._waited), loop
+        ).result()
         try:
             yield {domain: waits[book] for domain, book in books.items() if book in waits}
         finally:
-            with suppress(RuntimeError):  # the loop is gone, and with it the worker: the place lapses
+            with suppress(
+                RuntimeError
+            ):  # the loop is gone, and with it the worker: the place lapses
                 loop.call_soon_threadsafe(throttle.leave, connection, asked)
 
 

@@ -83,7 +83,10 @@ class Wiring:
 
     def __post_init__(self) -> None:
         deleted, queue, rows = self.tables.deleted, self.queue, self.bridge.rows
-        self.checks = DeletedChecks(lambda one: rows(deleted.is_marked_future(queue, one)), lambda some: rows(deleted.are_marked_future(queue, some)))
+        self.checks = DeletedChecks(
+            lambda one: rows(deleted.is_marked_future(queue, one)),
+            lambda some: rows(deleted.are_marked_future(queue, some)),
+        )
 
     @property
     def names(self) -> RabbitNames:

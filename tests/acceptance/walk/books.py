@@ -21,7 +21,9 @@ from typing import Any
 
 Event = dict[str, Any]
 _AROUND = 1.0
-_OF_ALL = frozenset({"fault", "kill", "start", "clearing", "cleared", "clear-failed", "cleaned", "nothing-to-clean"})
+_OF_ALL = frozenset(
+    {"fault", "kill", "start", "clearing", "cleared", "clear-failed", "cleaned", "nothing-to-clean"}
+)
 
 
 class Journal:
@@ -32,12 +34,19 @@ class Journal:
         self._who = who
 
     def write(self, do: str, **more: Any) -> None:
-        os.write(self._file, json.dumps({"t": time.monotonic(), "who": self._who, "do": do, **more}).encode() + b"\n")
+        os.write(
+            self._file,
+            json.dumps({"t": time.monotonic(), "who": self._who, "do": do, **more}).encode()
+            + b"\n",
+        )
 
 
 def read(folder: Path) -> list[Event]:
     """All events of all processes, in their order. A line that a kill cut in two is left out."""
-    return sorted((event for path in folder.glob("*.jsonl") for event in _events(path)), key=lambda event: event["t"])
+    return sorted(
+        (event for path in folder.glob("*.jsonl") for event in _events(path)),
+        key=lambda event: event["t"],
+    )
 
 
 def _events(path: Path) -> Iterator[Event]:
@@ -102,8 +111,16 @@ class Books:
 def balance(events: list[Event], state: State) -> Books:
     """Every mail against every rule."""
     mails = _pages(events)
-    erasers = [event for event in events if event["do"] in {"deleted", "delete-failed", "cleared", "clear-failed"}]
-    findings = [Finding(mail.name, what, story(mail, events, state)) for mail in mails.values() for what in _wrong(mail, state, erasers)]
+    erasers = [
+        event
+        for event in events
+        if event["do"] in {"deleted", "delete-failed", "cleared", "clear-failed"}
+    ]
+    findings = [
+        Finding(mail.name, what, story(mail, events, state))
+        for mail in mails.values()
+        for what in _wrong(mail, state, erasers)
+    ]
     counts: dict[str, int] = defaultdict(int)
     for event in events:
         counts[event["do"]] += 1
@@ -136,13 +153,21 @@ def _wrong(mail: Mail, state: State, erasers: list[Event]) -> Iterator[str]:
         yield from _unaccounted(mail, asked, state, erasers)
 
 
-def _handed_too_late(mail: Mail, asked: Event, accepted: Event | None, erasers: list[Event]) -> Iterator[str]:
+def _handed_too_late(
+    mail: Mail, asked: Event, accepted: Event | None, erasers: list[Event]
+) -> Iterator[str]:
     """I2: a completion or deletion that has returned is seen by every check that begins after it."""
-    last_check = max((event["checked"] for event in mail.events if event["do"] == "handed"), default=0.0)
+    last_check = max(
+        (event["checked"] for event in mail.events if event["do"] == "handed"), default=0.0
+    )
     if any(done < last_check for done in mail.times("completed")):
         yield "handed out by a delivery whose check began after its completion had returned"
     for eraser in erasers:
-        promised = eraser["do"] in {"deleted", "cleared"} and accepted is not None and accepted["t"] < eraser["began"]
+        promised = (
+            eraser["do"] in {"deleted", "cleared"}
+            and accepted is not None
+            and accepted["t"] < eraser["began"]
+        )
         if promised and _covers(eraser, asked) and eraser["t"] < last_check:
             yield f"handed out by a delivery whose check began after it was {eraser['do']}"
 
@@ -151,7 +176,9 @@ def _unaccounted(mail: Mail, asked: Event, state: State, erasers: list[Event]) -
     """I1: what was accepted is done, or there, or somebody has said what became of it."""
     there = mail.id in state.live
     erased = any(_covers(eraser, asked) for eraser in erasers)
-    done = bool(mail.times("completing")) and (mail.id in state.marked or state.drops_marks or bool(mail.times("completed")))
+    done = bool(mail.times("completing")) and (
+        mail.id in state.marked or state.drops_marks or bool(mail.times("completed"))
+    )
     dead = mail.id in state.dead_letters
     if dead and not mail.times("rejecting") and not (state.drops_marks and (done or erased)):
         yield "a dead letter that nobody rejected"
@@ -172,12 +199,39 @@ def story(mail: Mail, events: list[Event], state: State) -> str:
     """What happened to the mail, and around it, in order."""
     begin, end = mail.events[0]["t"] - _AROUND, mail.events[-1]["t"] + _AROUND
     sender = next((event["sender"] for event in mail.events if "sender" in event), None)
-    around = [event for event in events if begin <= event["t"] <= end and (event["do"] in _OF_ALL or ("sender" in event and event["sender"] == sender))]
-    told = sorted({id(event): event for event in [*mail.events, *around]}.values(), key=lambda event: event["t"])
-    lines = [f"  {event['t'] - begin:8.3f} {event['who']:12} {event['do']:12} {_rest(event)}" for event in told]
-    now = [word for word, ids in (("live", state.live), ("bare", state.bare), ("marked", state.marked), ("dead letter", state.dead_letters)) if mail.id in ids]
-    return "\n".join([*lines, f"  at the end: {', '.join(now) or 'nothing'} (drained: {state.drained}, marks may be dropped: {state.drops_marks})"])
+    around = [
+        event
+        for event in events
+        if begin <= event["t"] <= end
+        and (event["do"] in _OF_ALL or ("sender" in event and event["sender"] == sender))
+    ]
+    told = sorted(
+        {id(event): event for event in [*mail.events, *around]}.values(),
+        key=lambda event: event["t"],
+    )
+    lines = [
+        f"  {event['t'] - begin:8.3f} {event['who']:12} {event['do']:12} {_rest(event)}"
+        for event in told
+    ]
+    now = [
+        word
+        for word, ids in (
+            ("live", state.live),
+            ("bare", state.bare),
+            ("marked", state.marked),
+            ("dead letter", state.dead_letters),
+        )
+        if mail.id in ids
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"  at the end: {', '.join(now) or 'nothing'} (drained: {state.drained}, marks may be dropped: {state.drops_marks})",
+        ]
+    )
 
 
 def _rest(event: Event) -> str:
-    return " ".join(f"{name}={value}" for name, value in event.items() if name not in {"t", "who", "do"})
+    return " ".join(
+        f"{name}={value}" for name, value in event.items() if name not in {"t", "who", "do"}
+    )

@@ -32,11 +32,20 @@ def main() -> None:
         if stop.wait(EVERY):
             return
         try:
-            report = run_all(RunRequest("queue_cleanup", queue, f"walk-{seed}-{who}-{number}", params={"grace": grace}), settings)
+            report = run_all(
+                RunRequest(
+                    "queue_cleanup", queue, f"walk-{seed}-{who}-{number}", params={"grace": grace}
+                ),
+                settings,
+            )
         except MailsliceError as error:
             journal.write("clean-failed", why=f"{type(error).__name__}: {error}")
         else:
-            journal.write("cleaned" if report["applied"] else "nothing-to-clean", applied=report["applied"], marks=report["marks"])
+            journal.write(
+                "cleaned" if report["applied"] else "nothing-to-clean",
+                applied=report["applied"],
+                marks=report["marks"],
+            )
 
 
 if __name__ == "__main__":

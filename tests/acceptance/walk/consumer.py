@@ -38,12 +38,18 @@ def observed(journal: Journal) -> dict[EnqueueId, float]:
         return marked
 
     Wiring.is_marked = checking  # type: ignore[method-assign]
-    for name, before, after in (("_done", "completing", "completed"), ("reject", "rejecting", "rejected"), ("retry", "retrying", "retried")):
+    for name, before, after in (
+        ("_done", "completing", "completed"),
+        ("reject", "rejecting", "rejected"),
+        ("retry", "retrying", "retried"),
+    ):
         setattr(Delivery, name, told(journal, getattr(Delivery, name), before, after))
     return checked
 
 
-def told(journal: Journal, settle: Callable[..., Awaitable[None]], before: str, after: str) -> Callable[..., Awaitable[None]]:
+def told(
+    journal: Journal, settle: Callable[..., Awaitable[None]], before: str, after: str
+) -> Callable[..., Awaitable[None]]:
     async def settling(self: Delivery, *args: Any, **kwargs: Any) -> None:
         journal.write(before, id=str(self.item.enqueue_id))
         await settle(self, *args, **kwargs)
@@ -59,12 +65,24 @@ async def main() -> None:
     checked = observed(journal)
 
     async def handle(mail: Mail, content: bytes, *, enqueue_id: EnqueueId) -> Outcome:
-        journal.write("handed", id=str(enqueue_id), name=mail.name, checked=checked[enqueue_id], good=content == content_of(mail.name))
+        journal.write(
+            "handed",
+            id=str(enqueue_id),
+            name=mail.name,
+            checked=checked[enqueue_id],
+            good=content == content_of(mail.name),
+        )
         if calm.exists():
             return Complete()
         await asyncio.sleep(rng.choice((0, 0.01, 0.05, 0.3)))
         (outcome,) = rng.choices(
-            (Complete(), Retry(), Retry(after=timedelta(seconds=rng.uniform(0.2, 2))), Retry(recipients=mail.recipients[:1]), Reject("the walk says so")),
+            (
+                Complete(),
+                Retry(),
+                Retry(after=timedelta(seconds=rng.uniform(0.2, 2))),
+                Retry(recipients=mail.recipients[:1]),
+                Reject("the walk says so"),
+            ),
             (80, 5, 7, 4, 4),
         )
         return outcome

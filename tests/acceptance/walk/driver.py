@@ -102,7 +102,11 @@ class Walk:
         self.proxies: dict[str, Cuttable] = {}
         self._later: set[asyncio.Task[None]] = set()
         kinds = [("producer", plan.producers), ("consumer", plan.consumers)]
-        self.processes = [Process(kind, f"{kind[0]}{number}", str(plan.tasks)) for kind, many in kinds for number in range(many)]
+        self.processes = [
+            Process(kind, f"{kind[0]}{number}", str(plan.tasks))
+            for kind, many in kinds
+            for number in range(many)
+        ]
         self.cleaner = Process("cleaner", "x0", GRACE)
 
     async def run(self) -> Books:
@@ -125,7 +129,10 @@ class Walk:
         env = self.direct.env
         rabbit, s3 = urlsplit(env["MAILSLICE_RABBITMQ_URL"]), urlsplit(env["MAILSLICE_S3_ENDPOINT"])
         return {
-            "cassandra": (env["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")[0], int(env["MAILSLICE_CASSANDRA_PORT"])),
+            "cassandra": (
+                env["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")[0],
+                int(env["MAILSLICE_CASSANDRA_PORT"]),
+            ),
             "rabbitmq": (rabbit.hostname or "", rabbit.port or 0),
             "s3": (s3.hostname or "", s3.port or 0),
         }
@@ -136,7 +143,9 @@ class Walk:
         return self.direct.but(
             MAILSLICE_CASSANDRA_CONTACT_POINTS="127.0.0.1",
             MAILSLICE_CASSANDRA_PORT=str(ports["cassandra"]),
-            MAILSLICE_RABBITMQ_URL=rabbit._replace(netloc=f"{rabbit.username}:{rabbit.password}@127.0.0.1:{ports['rabbitmq']}").geturl(),
+            MAILSLICE_RABBITMQ_URL=rabbit._replace(
+                netloc=f"{rabbit.username}:{rabbit.password}@127.0.0.1:{ports['rabbitmq']}"
+            ).geturl(),
             MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{ports['s3']}",
         )
 
@@ -149,7 +158,9 @@ class Walk:
             async with open_worker(self._through().settings, self.queue) as worker:
                 administrator = MailQueue(stores, self.queue, lambda: datetime.now(UTC))
                 doings = self._doings(administrator, worker)
-                while time.monotonic() < end or (time.monotonic() < end + self.plan.patience and self._missing()):
+                while time.monotonic() < end or (
+                    time.monotonic() < end + self.plan.patience and self._missing()
+                ):
                     await asyncio.sleep(self.rng.uniform(0.2, 1.2))
                     (do,) = self.rng.choices(list(doings), list(doings.values()))
                     await do()
@@ -160,7 +171,9 @@ class Walk:
         happened = Counter(event["do"] for event in read(self.folder))
         return any(happened[word] < least for word, least in self.plan.needs.items())
 
-    def _doings(self, administrator: MailQueue, worker: QueueWorker) -> dict[Callable[[], Awaitable[None]], float]:
+    def _doings(
+        self, administrator: MailQueue, worker: QueueWorker
+    ) -> dict[Callable[[], Awaitable[None]], float]:
         return {
             self._fault: 10,
             self._kill: 3,
@@ -173,7 +186,9 @@ class Walk:
     async def _fault(self) -> None:
         """In a task: several may overlap."""
         store, kind = self.rng.choice(STORES), self.rng.choice(["cut", "cut", "hang", "fray"])
-        task = asyncio.create_task(self._one_fault(store, kind, self.rng.uniform(0.1, self.plan.longest_fault)))
+        task = asyncio.create_task(
+            self._one_fault(store, kind, self.rng.uniform(0.1, self.plan.longest_fault))
+        )
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
@@ -198,7 +213,11 @@ class Walk:
             await proxy.mend()
 
     async def _kill(self) -> None:
-        process = self.rng.choice([self.cleaner] if self.plan.kills_cleaner and self.rng.random() < 0.05 else self.processes)
+        process = self.rng.choice(
+            [self.cleaner]
+            if self.plan.kills_cleaner and self.rng.random() < 0.05
+            else self.processes
+        )
         if process.running is not None and process.running.poll() is None:
             self.journal.write("kill", what=process.who)
             self._weigh(process)
@@ -225,9 +244,15 @@ class Walk:
         self.journal.write(before, **({"sender": sender} if sender else {}))
         more: dict[str, Any] = {"began": began, **({"sender": sender} if sender else {})}
         try:
-            count = await asyncio.to_thread(administrator.clear if everything else lambda: administrator.delete(MailFilter(sender=sender)))
+            count = await asyncio.to_thread(
+                administrator.clear
+                if everything
+                else lambda: administrator.delete(MailFilter(sender=sender))
+            )
         except MailsliceError as error:
-            self.journal.write("clear-failed" if everything else "delete-failed", why=str(error), **more)
+            self.journal.write(
+                "clear-failed" if everything else "delete-failed", why=str(error), **more
+            )
         else:
             self.journal.write(after, count=count, **more)
 
@@ -249,12 +274,24 @@ class Walk:
         who = f"{process.who}-{process.starts}"
         log = self.folder / f"{who}.log"
         process.logs.append(log)
-        arguments = [who, str(self.folder / f"{who}.jsonl"), f"{self.seed}-{who}", process.tasks, self.queue]
+        arguments = [
+            who,
+            str(self.folder / f"{who}.jsonl"),
+            f"{self.seed}-{who}",
+            process.tasks,
+            self.queue,
+        ]
         with log.open("wb") as file:
             command = [sys.executable, str(HERE / f"{process.kind}.py"), *arguments]
             # A cleanup has a plan, a lock and five steps: it would never come to its end on such roads. It is killed instead.
-            env = self.env if process.kind != "cleaner" else self.direct.environ | {"PYTHONPATH": str(ROOT)}
-            process.running = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT)
+            env = (
+                self.env
+                if process.kind != "cleaner"
+                else self.direct.environ | {"PYTHONPATH": str(ROOT)}
+            )
+            process.running = subprocess.Popen(
+                command, env=env, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT
+            )
         self.journal.write("start", what=who)
 
     def _start_again(self) -> None:
@@ -266,7 +303,10 @@ class Walk:
         async with asyncio.timeout(150):
             while True:
                 ready = {event["who"] for event in read(self.folder) if event["do"] == "ready"}
-                if all(f"{process.who}-{process.starts}" in ready for process in [*self.processes, self.cleaner]):
+                if all(
+                    f"{process.who}-{process.starts}" in ready
+                    for process in [*self.processes, self.cleaner]
+                ):
                     return
                 self._start_again()
                 await asyncio.sleep(0.2)
@@ -294,7 +334,11 @@ class Walk:
             await asyncio.sleep(0.5)
             empty = empty + 1 if await asyncio.to_thread(self._nothing_waits, stores) else 0
             for process in self.processes:
-                if process.kind == "consumer" and process.running is not None and process.running.poll() is not None:
+                if (
+                    process.kind == "consumer"
+                    and process.running is not None
+                    and process.running.poll() is not None
+                ):
                     self._start(process)
         consumers = [process for process in self.processes if process.kind == "consumer"]
         for process in consumers:
@@ -312,19 +356,33 @@ class Walk:
             return False
         accepted = {event["id"] for event in read(self.folder) if event["do"] == "accepted"}
         left = accepted & self._live(stores).keys()
-        return not left or left <= {str(found) for found in dead_letter_ids(self.direct.settings, self.queue)}
+        return not left or left <= {
+            str(found) for found in dead_letter_ids(self.direct.settings, self.queue)
+        }
 
     def _messages(self, stores: Stores) -> int:
         """How many are ready in the delay levels, the hop queue and the work queue: the way they go, so that none slips past."""
         names = RabbitNames(self.queue)
-        before = [name for name in (*(names.delay_queue(level) for level in DELAY_LEVELS), names.hop_queue) if stores.management.queue_exists(name)]
+        before = [
+            name
+            for name in (*(names.delay_queue(level) for level in DELAY_LEVELS), names.hop_queue)
+            if stores.management.queue_exists(name)
+        ]
         with blocking_connection(self.direct.settings.rabbitmq) as connection:
             channel = connection.channel()
-            return sum(channel.queue_declare(name, passive=True).method.message_count for name in (*before, names.work_queue))
+            return sum(
+                channel.queue_declare(name, passive=True).method.message_count
+                for name in (*before, names.work_queue)
+            )
 
     def _live(self, stores: Stores) -> dict[str, ViewRow]:
         marked = self._marked(stores)
-        rows = [row for table in stores.tables.existing for place in table.places(self.queue) for row in table.rows(self.queue, place)]
+        rows = [
+            row
+            for table in stores.tables.existing
+            for place in table.places(self.queue)
+            for row in table.rows(self.queue, place)
+        ]
         return {str(row.enqueue_id): row for row in rows if str(row.enqueue_id) not in marked}
 
     def _marked(self, stores: Stores) -> set[str]:
@@ -337,7 +395,9 @@ class Walk:
             live=frozenset(live),
             bare=frozenset(name for name, row in live.items() if _is_bare(administrator, row)),
             marked=frozenset(self._marked(stores)),
-            dead_letters=tuple(str(found) for found in dead_letter_ids(self.direct.settings, self.queue)),
+            dead_letters=tuple(
+                str(found) for found in dead_letter_ids(self.direct.settings, self.queue)
+            ),
             drained=drained,
             drops_marks=True,
         )

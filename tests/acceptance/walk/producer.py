@@ -25,7 +25,9 @@ A_SENDER = 6
 """Mails of one sender: what one deletion takes."""
 
 
-async def produce(worker: QueueWorker, journal: Journal, rng: random.Random, who: str, stop: asyncio.Event) -> None:
+async def produce(
+    worker: QueueWorker, journal: Journal, rng: random.Random, who: str, stop: asyncio.Event
+) -> None:
     for number in count():
         if stop.is_set():
             return
@@ -48,7 +50,12 @@ async def main() -> None:
     journal = Journal(Path(path), who)
     async with open_worker(load_settings(), QueueName(queue)) as worker:
         journal.write("ready")
-        await asyncio.gather(*(produce(worker, journal, random.Random(f"{seed}-{number}"), f"{who}.{number}", stop) for number in range(int(tasks))))
+        await asyncio.gather(
+            *(
+                produce(worker, journal, random.Random(f"{seed}-{number}"), f"{who}.{number}", stop)
+                for number in range(int(tasks))
+            )
+        )
 
 
 if __name__ == "__main__":

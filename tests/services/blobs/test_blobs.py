@@ -32,7 +32,9 @@ def hot(fresh: Any) -> HotBlobs:
 
 
 @pytest.mark.parametrize("key", KEYS)
-async def test_what_one_client_writes_the_other_reads_under_the_same_key(admin: AdminBlobs, hot: HotBlobs, key: str) -> None:
+async def test_what_one_client_writes_the_other_reads_under_the_same_key(
+    admin: AdminBlobs, hot: HotBlobs, key: str
+) -> None:
     await hot.put(BlobId(key), b"hot")
     assert await asyncio.to_thread(admin.get, BlobId(key)) == b"hot"
     assert [blob.key for blob in admin.list()] == [key]
@@ -63,15 +65,23 @@ def test_an_object_can_be_read_piece_by_piece(admin: AdminBlobs) -> None:
         next(admin.pieces(BlobId("gone")))
 
 
-async def test_a_bucket_that_is_there_is_told_from_one_that_is_not(fresh: Any, hot: HotBlobs) -> None:
+async def test_a_bucket_that_is_there_is_told_from_one_that_is_not(
+    fresh: Any, hot: HotBlobs
+) -> None:
     assert await hot.bucket_is_there()
     assert not await HotBlobs(fresh.settings.s3, "no-such-bucket-anywhere").bucket_is_there()
-    assert not await HotBlobs(fresh.but(MAILSLICE_S3_SECRET_KEY="sesame").settings.s3, fresh.settings.s3.bucket).bucket_is_there()
+    assert not await HotBlobs(
+        fresh.but(MAILSLICE_S3_SECRET_KEY="sesame").settings.s3, fresh.settings.s3.bucket
+    ).bucket_is_there()
     with pytest.raises(StoreUnavailable, match=r"S3 at 127\.0\.0\.1:1"):
-        await HotBlobs(fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3, "b").bucket_is_there()
+        await HotBlobs(
+            fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3, "b"
+        ).bucket_is_there()
 
 
-async def test_a_missing_object_is_missing_content_and_a_missing_bucket_is_not(fresh: Any, hot: HotBlobs, admin: AdminBlobs) -> None:
+async def test_a_missing_object_is_missing_content_and_a_missing_bucket_is_not(
+    fresh: Any, hot: HotBlobs, admin: AdminBlobs
+) -> None:
     with pytest.raises(ContentMissing, match="has no object 'gone'"):
         await hot.open(BlobId("gone"))
     with pytest.raises(ContentMissing, match="has no object 'gone'"):
@@ -85,7 +95,9 @@ async def test_a_missing_object_is_missing_content_and_a_missing_bucket_is_not(f
         AdminBlobs(fresh.settings.s3, "no-such-bucket-anywhere").exists(BlobId("gone"))
 
 
-async def test_of_many_those_that_are_not_there_are_told_unless_the_bucket_is_gone(fresh: Any, hot: HotBlobs) -> None:
+async def test_of_many_those_that_are_not_there_are_told_unless_the_bucket_is_gone(
+    fresh: Any, hot: HotBlobs
+) -> None:
     there = [BlobId(name) for name in ("one", "a b", "with/slash")]
     await asyncio.gather(*(hot.put(blob_id, b"x") for blob_id in there))
     gone = {BlobId("gone"), BlobId("not there either"), BlobId("with/")}
@@ -94,11 +106,28 @@ async def test_of_many_those_that_are_not_there_are_told_unless_the_bucket_is_go
     with pytest.raises(StoreUnavailable, match="there is no bucket 'no-such-bucket-anywhere'"):
         await HotBlobs(fresh.settings.s3, "no-such-bucket-anywhere").missing(there)
     with pytest.raises(StoreUnavailable, match=r"S3 at 127\.0\.0\.1:1"):
-        await HotBlobs(fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3, "b").missing(there)
+        await HotBlobs(
+            fresh.but(MAILSLICE_S3_ENDPOINT="http://127.0.0.1:1").settings.s3, "b"
+        ).missing(there)
 
 
-@pytest.mark.parametrize("key", ["/or62xXOdcod8wDY3z4Zd9kdWozSe9CzbLvAt+bUjpM=", "..", "a//b", "line\nbreak", "\x7f", "nul\0", "x" * 1100, "", "\ud800"])
-async def test_a_key_that_the_server_or_the_client_cannot_express_is_missing_and_no_outage(fresh: Any, hot: HotBlobs, admin: AdminBlobs, key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "/or62xXOdcod8wDY3z4Zd9kdWozSe9CzbLvAt+bUjpM=",
+        "..",
+        "a//b",
+        "line\nbreak",
+        "\x7f",
+        "nul\0",
+        "x" * 1100,
+        "",
+        "\ud800",
+    ],
+)
+async def test_a_key_that_the_server_or_the_client_cannot_express_is_missing_and_no_outage(
+    fresh: Any, hot: HotBlobs, admin: AdminBlobs, key: str
+) -> None:
     gone = BlobId(key)
     for ask in (hot.open(gone), asyncio.to_thread(admin.get, gone)):
         with pytest.raises(ContentMissing, match="has no object"):
@@ -108,7 +137,9 @@ async def test_a_key_that_the_server_or_the_client_cannot_express_is_missing_and
         await HotBlobs(fresh.settings.s3, "no-such-bucket-anywhere").open(gone)
 
 
-async def test_many_are_deleted_in_one_request_and_those_that_are_not_there_count(hot: HotBlobs, admin: AdminBlobs) -> None:
+async def test_many_are_deleted_in_one_request_and_those_that_are_not_there_count(
+    hot: HotBlobs, admin: AdminBlobs
+) -> None:
     ids = [BlobId(f"k-{number}") for number in range(120)]
     await asyncio.gather(*(hot.put(blob_id, b"x") for blob_id in ids))
     await hot.delete_many([*ids[:100], BlobId("never-there")])
@@ -129,7 +160,9 @@ def test_a_listing_goes_on_after_its_first_page(admin: AdminBlobs) -> None:
         admin.put(BlobId(f"p-{number}"), b"x" * number)
     original = admin.client.list_objects_v2
     admin.client.list_objects_v2 = lambda **given: original(**given, MaxKeys=2)
-    assert [(blob.key, blob.size) for blob in admin.list("p-")] == [(f"p-{number}", number) for number in range(5)]
+    assert [(blob.key, blob.size) for blob in admin.list("p-")] == [
+        (f"p-{number}", number) for number in range(5)
+    ]
 
 
 async def test_a_wrong_key_names_its_settings_and_not_itself(fresh: Any) -> None:

@@ -43,7 +43,11 @@ def server():
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
-        settings = S3Settings(endpoint=f"http://127.0.0.1:{listening.server_address[1]}", access_key="a", secret_key="b")
+        settings = S3Settings(
+            endpoint=f"http://127.0.0.1:{listening.server_address[1]}",
+            access_key="a",
+            secret_key="b",
+        )
         yield settings, asked, answers
         listening.shutdown()
 
@@ -52,7 +56,12 @@ def test_a_copy_names_both_buckets_and_an_error_in_a_good_status_is_no_copy(serv
     settings, asked, answers = server
     quick = QuickObjects(settings, "own")
     answers += [(200, COPIED), (200, ERROR), (503, ERROR), (404, ERROR)]
-    assert [quick.copy("james", KEY, BlobId(f"kept/{KEY}")) for _ in range(4)] == [True, False, False, False]
+    assert [quick.copy("james", KEY, BlobId(f"kept/{KEY}")) for _ in range(4)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     assert set(asked) == {("PUT", "/own/kept/1_600_ab%2Bc/de%3D", "james/1_600_ab%2Bc/de%3D")}
 
 
@@ -62,7 +71,11 @@ def test_a_head_tells_size_and_time_and_none_where_it_does_not_know(server):
     answers += [(200, b"12345"), (404, b""), (403, b"")]
     found = quick.head(KEY)
     assert found is not None
-    assert (found.key, found.size, found.modified) == (KEY, 5, datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC))
+    assert (found.key, found.size, found.modified) == (
+        KEY,
+        5,
+        datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC),
+    )
     assert (quick.head(KEY), quick.head(KEY)) == (None, None)
     assert {each[1] for each in asked} == {"/james/1_600_ab%2Bc/de%3D"}
 

@@ -50,8 +50,14 @@ def refusing_password(connection: socket.socket) -> None:
         elif opcode == _STARTUP:
             answer = _AUTHENTICATE, _string("org.apache.cassandra.auth.PasswordAuthenticator")
         else:
-            answer = _ERROR, struct.pack(">I", 0x0100) + _string("Provided username nobody and/or password are incorrect")
-        connection.sendall(struct.pack(">BBhBI", 0x84, 0, stream, answer[0], len(answer[1])) + answer[1])
+            answer = (
+                _ERROR,
+                struct.pack(">I", 0x0100)
+                + _string("Provided username nobody and/or password are incorrect"),
+            )
+        connection.sendall(
+            struct.pack(">BBhBI", 0x84, 0, stream, answer[0], len(answer[1])) + answer[1]
+        )
 
 
 class Wire:
@@ -107,5 +113,8 @@ def _string(text: str) -> bytes:
 
 
 def _string_multimap(values: dict[str, list[str]]) -> bytes:
-    lists = b"".join(_string(key) + struct.pack(">H", len(items)) + b"".join(map(_string, items)) for key, items in values.items())
+    lists = b"".join(
+        _string(key) + struct.pack(">H", len(items)) + b"".join(map(_string, items))
+        for key, items in values.items()
+    )
     return struct.pack(">H", len(values)) + lists

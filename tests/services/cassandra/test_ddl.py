@@ -26,10 +26,18 @@ def session(fresh_module):
         yield session
 
 
-@pytest.mark.parametrize(("table", "golden"), [(QueueTable.V4, "queue_v4.cql"), (QueueTable.V3, "queue_v3.cql")])
+@pytest.mark.parametrize(
+    ("table", "golden"), [(QueueTable.V4, "queue_v4.cql"), (QueueTable.V3, "queue_v3.cql")]
+)
 def test_created_tables_are_described_as_james_own(session, table, golden):
     ddl.create_queue_tables(session, table)
-    ours = described("\n".join(row[3] for row in session.execute(f"DESCRIBE KEYSPACE {session.settings.keyspace}") if row[1] == "table"))
+    ours = described(
+        "\n".join(
+            row[3]
+            for row in session.execute(f"DESCRIBE KEYSPACE {session.settings.keyspace}")
+            if row[1] == "table"
+        )
+    )
     james = described((GOLDEN / golden).read_text())
     wanted = ddl.queue_tables(table)
     assert len(wanted) == 5
@@ -64,13 +72,17 @@ def test_a_missing_keyspace_is_created_with_the_given_replication(session, fresh
 
 def test_a_replication_that_is_no_map_is_refused(session):
     with pytest.raises(BadSetting, match=r"MAILSLICE_OWN_REPLICATION=.*is not a CQL map"):
-        ddl.create_keyspace(session, "never_made", "{'class': 'SimpleStrategy'} AND durable_writes = false; DROP")
+        ddl.create_keyspace(
+            session, "never_made", "{'class': 'SimpleStrategy'} AND durable_writes = false; DROP"
+        )
     assert ddl.replication_of(session, "never_made") is None
 
 
 def test_on_several_nodes_nobody_guesses_a_replication(session, monkeypatch):
     monkeypatch.setattr(type(session.cluster.metadata), "all_hosts", lambda _: ["a", "b", "c"])
-    with pytest.raises(BadSetting, match=r"never_made is missing on 3 nodes.*MAILSLICE_OWN_REPLICATION"):
+    with pytest.raises(
+        BadSetting, match=r"never_made is missing on 3 nodes.*MAILSLICE_OWN_REPLICATION"
+    ):
         ddl.create_keyspace(session, "never_made", "")
 
 
@@ -86,8 +98,16 @@ def test_who_meets_a_table_in_the_making_can_use_it_at_once(session, fresh_modul
                 while name not in ddl.tables_of(mine, keyspace):
                     pass
                 assert ddl.create_tables(mine, keyspace, {name: text}) == ()
-                mine.execute(mine.prepare(f"INSERT INTO {keyspace}.{name} (a, b) VALUES (?, ?)"), [value, "b"])
-                read += [row[0] for row in mine.execute(mine.prepare(f"SELECT a FROM {keyspace}.{name} WHERE a = ?"), [value])]
+                mine.execute(
+                    mine.prepare(f"INSERT INTO {keyspace}.{name} (a, b) VALUES (?, ?)"),
+                    [value, "b"],
+                )
+                read += [
+                    row[0]
+                    for row in mine.execute(
+                        mine.prepare(f"SELECT a FROM {keyspace}.{name} WHERE a = ?"), [value]
+                    )
+                ]
             return read
 
     with ThreadPoolExecutor(2) as threads:

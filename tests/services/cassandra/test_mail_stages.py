@@ -35,8 +35,13 @@ class TestStagesOnCassandra(StagesContract):
 def test_of_many_that_begin_at_once_exactly_one_is_not_refused(stores, queue):
     enqueue_id = uuid4()
     with ThreadPoolExecutor(8) as threads:
-        tries = [MailStage(enqueue_id, f"w{number}", 1, 1, (), {A: Stage.SENDING}, NOW) for number in range(8)]
-        won = list(threads.map(lambda record: stores.own.mail_stages.advance(queue, None, record), tries))
+        tries = [
+            MailStage(enqueue_id, f"w{number}", 1, 1, (), {A: Stage.SENDING}, NOW)
+            for number in range(8)
+        ]
+        won = list(
+            threads.map(lambda record: stores.own.mail_stages.advance(queue, None, record), tries)
+        )
     assert won.count(True) == 1
     assert stores.own.mail_stages.read(queue, enqueue_id) == tries[won.index(True)]
 
@@ -44,7 +49,10 @@ def test_of_many_that_begin_at_once_exactly_one_is_not_refused(stores, queue):
 def ttl(stores, queue, record):
     keyspace = stores.settings.own.keyspace
     ((left,),) = stores.cassandra.execute(
-        stores.cassandra.prepare(f"SELECT TTL(owner) FROM {keyspace}.mail_stages WHERE queuename = ? AND enqueueid = ?"), [queue, record.enqueue_id]
+        stores.cassandra.prepare(
+            f"SELECT TTL(owner) FROM {keyspace}.mail_stages WHERE queuename = ? AND enqueueid = ?"
+        ),
+        [queue, record.enqueue_id],
     )
     return left
 
@@ -54,4 +62,6 @@ def test_a_record_goes_by_itself_and_sooner_when_it_is_closed(stores, queue):
     stores.own.mail_stages.advance(queue, None, began)
     assert OPEN_TTL.total_seconds() - 600 < ttl(stores, queue, began) <= OPEN_TTL.total_seconds()
     stores.own.mail_stages.advance(queue, began, began.moved([A], Stage.FAILED, by="w1", now=NOW))
-    assert CLOSED_TTL.total_seconds() - 600 < ttl(stores, queue, began) <= CLOSED_TTL.total_seconds()
+    assert (
+        CLOSED_TTL.total_seconds() - 600 < ttl(stores, queue, began) <= CLOSED_TTL.total_seconds()
+    )

@@ -14,7 +14,16 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Place
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.ddl import replication_of
-from mailslice.stores.cassandra.own import TABLES, DeadLetterNote, DelayedMail, PendingMark, QueueSample, RunRow, SliceStatistic, own_tables
+from mailslice.stores.cassandra.own import (
+    TABLES,
+    DeadLetterNote,
+    DelayedMail,
+    PendingMark,
+    QueueSample,
+    RunRow,
+    SliceStatistic,
+    own_tables,
+)
 from mailslice.stores.cassandra.own.columns import declared
 from tests.contracts.tables import some_queue
 
@@ -40,7 +49,19 @@ def queue():
 
 
 def run_row(queue, run="r1", minutes=0, duty="queue_cleanup"):
-    return RunRow(run, duty, queue, NOW + minutes * MINUTE, "done", '{"é":1}', "dag-1", "alice", "because", "sha", NOW + DAY)
+    return RunRow(
+        run,
+        duty,
+        queue,
+        NOW + minutes * MINUTE,
+        "done",
+        '{"é":1}',
+        "dag-1",
+        "alice",
+        "because",
+        "sha",
+        NOW + DAY,
+    )
 
 
 def test_a_run_is_read_as_it_was_saved(own, queue):
@@ -62,9 +83,16 @@ def test_a_run_saved_again_is_one_row(own, queue):
 
 def test_runs_are_listed_newest_first_by_duty_and_queue(own, queue):
     other = some_queue()
-    for minutes, duty, name in ((1, "queue_cleanup", queue), (3, "queue_size", queue), (2, "queue_cleanup", other), (4, "queue_cleanup", queue)):
+    for minutes, duty, name in (
+        (1, "queue_cleanup", queue),
+        (3, "queue_size", queue),
+        (2, "queue_cleanup", other),
+        (4, "queue_cleanup", queue),
+    ):
         own.runs.save(run_row(name, f"{queue}-{minutes}", minutes, duty), DAY)
-    mine = lambda rows: [row.run.removeprefix(queue + "-") for row in rows if row.run.startswith(queue)]
+    mine = lambda rows: [
+        row.run.removeprefix(queue + "-") for row in rows if row.run.startswith(queue)
+    ]
     assert mine(own.runs.list(limit=1000)) == ["4", "3", "2", "1"]
     assert mine(own.runs.list("queue_cleanup", queue)) == ["4", "1"]
     assert mine(own.runs.list("queue_cleanup", queue, limit=1)) == ["4"]
@@ -108,7 +136,14 @@ def test_a_renewed_lock_outlives_its_first_ttl(own, queue):
 
 
 def delayed(**changes):
-    mail = DelayedMail(uuid4(), NOW, uuid4(), published=False, place=Place(NOW.replace(microsecond=0), 3), message=b"\x00{}")
+    mail = DelayedMail(
+        uuid4(),
+        NOW,
+        uuid4(),
+        published=False,
+        place=Place(NOW.replace(microsecond=0), 3),
+        message=b"\x00{}",
+    )
     return replace(mail, **changes)
 
 
@@ -117,7 +152,12 @@ def test_a_delayed_mail_is_read_as_it_was_written(own, queue):
         own.delayed_mails.write_future(queue, mail).result()
         found = own.delayed_mails.read(queue, mail.enqueue_id)
         assert replace(found, written_us=0) == mail
-        assert own.delayed_mails.row(own.delayed_mails.read_future(queue, mail.enqueue_id).result().one()) == found
+        assert (
+            own.delayed_mails.row(
+                own.delayed_mails.read_future(queue, mail.enqueue_id).result().one()
+            )
+            == found
+        )
     assert own.delayed_mails.read(queue, uuid4()) is None
     assert own.delayed_mails.read(some_queue(), mail.enqueue_id) is None
 
@@ -130,14 +170,21 @@ def test_the_next_step_of_a_slow_clock_is_not_lost(own, queue):
     second = replace(read, token=uuid4())
     own.delayed_mails.write_future(queue, second).result()
     assert own.delayed_mails.read(queue, first.enqueue_id).token == second.token
-    own.delayed_mails.close_future(queue, first.enqueue_id, second.token, read.written_us + 1).result()
+    own.delayed_mails.close_future(
+        queue, first.enqueue_id, second.token, read.written_us + 1
+    ).result()
     assert own.delayed_mails.read(queue, first.enqueue_id).published
 
 
 def test_a_closed_mail_is_remembered_without_its_message(own, queue):
     mail = delayed()
     own.delayed_mails.write_future(queue, mail).result()
-    own.delayed_mails.close(queue, mail.enqueue_id, mail.token, own.delayed_mails.read(queue, mail.enqueue_id).written_us)
+    own.delayed_mails.close(
+        queue,
+        mail.enqueue_id,
+        mail.token,
+        own.delayed_mails.read(queue, mail.enqueue_id).written_us,
+    )
     found = own.delayed_mails.read(queue, mail.enqueue_id)
     assert (found.published, found.message, found.due, found.token) == (True, b"", None, mail.token)
 
@@ -147,19 +194,27 @@ def test_all_delayed_mails_of_a_queue_are_listed(own, queue):
     for mail in mails:
         own.delayed_mails.write_future(queue, mail).result()
     own.delayed_mails.delete_future(queue, mails[0].enqueue_id).result()
-    assert {mail.enqueue_id for mail in own.delayed_mails.rows(queue)} == {mail.enqueue_id for mail in mails[1:]}
+    assert {mail.enqueue_id for mail in own.delayed_mails.rows(queue)} == {
+        mail.enqueue_id for mail in mails[1:]
+    }
 
 
 def test_an_older_sample_never_replaces_a_newer(own, queue):
     assert own.queue_samples.read(queue) is None
-    newer, older = QueueSample(NOW, NOW + timedelta(seconds=15)), QueueSample(NOW - DAY, NOW - DAY + timedelta(seconds=15))
+    newer, older = (
+        QueueSample(NOW, NOW + timedelta(seconds=15)),
+        QueueSample(NOW - DAY, NOW - DAY + timedelta(seconds=15)),
+    )
     own.queue_samples.save(queue, newer)
     own.queue_samples.save(queue, older)
     assert own.queue_samples.read(queue) == newer
 
 
 def test_pending_marks_are_listed_oldest_first_until_they_are_dropped(own, queue):
-    late, early = PendingMark("r2", "/plans/r2", "sha2", 2**40, NOW), PendingMark("r1", "/plans/r1", "sha1", 1, NOW - DAY)
+    late, early = (
+        PendingMark("r2", "/plans/r2", "sha2", 2**40, NOW),
+        PendingMark("r1", "/plans/r1", "sha1", 1, NOW - DAY),
+    )
     own.pending_marks.save(queue, late)
     own.pending_marks.save(queue, early)
     assert own.pending_marks.list(queue) == [early, late]
@@ -168,7 +223,10 @@ def test_pending_marks_are_listed_oldest_first_until_they_are_dropped(own, queue
 
 
 def test_slice_statistics_are_kept_by_time(own, queue):
-    first, second = SliceStatistic(NOW, 1, 9_999, NOW + DAY, (uuid4(),)), SliceStatistic(NOW + DAY, 0, 0, NOW + DAY)
+    first, second = (
+        SliceStatistic(NOW, 1, 9_999, NOW + DAY, (uuid4(),)),
+        SliceStatistic(NOW + DAY, 0, 0, NOW + DAY),
+    )
     own.slice_statistics.save(queue, second)
     own.slice_statistics.save(queue, first)
     assert list(own.slice_statistics.list(queue)) == [first, second]
@@ -210,7 +268,9 @@ def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_
     settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=name).settings
     try:
         own_tables(stores.cassandra, settings).locks.acquire("l", "a", MINUTE)
-        assert replication_of(stores.cassandra, name) == replication_of(stores.cassandra, settings.cassandra.keyspace)
+        assert replication_of(stores.cassandra, name) == replication_of(
+            stores.cassandra, settings.cassandra.keyspace
+        )
     finally:
         stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {name}")
 
@@ -222,7 +282,9 @@ def test_james_keyspace_is_never_taken_for_our_own(stores, fresh_module):
 
 
 def _columns(session, keyspace):
-    query = session.prepare("SELECT table_name, column_name, type FROM system_schema.columns WHERE keyspace_name = ?")
+    query = session.prepare(
+        "SELECT table_name, column_name, type FROM system_schema.columns WHERE keyspace_name = ?"
+    )
     found = {}
     for table, column, kind in session.execute(query, [keyspace]):
         found.setdefault(table, {})[column] = kind
@@ -235,14 +297,29 @@ def test_tables_of_an_earlier_version_get_their_new_columns_from_many_workers_at
     settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings
     with open_stores(fresh_module.settings) as stores:
         session = stores.cassandra
-        wanted = {name: declared(text) for name, text in TABLES.items() if name in {"worker_records", "quarantine", "delayed_mails"}}
-        session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(session, fresh_module.settings.own.keyspace)}")
+        wanted = {
+            name: declared(text)
+            for name, text in TABLES.items()
+            if name in {"worker_records", "quarantine", "delayed_mails"}
+        }
+        session.execute(
+            f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(session, fresh_module.settings.own.keyspace)}"
+        )
         try:
             for name in wanted:
-                old = re.sub(r"(?m)^    (settled|completed|finished|voided|message) [^\n]*\n", "", TABLES[name])
+                old = re.sub(
+                    r"(?m)^    (settled|completed|finished|voided|message) [^\n]*\n",
+                    "",
+                    TABLES[name],
+                )
                 session.execute(f"CREATE TABLE {keyspace}.{name} {old}")
-            session.execute(f"INSERT INTO {keyspace}.worker_records (queuename, worker, host, pid, started, beat, every_ms) VALUES ('q', 'w', 'h', 7, 0, 3, 9)")
-            assert _columns(session, keyspace)["worker_records"].keys() < wanted["worker_records"].keys()
+            session.execute(
+                f"INSERT INTO {keyspace}.worker_records (queuename, worker, host, pid, started, beat, every_ms) VALUES ('q', 'w', 'h', 7, 0, 3, 9)"
+            )
+            assert (
+                _columns(session, keyspace)["worker_records"].keys()
+                < wanted["worker_records"].keys()
+            )
             with ThreadPoolExecutor(4) as workers, ExitStack() as opened:
                 sessions = [opened.enter_context(open_stores(settings)).cassandra for _ in range(4)]
                 for own in workers.map(lambda each: own_tables(each, settings), sessions):
@@ -259,7 +336,9 @@ def test_a_table_with_another_key_is_not_touched(fresh_module):
     keyspace = fresh_module.settings.own.keyspace + "_key"
     settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=keyspace).settings
     with open_stores(fresh_module.settings) as stores:
-        stores.cassandra.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(stores.cassandra, fresh_module.settings.own.keyspace)}")
+        stores.cassandra.execute(
+            f"CREATE KEYSPACE {keyspace} WITH replication = {replication_of(stores.cassandra, fresh_module.settings.own.keyspace)}"
+        )
         try:
             stores.cassandra.execute(f"CREATE TABLE {keyspace}.locks (id int PRIMARY KEY)")
             with pytest.raises(BadSetting, match="locks has no column name, a part of its key"):

@@ -19,8 +19,12 @@ COUNT = "SELECT release_version FROM system.local WHERE key = ?"
 @pytest.fixture(scope="module")
 def session(fresh_module):
     with CassandraSession(fresh_module.settings.cassandra) as session:
-        session.execute(f"CREATE TABLE {session.settings.keyspace}.numbers (half int, number int, PRIMARY KEY (half, number))")
-        insert = session.prepare(f"INSERT INTO {session.settings.keyspace}.numbers (half, number) VALUES (?, ?)")
+        session.execute(
+            f"CREATE TABLE {session.settings.keyspace}.numbers (half int, number int, PRIMARY KEY (half, number))"
+        )
+        insert = session.prepare(
+            f"INSERT INTO {session.settings.keyspace}.numbers (half, number) VALUES (?, ?)"
+        )
         session.run_many(insert, ([number % 2, number] for number in range(2 * PAGE_ROWS + 4000)))
         yield session
 
@@ -35,19 +39,27 @@ def at(port: int, **changes: object) -> CassandraSettings:
 
 
 def test_connections_are_on_libev(session):
-    connections = [connection for holder in session.cluster.get_connection_holders() for connection in holder.get_connections()]
+    connections = [
+        connection
+        for holder in session.cluster.get_connection_holders()
+        for connection in holder.get_connections()
+    ]
     assert connections
     assert {type(connection) for connection in connections} == {LibevConnection}
 
 
 def test_statements_have_the_consistency_of_the_settings(fresh_module):
-    with CassandraSession(fresh_module.but(MAILSLICE_CASSANDRA_CONSISTENCY="all").settings.cassandra) as session:
+    with CassandraSession(
+        fresh_module.but(MAILSLICE_CASSANDRA_CONSISTENCY="all").settings.cassandra
+    ) as session:
         future = session.submit(session.prepare(COUNT), ["local"])
         future.result()
         assert future.message.consistency_level == 5  # ALL
 
 
-def test_where_rows_are_is_computed_from_the_keyspaces_where_there_are_several_nodes(fresh_module, session, monkeypatch):
+def test_where_rows_are_is_computed_from_the_keyspaces_where_there_are_several_nodes(
+    fresh_module, session, monkeypatch
+):
     assert session.cluster.metadata.keyspaces == {}
     monkeypatch.setattr("mailslice.stores.cassandra.session._has_several_nodes", lambda _: True)
     with CassandraSession(fresh_module.settings.cassandra) as several:
@@ -72,8 +84,12 @@ def test_a_statement_is_prepared_once(session):
 def test_pages_come_whole_and_in_order_of_what_was_asked(session, numbers):
     pages = list(session.map(numbers, [[1], [7], [0]], in_flight=2, ordered=True))
     assert [params[0] for params, _ in pages] == [1, 1, 7, 0, 0]
-    assert [row[0] for params, rows in pages if params == [1] for row in rows] == list(range(1, 14000, 2))
-    assert [row[0] for params, rows in pages if params == [0] for row in rows] == list(range(0, 14000, 2))
+    assert [row[0] for params, rows in pages if params == [1] for row in rows] == list(
+        range(1, 14000, 2)
+    )
+    assert [row[0] for params, rows in pages if params == [0] for row in rows] == list(
+        range(0, 14000, 2)
+    )
     assert max(len(rows) for _, rows in pages) == PAGE_ROWS
 
 
@@ -105,7 +121,9 @@ def test_params_are_drawn_only_as_far_as_needed(session, numbers):
 
 
 def test_the_first_error_is_raised_and_what_came_before_it_is_given(session):
-    failing = session.prepare(f"SELECT number FROM {session.settings.keyspace}.numbers WHERE half = ? LIMIT ?")
+    failing = session.prepare(
+        f"SELECT number FROM {session.settings.keyspace}.numbers WHERE half = ? LIMIT ?"
+    )
     run = session.map(failing, [[0, 1], [0, 0]], in_flight=1)
     assert next(run) == ([0, 1], [(0,)])
     with pytest.raises(BadSetting, match="refuses a statement"):
@@ -154,7 +172,12 @@ def test_a_name_that_is_no_host_is_named():
 
 @pytest.mark.parametrize("given", [{"username": "nobody", "password": "wrong"}, {}])
 def test_refused_credentials_name_the_settings_and_never_the_password(given):
-    with listening(refusing_password) as port, pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD") as raised:
+    with (
+        listening(refusing_password) as port,
+        pytest.raises(
+            BadSetting, match="MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
+        ) as raised,
+    ):
         CassandraSession(at(port, **given))
     assert f"127.0.0.1:{port}" in str(raised.value)
     assert "wrong" not in str(raised.value)
@@ -162,11 +185,15 @@ def test_refused_credentials_name_the_settings_and_never_the_password(given):
 
 def test_an_unknown_datacenter_is_refused_with_those_that_are(fresh_module):
     with pytest.raises(BadSetting, match=r"MAILSLICE_CASSANDRA_DATACENTER='nowhere'.*datacenter1"):
-        CassandraSession(fresh_module.but(MAILSLICE_CASSANDRA_DATACENTER="nowhere").settings.cassandra)
+        CassandraSession(
+            fresh_module.but(MAILSLICE_CASSANDRA_DATACENTER="nowhere").settings.cassandra
+        )
 
 
 def test_the_right_datacenter_is_taken(fresh_module):
-    with CassandraSession(fresh_module.but(MAILSLICE_CASSANDRA_DATACENTER="datacenter1").settings.cassandra) as session:
+    with CassandraSession(
+        fresh_module.but(MAILSLICE_CASSANDRA_DATACENTER="datacenter1").settings.cassandra
+    ) as session:
         assert len(session.execute(session.prepare(COUNT), ["local"])) == 1
 
 
@@ -180,7 +207,12 @@ def until_it_fails(session: CassandraSession) -> None:
 def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, fault):
     settings = fresh_module.settings.cassandra
     wire = Wire(settings.port)
-    with listening(wire.serve) as port, CassandraSession(settings.model_copy(update={"port": port, "timeout": timedelta(seconds=4)})) as session:
+    with (
+        listening(wire.serve) as port,
+        CassandraSession(
+            settings.model_copy(update={"port": port, "timeout": timedelta(seconds=4)})
+        ) as session,
+    ):
         statement = session.prepare(COUNT)
         assert session.execute(statement, ["local"])
         getattr(wire, fault)()
@@ -195,7 +227,10 @@ def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, f
 def test_nothing_of_the_driver_is_written_to_stderr(fresh_module, capfd):
     settings = fresh_module.settings.cassandra
     wire = Wire(settings.port)
-    with listening(wire.serve) as port, CassandraSession(settings.model_copy(update={"port": port})) as session:
+    with (
+        listening(wire.serve) as port,
+        CassandraSession(settings.model_copy(update={"port": port})) as session,
+    ):
         wire.cut()
         with pytest.raises(StoreUnavailable):
             until_it_fails(session)

@@ -34,4 +34,6 @@ def test_marks_of_many_ids_are_one_answer_however_small_the_pages(fresh_module, 
         stores.tables.create()
         ids = [EnqueueId(uuid4()) for _ in range(100)]
         stores.tables.deleted.mark_many(queue, ids)
-        assert [marked for _, _, marked in stores.tables.deleted.look_up(queue, [("", pack(ids))])] == [ALL]
+        assert [
+            marked for _, _, marked in stores.tables.deleted.look_up(queue, [("", pack(ids))])
+        ] == [ALL]

@@ -76,9 +76,13 @@ def place(cluster, fresh_module):
     """Settings of a deployment whose view is on the cluster, three copies of all."""
     more = {"MAILSLICE_QUEUE_SLICE_WINDOW": "10s", "MAILSLICE_QUEUE_SHARED": "false"}
     replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
-    settings = fresh_module.but(**cluster.settings(), **more, MAILSLICE_OWN_REPLICATION=replication).settings
+    settings = fresh_module.but(
+        **cluster.settings(), **more, MAILSLICE_OWN_REPLICATION=replication
+    ).settings
     with CassandraSession(settings.cassandra) as session:
-        session.execute(f"CREATE KEYSPACE {settings.cassandra.keyspace} WITH replication = {replication}")
+        session.execute(
+            f"CREATE KEYSPACE {settings.cassandra.keyspace} WITH replication = {replication}"
+        )
     return settings
 
 
@@ -111,17 +115,31 @@ def fill(stores, count=ROWS):
 
 def row(queue, start, number):
     name = random.Random(number).randbytes(600).hex()
-    return ViewRow(queue, Place(start, 0), start, QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")))
+    return ViewRow(
+        queue,
+        Place(start, 0),
+        start,
+        QueuedMail(
+            EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")
+        ),
+    )
 
 
 def request(queue, **params):
-    return RunRequest("queue_cleanup", queue, f"r-{uuid.uuid4().hex[:8]}", params={"grace": "1s", **params})
+    return RunRequest(
+        "queue_cleanup", queue, f"r-{uuid.uuid4().hex[:8]}", params={"grace": "1s", **params}
+    )
 
 
 def convicted(cluster, address, state="DN"):
     """The first node has noticed that this one is dead. Until a node has, its reads wait for the dead one's answer, and run out of time."""
     deadline = time.monotonic() + 180
-    while f"{state}  {address}" not in subprocess.run([cluster.nodetool(), FIRST, "status"], capture_output=True, text=True, check=True).stdout:
+    while (
+        f"{state}  {address}"
+        not in subprocess.run(
+            [cluster.nodetool(), FIRST, "status"], capture_output=True, text=True, check=True
+        ).stdout
+    ):
         assert time.monotonic() < deadline
         time.sleep(1)
 
@@ -134,8 +152,14 @@ def back(cluster, settings, address, nodes):
     while len(versions) < nodes or len(set(versions)) > 1:
         assert time.monotonic() < deadline, versions
         time.sleep(1)
-        with suppress(StoreUnavailable), CassandraSession(settings.cassandra) as session:  # one that is not quite back may not answer
-            versions = [session.ask(host, "SELECT schema_version FROM system.local")[0][0] for host in session.connected()]
+        with (
+            suppress(StoreUnavailable),
+            CassandraSession(settings.cassandra) as session,
+        ):  # one that is not quite back may not answer
+            versions = [
+                session.ask(host, "SELECT schema_version FROM system.local")[0][0]
+                for host in session.connected()
+            ]
 
 
 def rows_at_one(settings, queue):
@@ -144,19 +168,37 @@ def rows_at_one(settings, queue):
     from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
     from cassandra.policies import WhiteListRoundRobinPolicy
 
-    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([FIRST]), consistency_level=ConsistencyLevel.ONE, request_timeout=30)
-    with Cluster([FIRST], port=settings.cassandra.port, execution_profiles={EXEC_PROFILE_DEFAULT: profile}) as one:
-        found = one.connect().execute(f"SELECT queuename FROM {settings.cassandra.keyspace}.enqueuedmailsv4")
+    profile = ExecutionProfile(
+        load_balancing_policy=WhiteListRoundRobinPolicy([FIRST]),
+        consistency_level=ConsistencyLevel.ONE,
+        request_timeout=30,
+    )
+    with Cluster(
+        [FIRST], port=settings.cassandra.port, execution_profiles={EXEC_PROFILE_DEFAULT: profile}
+    ) as one:
+        found = one.connect().execute(
+            f"SELECT queuename FROM {settings.cassandra.keyspace}.enqueuedmailsv4"
+        )
         return sum(each[0] == queue for each in found)
 
 
-def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes_nothing(cluster, place, timed):
+def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes_nothing(
+    cluster, place, timed
+):
     with open_stores(place) as stores:
         queue = fill(stores)
-        for node in cluster.nodes:  # what is deleted while it is still in memory never comes to the disk
-            subprocess.run([cluster.nodetool(), node.address, "flush", place.cassandra.keyspace], check=True, capture_output=True)
+        for (
+            node
+        ) in cluster.nodes:  # what is deleted while it is still in memory never comes to the disk
+            subprocess.run(
+                [cluster.nodetool(), node.address, "flush", place.cassandra.keyspace],
+                check=True,
+                capture_output=True,
+            )
         cluster.kill(THIRD)
-        planned = timed("cleanup, dry run, a node has just died", run_all, request(queue, dry_run=True), place)
+        planned = timed(
+            "cleanup, dry run, a node has just died", run_all, request(queue, dry_run=True), place
+        )
         assert (planned["status"], planned["planned"]) == ("dry run", ROWS)
 
         halfway = request(queue)
@@ -174,7 +216,12 @@ def test_one_node_away_and_the_cleanup_goes_on_two_away_and_it_stops_and_deletes
         in_worker.close_all()
         report = timed("cleanup, one node away", run_all, request(queue), place)
         assert (report["status"], report["applied"], report["failed"]) == ("done", ROWS, 0)
-        assert report["after"] | {"browseStart": None, "contentStart": None} == {"browseStart": None, "contentStart": None, "live": 1, "dead": 0}
+        assert report["after"] | {"browseStart": None, "contentStart": None} == {
+            "browseStart": None,
+            "contentStart": None,
+            "live": 1,
+            "dead": 0,
+        }
 
 
 def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(cluster, place):
@@ -184,13 +231,21 @@ def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(c
         run_all(RunRequest("reclaim", NO_QUEUE, "away", **asked), place)
     back(cluster, place, THIRD, 3)
     report = run_all(RunRequest("reclaim", NO_QUEUE, "whole", **asked), place)
-    assert (report["status"], report["planned"], report["applied"], report["failed"]) == ("done", 3, 3, 0)
+    assert (report["status"], report["planned"], report["applied"], report["failed"]) == (
+        "done",
+        3,
+        3,
+        0,
+    )
     assert [each["node"] for each in report["nodes"]] == [FIRST, SECOND, THIRD]
     ends = [(each["reclaimedAt"], each["seconds"]) for each in report["nodes"]]
     began = [datetime.fromisoformat(at) for at, _ in ends]
     for (at, (_, seconds)), after in zip(zip(began, ends, strict=True), began[1:], strict=False):
         assert at + timedelta(seconds=seconds) <= after + timedelta(milliseconds=5)
-    assert all(each["after"]["enqueuedmailsv4"] <= each["before"]["enqueuedmailsv4"] for each in report["nodes"])
+    assert all(
+        each["after"]["enqueuedmailsv4"] <= each["before"]["enqueuedmailsv4"]
+        for each in report["nodes"]
+    )
     first = report["nodes"][0]
     assert first["after"]["enqueuedmailsv4"] < first["before"]["enqueuedmailsv4"]
 
@@ -206,17 +261,28 @@ def test_a_node_that_hangs_stops_nobody(cluster, place, timed):
         cluster.thaw(SECOND)
         timed("it is up again", convicted, cluster, SECOND, "UN")
     assert (report["status"], report["applied"], report["failed"]) == ("done", 500, 0)
-    assert report["after"] | {"browseStart": None, "contentStart": None} == {"browseStart": None, "contentStart": None, "live": 1, "dead": 0}
+    assert report["after"] | {"browseStart": None, "contentStart": None} == {
+        "browseStart": None,
+        "contentStart": None,
+        "live": 1,
+        "dead": 0,
+    }
 
 
-def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_back(cluster, place, monkeypatch, timed):
+def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_back(
+    cluster, place, monkeypatch, timed
+):
     """Runs last: all three are up again. No hints are kept here: what a node missed it has from reads, if at all."""
     without_spark(monkeypatch)
     absent = ("enqueuedMailsV3", "attachmentV2", "mailRepositoryContentV2")
-    settings = place.model_copy(update={"gc": place.gc.model_copy(update={"absent_sources": absent})})
+    settings = place.model_copy(
+        update={"gc": place.gc.model_copy(update={"absent_sources": absent})}
+    )
     with open_stores(settings) as stores:
         stores.tables.create()
-        stores.cassandra.execute(f"CREATE TABLE {place.cassandra.keyspace}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)")
+        stores.cassandra.execute(
+            f"CREATE TABLE {place.cassandra.keyspace}.messagev3 (messageid timeuuid PRIMARY KEY, headercontent text, bodycontent text)"
+        )
         create_mailbox_tables(stores)
         stores.blobs.ensure_bucket()
         orphans, referred = ({BlobId(str(uuid.uuid4())) for _ in range(count)} for count in (20, 5))
@@ -235,7 +301,9 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         collect = {"grace": "1s", "delete_after": "0s", "max_share": 1}
 
         def asked(**more):
-            return RunRequest("blob_gc", NO_QUEUE, f"r-{uuid.uuid4().hex[:8]}", params={**collect, **more})
+            return RunRequest(
+                "blob_gc", NO_QUEUE, f"r-{uuid.uuid4().hex[:8]}", params={**collect, **more}
+            )
 
         def keys():
             return {blob.key for blob in stores.blobs.list()}
@@ -243,9 +311,19 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         assert timed("blob_gc, all nodes up", run_all, asked(), settings)["candidates"] == 20
         cluster.kill(THIRD)
         in_worker.close_all()
-        assert timed("blob_gc, dry run, a node has just died", run_all, asked(dry_run=True), settings)["planned"] == 20
-        timed("the third node is convicted", convicted, cluster, THIRD)  # an update that waits for it runs out of time, is unknown, and never tried again
-        assert timed("counter_repair, one node away", james.repair, mailboxes=[str(first)])["applied"] == 1
+        assert (
+            timed("blob_gc, dry run, a node has just died", run_all, asked(dry_run=True), settings)[
+                "planned"
+            ]
+            == 20
+        )
+        timed(
+            "the third node is convicted", convicted, cluster, THIRD
+        )  # an update that waits for it runs out of time, is unknown, and never tried again
+        assert (
+            timed("counter_repair, one node away", james.repair, mailboxes=[str(first)])["applied"]
+            == 1
+        )
 
         halfway, drifted = asked(), james.request(mailboxes=[str(second)])
         for step in ("plan", "check"):
@@ -254,16 +332,29 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         cluster.kill(SECOND)
         timed("the second node is convicted", convicted, cluster, SECOND)
         in_worker.close_all()
-        for request_, step in ((asked(), "plan"), (halfway, "apply"), (james.request(), "plan"), (drifted, "apply")):
+        for request_, step in (
+            (asked(), "plan"),
+            (halfway, "apply"),
+            (james.request(), "plan"),
+            (drifted, "apply"),
+        ):
             with pytest.raises(StoreUnavailable):
-                timed(f"{request_.duty}, {step}, two nodes away", run_step, step, request_, settings)
+                timed(
+                    f"{request_.duty}, {step}, two nodes away", run_step, step, request_, settings
+                )
         assert keys() == orphans | referred
 
         timed("the second node is back", back, cluster, place, SECOND, 2)
         in_worker.close_all()
         for request_, done in ((halfway, 20), (drifted, 1)):
             for step in ("apply", "verify"):
-                timed(f"{request_.duty}, {step}, resumed, one node away", run_step, step, request_, settings)
+                timed(
+                    f"{request_.duty}, {step}, resumed, one node away",
+                    run_step,
+                    step,
+                    request_,
+                    settings,
+                )
             report = run_step("report", request_, settings)
             assert (report["status"], report["failed"]) == ("done", 0)
             assert report["gcedBlobCount" if done == 20 else "applied"] == done
@@ -280,17 +371,31 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         missed = james.mailbox(messages=4, seen=1, add=(1, 1))
         queue = fill(stores, 500)
         timed("the third node is back", back, cluster, place, THIRD, 3)
-        cluster.kill(FIRST)  # now every quorum needs the one that missed all that, and the first address of the settings answers nobody
+        cluster.kill(
+            FIRST
+        )  # now every quorum needs the one that missed all that, and the first address of the settings answers nobody
         in_worker.close_all()
         time.sleep(2)  # past the grace
     with open_stores(settings) as stores:
         james = Mailboxes(settings, stores)
-        assert timed("blob_gc, the first node has just died", run_all, asked(), settings)["candidates"] == 2
-        assert timed("blob_gc, the first node away", run_all, asked(), settings)["gcedBlobCount"] == 2
+        assert (
+            timed("blob_gc, the first node has just died", run_all, asked(), settings)["candidates"]
+            == 2
+        )
+        assert (
+            timed("blob_gc, the first node away", run_all, asked(), settings)["gcedBlobCount"] == 2
+        )
         assert {blob.key for blob in stores.blobs.list()} == referred
         report = timed("counter_repair, the first node away", james.repair)
         assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (3, 1, 1)
-        assert [james.counters(mailbox) for mailbox in (first, second, missed)] == [(5, 3)] * 2 + [(4, 3)]
+        assert [james.counters(mailbox) for mailbox in (first, second, missed)] == [(5, 3)] * 2 + [
+            (4, 3)
+        ]
         report = timed("cleanup, the first node away", run_all, request(queue), settings)
         assert (report["status"], report["applied"], report["failed"]) == ("done", 500, 0)
-        assert report["after"] | {"browseStart": None, "contentStart": None} == {"browseStart": None, "contentStart": None, "live": 1, "dead": 0}
+        assert report["after"] | {"browseStart": None, "contentStart": None} == {
+            "browseStart": None,
+            "contentStart": None,
+            "live": 1,
+            "dead": 0,
+        }

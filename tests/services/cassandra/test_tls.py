@@ -20,12 +20,22 @@ def certificate(folder, address="127.0.0.1"):
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cassandra of a test")])
     now = datetime.now(UTC)
-    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(x509.random_serial_number())
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+    )
     built = built.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-    built = built.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False)
+    built = built.add_extension(
+        x509.SubjectAlternativeName([x509.IPAddress(ip_address(address))]), critical=False
+    )
     built = built.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     pem = built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     for path, content in ((folder / "cert.pem", pem), (folder / "key.pem", secret)):
         path.write_bytes(content)
     return folder / "cert.pem", folder / "key.pem"
@@ -58,11 +68,16 @@ def test_rows_come_over_tls(fresh_module, tmp_path):
 
 def test_a_certificate_of_an_unknown_authority_is_refused(fresh_module, tmp_path):
     settings = fresh_module.settings.cassandra
-    with tls_wire(settings.port, *certificate(tmp_path)) as port, pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_TLS_"):
+    with (
+        tls_wire(settings.port, *certificate(tmp_path)) as port,
+        pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_TLS_"),
+    ):
         CassandraSession(settings.model_copy(update={"port": port, "tls_enabled": True}))
 
 
-def test_a_certificate_of_another_host_is_refused_unless_names_are_not_checked(fresh_module, tmp_path):
+def test_a_certificate_of_another_host_is_refused_unless_names_are_not_checked(
+    fresh_module, tmp_path
+):
     settings = fresh_module.settings.cassandra
     cert, key = certificate(tmp_path, "192.0.2.1")
     with tls_wire(settings.port, cert, key) as port:

@@ -35,7 +35,16 @@ def queue():
 
 
 def in_flight(**changes):
-    mail = InFlightMail(uuid4(), 'name "é" \u202e,[', 75 * SECOND, "loaded", 1, begun=True, place=Place(NOW.replace(microsecond=0), 3), message=b'\x00{"\xff')
+    mail = InFlightMail(
+        uuid4(),
+        'name "é" \u202e,[',
+        75 * SECOND,
+        "loaded",
+        1,
+        begun=True,
+        place=Place(NOW.replace(microsecond=0), 3),
+        message=b'\x00{"\xff',
+    )
     return replace(mail, **changes)
 
 
@@ -48,23 +57,57 @@ def test_opening_makes_this_table_and_no_other(table, stores, fresh_module):
 
 
 def test_a_record_is_read_as_it_was_saved(table, queue):
-    mails = (in_flight(), in_flight(place=None, message=None, begun=False, stage="received", attempt=7, returned=True, name=""))
+    mails = (
+        in_flight(),
+        in_flight(
+            place=None,
+            message=None,
+            begun=False,
+            stage="received",
+            attempt=7,
+            returned=True,
+            name="",
+        ),
+    )
     times = ProcessingTimes({-1: 2, 40: 1})
-    table.save(queue, record(in_flight=mails, done=(uuid4(), uuid4()), times=times, beat=2**40, every=300 * SECOND, stage_marks=True, settled=9, completed=7))
+    table.save(
+        queue,
+        record(
+            in_flight=mails,
+            done=(uuid4(), uuid4()),
+            times=times,
+            beat=2**40,
+            every=300 * SECOND,
+            stage_marks=True,
+            settled=9,
+            completed=7,
+        ),
+    )
     (found,) = table.list(queue)
     assert found.in_flight == mails
     assert found.times.counts == times.counts
-    assert (found.worker, found.host, found.pid, found.started, found.beat, found.every) == ("host:1:abc", "host", 1, NOW, 2**40, 300 * SECOND)
+    assert (found.worker, found.host, found.pid, found.started, found.beat, found.every) == (
+        "host:1:abc",
+        "host",
+        1,
+        NOW,
+        2**40,
+        300 * SECOND,
+    )
     assert len(found.done) == 2
     assert found.stage_marks
     assert (found.settled, found.completed) == (9, 7)
-    assert found == replace(table.read(queue, "host:1:abc"), times=found.times, read_at=found.read_at)
+    assert found == replace(
+        table.read(queue, "host:1:abc"), times=found.times, read_at=found.read_at
+    )
     assert table.read(queue, "another") is None
     assert table.list(some_queue()) == []
 
 
 def test_a_record_is_the_last_one_whole(table, queue):
-    table.save(queue, record(in_flight=(in_flight(),), done=(uuid4(),), times=ProcessingTimes({1: 1})))
+    table.save(
+        queue, record(in_flight=(in_flight(),), done=(uuid4(),), times=ProcessingTimes({1: 1}))
+    )
     table.save(queue, record(beat=2))
     (found,) = table.list(queue)
     assert (found.in_flight, found.done, found.times.total, found.beat) == ((), (), 0, 2)
@@ -72,7 +115,9 @@ def test_a_record_is_the_last_one_whole(table, queue):
 
 def test_ages_are_by_cassandras_clock_and_life_by_the_missed_beats(table, queue):
     mail = in_flight(held=10 * SECOND)
-    table.save(queue, record(in_flight=(mail,), every=0.1 * SECOND, started=NOW - timedelta(days=999)))
+    table.save(
+        queue, record(in_flight=(mail,), every=0.1 * SECOND, started=NOW - timedelta(days=999))
+    )
     fresh = table.read(queue, "host:1:abc")
     assert fresh.is_alive
     assert table.alive(queue, "host:1:abc")
@@ -91,7 +136,12 @@ def test_a_discarded_record_holds_nothing_and_keeps_what_was_done(table, queue):
     (dead,) = table.list(queue)
     table.discard(queue, dead)
     (found,) = table.list(queue)
-    assert (found.in_flight, found.done, found.times.total, found.heartbeat) == ((), done, 4, dead.heartbeat)
+    assert (found.in_flight, found.done, found.times.total, found.heartbeat) == (
+        (),
+        done,
+        4,
+        dead.heartbeat,
+    )
 
 
 def test_a_worker_that_spoke_since_is_not_discarded(table, queue):

@@ -17,7 +17,11 @@ def test_before_the_first_start_nothing_is_stored_and_looking_stores_nothing(fre
     for _ in range(2):
         shown = cli("config", "show", "--json").one
         assert shown["stored"] is None
-        assert shown["wanted"] == {"sliceWindow": "1h", "bucketCount": 1, "updateBrowseStartPace": 1000}
+        assert shown["wanted"] == {
+            "sliceWindow": "1h",
+            "bucketCount": 1,
+            "updateBrowseStartPace": 1000,
+        }
         assert shown["verdict"].startswith("nothing stored")
     cli("config", "check")
 
@@ -31,7 +35,11 @@ def test_the_same_configuration_is_same(cli):
     ("variable", "value", "why"),
     [
         ("MAILSLICE_QUEUE_SLICE_WINDOW", "2h", "sliceWindow may not grow: stored 1h, wanted 2h"),
-        ("MAILSLICE_QUEUE_SLICE_WINDOW", "7m", "sliceWindow must divide the stored one: stored 1h, wanted 7m"),
+        (
+            "MAILSLICE_QUEUE_SLICE_WINDOW",
+            "7m",
+            "sliceWindow must divide the stored one: stored 1h, wanted 7m",
+        ),
         ("MAILSLICE_QUEUE_BUCKET_COUNT", "1", "bucketCount may not decrease: stored 4, wanted 1"),
     ],
 )
@@ -61,10 +69,18 @@ def test_an_allowed_change_is_refused_by_every_command_until_it_is_applied(cli):
         assert "sliceWindow=1h bucketCount=1" in answer.err
         assert "sliceWindow=30m bucketCount=2" in answer.err
         assert "mailslice config apply" in answer.err
-    assert other("config", "check", "--json", code=1).one["verdict"] == "differs: config apply stores the wanted one"
+    assert (
+        other("config", "check", "--json", code=1).one["verdict"]
+        == "differs: config apply stores the wanted one"
+    )
     assert other("config", "apply", "--reason", "more mail", "--json").one["applied"] is True
     assert other("config", "apply", "--json").one["applied"] is False
     assert other("config", "check", "--json").one["verdict"] == "same"
     assert other.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
-    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}], "settings that were not given follow what is stored"
-    assert "bucketCount may not decrease: stored 2, wanted 1" in cli.but(MAILSLICE_QUEUE_BUCKET_COUNT="1")("config", "apply", code=3).err
+    assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}], (
+        "settings that were not given follow what is stored"
+    )
+    assert (
+        "bucketCount may not decrease: stored 2, wanted 1"
+        in cli.but(MAILSLICE_QUEUE_BUCKET_COUNT="1")("config", "apply", code=3).err
+    )

@@ -59,11 +59,25 @@ def test_a_store_that_is_down_at_the_start_ends_with_4_and_its_address(cli, stor
 
 def test_wrong_passwords_exit_2_and_name_the_setting_not_the_password(cli):
     for change, names in (
-        ({"MAILSLICE_RABBITMQ_URL": _with_password(cli.env["MAILSLICE_RABBITMQ_URL"])}, "MAILSLICE_RABBITMQ_URL"),
-        ({"MAILSLICE_RABBITMQ_MANAGEMENT_URL": _with_password(cli.env["MAILSLICE_RABBITMQ_MANAGEMENT_URL"])}, "MAILSLICE_RABBITMQ_MANAGEMENT_URL"),
+        (
+            {"MAILSLICE_RABBITMQ_URL": _with_password(cli.env["MAILSLICE_RABBITMQ_URL"])},
+            "MAILSLICE_RABBITMQ_URL",
+        ),
+        (
+            {
+                "MAILSLICE_RABBITMQ_MANAGEMENT_URL": _with_password(
+                    cli.env["MAILSLICE_RABBITMQ_MANAGEMENT_URL"]
+                )
+            },
+            "MAILSLICE_RABBITMQ_MANAGEMENT_URL",
+        ),
         ({"MAILSLICE_S3_SECRET_KEY": "swordfish"}, "MAILSLICE_S3_"),
     ):
-        words = ["queue", "list"] if "MANAGEMENT" in names else ["mail", "enqueue", "spool", "-", *ENVELOPE]
+        words = (
+            ["queue", "list"]
+            if "MANAGEMENT" in names
+            else ["mail", "enqueue", "spool", "-", *ENVELOPE]
+        )
         answer = cli.but(**change)(*words, code=2, stdin=b"x")
         assert names in answer.err
         assert "swordfish" not in answer.err
@@ -72,7 +86,9 @@ def test_wrong_passwords_exit_2_and_name_the_setting_not_the_password(cli):
 
 def _with_password(url):
     parts = urlsplit(url)
-    return parts._replace(netloc=f"{parts.username}:swordfish@{parts.hostname}:{parts.port}").geturl()
+    return parts._replace(
+        netloc=f"{parts.username}:swordfish@{parts.hostname}:{parts.port}"
+    ).geturl()
 
 
 def test_an_unknown_queue_names_the_known_ones(cli):
@@ -90,22 +106,33 @@ def test_an_unknown_queue_names_the_known_ones(cli):
 
 
 def test_a_queue_that_exists_with_other_arguments_is_refused(cli):
-    with pika.BlockingConnection(pika.URLParameters(cli.env["MAILSLICE_RABBITMQ_URL"])) as connection:
-        connection.channel().queue_declare("JamesMailQueue-workqueue-other-args", durable=True, arguments={"x-max-length": 7})
+    with pika.BlockingConnection(
+        pika.URLParameters(cli.env["MAILSLICE_RABBITMQ_URL"])
+    ) as connection:
+        connection.channel().queue_declare(
+            "JamesMailQueue-workqueue-other-args", durable=True, arguments={"x-max-length": 7}
+        )
     answer = cli("queue", "create", "other-args", code=3)
     assert "x-max-length=7" in answer.err
     assert "x-dead-letter-exchange" in answer.err
 
 
-@pytest.mark.parametrize(("store", "how"), [("cassandra", "cut"), ("rabbitmq", "cut"), ("s3", "cut"), ("cassandra", "stall")])
-def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_was_acknowledged_is_lost(fresh, tmp_path, store, how):
+@pytest.mark.parametrize(
+    ("store", "how"),
+    [("cassandra", "cut"), ("rabbitmq", "cut"), ("s3", "cut"), ("cassandra", "stall")],
+)
+def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_was_acknowledged_is_lost(
+    fresh, tmp_path, store, how
+):
     cli = Cli(fresh.env)
     cli("queue", "create", "spool")
     proxy, change = _proxied(cli.env, store)
     mails = tmp_path / "mails"
     mails.mkdir()
     for number in range(1200):
-        (mails / f"{number:04}.eml").write_bytes(b"From: a@b.example\r\nTo: c@d.example\r\n\r\n" + b"x" * 3000)
+        (mails / f"{number:04}.eml").write_bytes(
+            b"From: a@b.example\r\nTo: c@d.example\r\n\r\n" + b"x" * 3000
+        )
     process = cli.but(**change).start("mail", "enqueue", "spool", mails, "--json")
     first = process.stdout.readline()
     assert b"enqueueId" in first
@@ -116,7 +143,11 @@ def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_w
     assert time.monotonic() - begun < 30
     assert f"127.0.0.1:{proxy.port}".encode() in err
     assert b"Traceback" not in err
-    acknowledged = {line["enqueueId"] for line in map(json.loads, (first + out).splitlines()) if "enqueueId" in line}
+    acknowledged = {
+        line["enqueueId"]
+        for line in map(json.loads, (first + out).splitlines())
+        if "enqueueId" in line
+    }
     assert 0 < len(acknowledged) < 1200
     assert acknowledged <= {line["enqueueId"] for line in cli.json("queue", "browse", "spool")}
     drained = {line["enqueueId"] for line in cli.json("worker", "drain", "spool", "--idle", "3s")}
@@ -124,12 +155,16 @@ def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_w
     proxy.cut()
 
 
-def test_a_store_that_dies_while_mail_is_enqueued_from_a_pipe_that_stays_open_and_silent_ends_with_4(fresh):
+def test_a_store_that_dies_while_mail_is_enqueued_from_a_pipe_that_stays_open_and_silent_ends_with_4(
+    fresh,
+):
     cli = Cli(fresh.env)
     cli("queue", "create", "spool")
     proxy, change = _proxied(cli.env, "s3")
     one = b"From a Thu Nov 19 08:12:00 2026\nFrom: a@b.example\nTo: c@d.example\n\nx\n\n"
-    process = cli.but(**change).start("mail", "enqueue", "spool", "-", "--json", stdin=subprocess.PIPE)
+    process = cli.but(**change).start(
+        "mail", "enqueue", "spool", "-", "--json", stdin=subprocess.PIPE
+    )
     process.stdin.write(one * 2)
     assert b"enqueueId" in process.stdout.readline(), "the second mail is whole when a third begins"
     proxy.cut()
@@ -145,7 +180,9 @@ def test_a_store_that_dies_while_mail_is_enqueued_from_a_pipe_that_stays_open_an
 
 
 @pytest.mark.parametrize("store", ["cassandra", "rabbitmq", "s3"])
-def test_a_store_that_dies_while_mail_is_drained_ends_with_4_and_every_other_mail_comes_again(fresh, tmp_path, store):
+def test_a_store_that_dies_while_mail_is_drained_ends_with_4_and_every_other_mail_comes_again(
+    fresh, tmp_path, store
+):
     cli = Cli(fresh.env)
     cli("queue", "create", "spool")
     mails = tmp_path / "mails.mbox"
@@ -167,14 +204,18 @@ def test_a_store_that_dies_while_mail_is_drained_ends_with_4_and_every_other_mai
     assert done & set(rest) == set()
     assert len(rest) == len(set(rest))
     marked_but_not_acknowledged = enqueued - done - set(rest)
-    assert len(marked_but_not_acknowledged) <= 64, "at most what was in flight is without a line: marked, and dropped when it came again"
+    assert len(marked_but_not_acknowledged) <= 64, (
+        "at most what was in flight is without a line: marked, and dropped when it came again"
+    )
     assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
 
 
 def _proxied(env, store):
     """A proxy in front of one store, and the settings that go through it."""
     if store == "cassandra":
-        proxy = Proxy((env["MAILSLICE_CASSANDRA_CONTACT_POINTS"], int(env["MAILSLICE_CASSANDRA_PORT"])))
+        proxy = Proxy(
+            (env["MAILSLICE_CASSANDRA_CONTACT_POINTS"], int(env["MAILSLICE_CASSANDRA_PORT"]))
+        )
         return proxy, {"MAILSLICE_CASSANDRA_PORT": str(proxy.port)}
     variable = {"rabbitmq": "MAILSLICE_RABBITMQ_URL", "s3": "MAILSLICE_S3_ENDPOINT"}[store]
     parts = urlsplit(env[variable])

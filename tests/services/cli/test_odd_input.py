@@ -8,7 +8,15 @@ import pytest
 from tests.acceptance.command import Cli
 
 ENVELOPE = ("--sender", "alice@example.org", "--recipient", "bob@example.net")
-NAMES = ("with space", "ümläut-😀#%2F?c&d", "..", "-dash", "Ü" * 100, "\u202egnp.exe", "$(x)`y`;'\"*[c]")
+NAMES = (
+    "with space",
+    "ümläut-😀#%2F?c&d",
+    "..",
+    "-dash",
+    "Ü" * 100,
+    "\u202egnp.exe",
+    "$(x)`y`;'\"*[c]",
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +27,13 @@ def cli(fresh_module):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_queue_may_have_an_odd_name_in_every_command(cli, name):
     def lines(*words, stdin=None):
-        last = [name] if words[-1] == "--queue" else ["--", name, "-"] if words[0] == "mail" else ["--", name]
+        last = (
+            [name]
+            if words[-1] == "--queue"
+            else ["--", name, "-"]
+            if words[0] == "mail"
+            else ["--", name]
+        )
         return cli("--json", *words, *last, stdin=stdin).lines
 
     for _ in range(2):
@@ -35,13 +49,20 @@ def test_a_queue_may_have_an_odd_name_in_every_command(cli, name):
     report = lines("duty", "run", "stuck_mails", "--queue")[-1]
     assert (report["queue"], report["failed"]) == (name, 0)
     assert lines("report", "last", "--queue") == [report]
-    assert [line["enqueueId"] for line in lines("worker", "drain", "--max", 1)] == [mail["enqueueId"]]
+    assert [line["enqueueId"] for line in lines("worker", "drain", "--max", 1)] == [
+        mail["enqueueId"]
+    ]
     assert lines("queue", "clear", "--yes") == [{"queue": name, "deleted": 0}]
 
 
 @pytest.mark.parametrize("name", ["a/b", "a\nb", "", "x" * 201, "Ü" * 101])
 def test_a_name_that_no_queue_may_have_exits_2_everywhere(cli, name):
-    for words in (["queue", "create"], ["queue", "size"], ["worker", "drain"], ["mail", "show", "--name", "x"]):
+    for words in (
+        ["queue", "create"],
+        ["queue", "size"],
+        ["worker", "drain"],
+        ["mail", "show", "--name", "x"],
+    ):
         answer = cli(*words, "--", name, code=2)
         assert answer.err.startswith("mailslice: queue name ")
         assert len(answer.err.splitlines()) == 1
@@ -51,7 +72,9 @@ def test_a_queue_of_another_program_that_looks_like_one_of_ours_is_not_listed(cl
     import pika
 
     cli("queue", "create", "spool")
-    with pika.BlockingConnection(pika.URLParameters(cli.env["MAILSLICE_RABBITMQ_URL"])) as connection:
+    with pika.BlockingConnection(
+        pika.URLParameters(cli.env["MAILSLICE_RABBITMQ_URL"])
+    ) as connection:
         channel = connection.channel()
         channel.exchange_declare("JamesMailQueue-exchange-a/b", "direct", durable=True)
         channel.queue_declare("JamesMailQueue-workqueue-a/b", durable=True)
@@ -62,36 +85,72 @@ def test_a_queue_of_another_program_that_looks_like_one_of_ours_is_not_listed(cl
 
 def test_addresses_of_any_script_are_found_without_regard_to_case(cli):
     cli = cli.own_queue()
-    cli("mail", "enqueue", "spool", "-", "--sender", "jörg@exämple.org", "--recipient", "用户@例え.jp", "--name", "ünï", stdin=b"x")
-    for words in (["--sender", "JÖRG@EXÄMPLE.org"], ["--recipient", "用户@例え.JP"], ["--name", "ünï"]):
-        assert [line["sender"] for line in cli.json("queue", "browse", "spool", *words)] == ["jörg@exämple.org"]
-    assert cli.json("queue", "delete", "spool", "--sender", "<>", "--dry-run") == [{"queue": "spool", "deleted": 0, "dryRun": True}]
+    cli(
+        "mail",
+        "enqueue",
+        "spool",
+        "-",
+        "--sender",
+        "jörg@exämple.org",
+        "--recipient",
+        "用户@例え.jp",
+        "--name",
+        "ünï",
+        stdin=b"x",
+    )
+    for words in (
+        ["--sender", "JÖRG@EXÄMPLE.org"],
+        ["--recipient", "用户@例え.JP"],
+        ["--name", "ünï"],
+    ):
+        assert [line["sender"] for line in cli.json("queue", "browse", "spool", *words)] == [
+            "jörg@exämple.org"
+        ]
+    assert cli.json("queue", "delete", "spool", "--sender", "<>", "--dry-run") == [
+        {"queue": "spool", "deleted": 0, "dryRun": True}
+    ]
 
 
-@pytest.mark.parametrize(("age", "found"), [("0s", 1), ("PT0S", 1), ("1h", 0), ("P1D", 0), ("99999999d", 0), ("P400000D", 0)])
+@pytest.mark.parametrize(
+    ("age", "found"),
+    [("0s", 1), ("PT0S", 1), ("1h", 0), ("P1D", 0), ("99999999d", 0), ("P400000D", 0)],
+)
 def test_any_age_is_one_of_the_past(cli, age, found):
     cli = cli.own_queue()
     cli("mail", "enqueue", "spool", "-", *ENVELOPE, stdin=b"x")
     assert len(cli.json("queue", "browse", "spool", "--older-than", age)) == found
-    assert cli.json("queue", "delete", "spool", "--sender", "alice@example.org", "--older-than", age, "--yes") == [{"queue": "spool", "deleted": found}]
+    assert cli.json(
+        "queue", "delete", "spool", "--sender", "alice@example.org", "--older-than", age, "--yes"
+    ) == [{"queue": "spool", "deleted": found}]
 
 
 def test_what_is_done_is_answered_although_it_cannot_be_recorded(cli, caplog):
     cli = cli.own_queue()
     cli("mail", "enqueue", "spool", "-", *ENVELOPE, stdin=b"x")
-    answer = cli.but(MAILSLICE_ARTIFACTS="/proc/nowhere")("queue", "clear", "spool", "--yes", "--reason", "test", "--json")
+    answer = cli.but(MAILSLICE_ARTIFACTS="/proc/nowhere")(
+        "queue", "clear", "spool", "--yes", "--reason", "test", "--json"
+    )
     assert answer.one == {"queue": "spool", "deleted": 1}
     assert "was done, but not recorded: artifacts /proc/nowhere/" in caplog.text
 
 
 def test_an_artifacts_location_that_cannot_be_written_is_named(cli):
     cli = cli.own_queue().but(MAILSLICE_ARTIFACTS="/proc/nowhere")
-    assert "MAILSLICE_ARTIFACTS must be a folder that can be written" in cli("duty", "run", "stuck_mails", "--queue", "spool", code=2).err
+    assert (
+        "MAILSLICE_ARTIFACTS must be a folder that can be written"
+        in cli("duty", "run", "stuck_mails", "--queue", "spool", code=2).err
+    )
 
 
 def test_a_vhost_that_is_not_there_exits_2(cli):
-    elsewhere = cli.but(MAILSLICE_RABBITMQ_URL=cli.env["MAILSLICE_RABBITMQ_URL"].rpartition("/")[0] + "/no%20such")
-    for words in (["queue", "list"], ["queue", "size", "spool"], ["mail", "enqueue", "spool", "-", *ENVELOPE]):
+    elsewhere = cli.but(
+        MAILSLICE_RABBITMQ_URL=cli.env["MAILSLICE_RABBITMQ_URL"].rpartition("/")[0] + "/no%20such"
+    )
+    for words in (
+        ["queue", "list"],
+        ["queue", "size", "spool"],
+        ["mail", "enqueue", "spool", "-", *ENVELOPE],
+    ):
         assert "'no such'" in elsewhere(*words, code=2, stdin=b"x").err
 
 
@@ -99,11 +158,20 @@ def test_a_user_may_be_percent_encoded_in_every_url(cli):
     def encoded(url):
         head, _, place = url.rpartition("@")
         scheme, _, userinfo = head.partition("://")
-        return f"{scheme}://" + ":".join("".join(f"%{ord(c):02X}" for c in word) for word in userinfo.split(":")) + f"@{place}"
+        return (
+            f"{scheme}://"
+            + ":".join("".join(f"%{ord(c):02X}" for c in word) for word in userinfo.split(":"))
+            + f"@{place}"
+        )
 
     keys = f"{cli.env['MAILSLICE_S3_ACCESS_KEY']}:{cli.env['MAILSLICE_S3_SECRET_KEY']}"
-    urls = {name: encoded(cli.env[name]) for name in ("MAILSLICE_RABBITMQ_URL", "MAILSLICE_RABBITMQ_MANAGEMENT_URL")}
-    urls["MAILSLICE_S3_ENDPOINT"] = encoded(cli.env["MAILSLICE_S3_ENDPOINT"].replace("://", f"://{keys}@"))
+    urls = {
+        name: encoded(cli.env[name])
+        for name in ("MAILSLICE_RABBITMQ_URL", "MAILSLICE_RABBITMQ_MANAGEMENT_URL")
+    }
+    urls["MAILSLICE_S3_ENDPOINT"] = encoded(
+        cli.env["MAILSLICE_S3_ENDPOINT"].replace("://", f"://{keys}@")
+    )
     other = cli.own_queue().but(**urls, MAILSLICE_S3_ACCESS_KEY="", MAILSLICE_S3_SECRET_KEY="")
     other("mail", "enqueue", "spool", "-", *ENVELOPE, stdin=b"x")
     assert [line["bytes"] for line in other.json("worker", "drain", "spool", "--max", 1)] == [1]
@@ -112,13 +180,18 @@ def test_a_user_may_be_percent_encoded_in_every_url(cli):
 
 def test_contact_points_may_have_ports_and_brackets(cli):
     port = cli.env["MAILSLICE_CASSANDRA_PORT"]
-    many = cli.own_queue().but(MAILSLICE_CASSANDRA_CONTACT_POINTS=f"127.0.0.1:{port}, [::1]:{port}", MAILSLICE_CASSANDRA_PORT="9")
+    many = cli.own_queue().but(
+        MAILSLICE_CASSANDRA_CONTACT_POINTS=f"127.0.0.1:{port}, [::1]:{port}",
+        MAILSLICE_CASSANDRA_PORT="9",
+    )
     assert many.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
 
 
 def test_first_commands_that_meet_create_everything_once(fresh):
     cli = Cli(fresh.env)
-    running = [cli.start("queue", "create", name, "--json") for name in ("spool", "spool", "outgoing")]
+    running = [
+        cli.start("queue", "create", name, "--json") for name in ("spool", "spool", "outgoing")
+    ]
     answers = [process.communicate(timeout=100) for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], answers
     assert [json.loads(out)["queue"] for out, _ in answers] == ["spool", "spool", "outgoing"]
@@ -129,10 +202,15 @@ def test_first_commands_that_meet_create_everything_once(fresh):
 def test_two_that_delete_the_same_mails_count_each_once_or_twice_and_leave_none(cli, tmp_path):
     cli = cli.own_queue()
     mbox = tmp_path / "many.mbox"
-    mbox.write_bytes(b"From a Thu Nov 19 08:12:00 2026\nFrom: a@b.example\nTo: c@d.example\n\nx\n\n" * 300)
+    mbox.write_bytes(
+        b"From a Thu Nov 19 08:12:00 2026\nFrom: a@b.example\nTo: c@d.example\n\nx\n\n" * 300
+    )
     cli("mail", "enqueue", "spool", mbox)
     outside = Cli(cli.env)
-    running = [outside.start("queue", "delete", cli.spool, "--sender", "a@b.example", "--yes", "--json") for _ in range(2)]
+    running = [
+        outside.start("queue", "delete", cli.spool, "--sender", "a@b.example", "--yes", "--json")
+        for _ in range(2)
+    ]
     counts = [json.loads(process.communicate(timeout=100)[0])["deleted"] for process in running]
     assert 300 <= sum(counts) <= 600
     assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
@@ -141,4 +219,9 @@ def test_two_that_delete_the_same_mails_count_each_once_or_twice_and_leave_none(
 def test_a_run_that_nobody_made_exits_2(cli):
     run = uuid.uuid4().hex
     assert run in cli("report", "show", run, code=2).err
-    assert run in cli.own_queue()("duty", "apply", "stuck_mails", "--queue", "spool", "--run", run, code=3).err
+    assert (
+        run
+        in cli.own_queue()(
+            "duty", "apply", "stuck_mails", "--queue", "spool", "--run", run, code=3
+        ).err
+    )

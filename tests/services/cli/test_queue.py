@@ -29,12 +29,25 @@ def cli(fresh_module):
     return Cli(fresh_module.env).inside().own_queue()
 
 
-def add(cli, count=1, sender="alice@example.org", recipient="bob@example.net", name=None, queue="spool"):
+def add(
+    cli, count=1, sender="alice@example.org", recipient="bob@example.net", name=None, queue="spool"
+):
     words = ["--name", name] if name else []
     return [
         line
         for number in range(count)
-        for line in cli.json("mail", "enqueue", queue, "-", "--sender", sender, "--recipient", recipient, *words, stdin=b"Subject: %d\r\n\r\nbody" % number)
+        for line in cli.json(
+            "mail",
+            "enqueue",
+            queue,
+            "-",
+            "--sender",
+            sender,
+            "--recipient",
+            recipient,
+            *words,
+            stdin=b"Subject: %d\r\n\r\nbody" % number,
+        )
     ]
 
 
@@ -52,7 +65,10 @@ def test_list_has_a_line_a_queue(fresh):
     cli("queue", "create", "spool")
     cli("queue", "create", "outgoing")
     add(cli, 3)
-    assert {line["queue"]: line["size"] for line in cli.json("queue", "list")} == {"outgoing": 0, "spool": 3}
+    assert {line["queue"]: line["size"] for line in cli.json("queue", "list")} == {
+        "outgoing": 0,
+        "spool": 3,
+    }
 
 
 def test_list_of_no_queue_is_empty_and_says_how_to_make_one(fresh):
@@ -64,8 +80,17 @@ def test_list_of_no_queue_is_empty_and_says_how_to_make_one(fresh):
 def test_show_has_configuration_starts_and_the_brokers_figures(cli):
     add(cli, 2)
     shown = cli("queue", "show", "spool", "--json").one
-    assert shown["configuration"] == {"sliceWindow": "1h", "bucketCount": 1, "updateBrowseStartPace": 1000}
-    assert (shown["queue"], shown["table"], shown["size"], shown["deadLetters"] in (0, None)) == ("spool", "v4", 2, True)
+    assert shown["configuration"] == {
+        "sliceWindow": "1h",
+        "bucketCount": 1,
+        "updateBrowseStartPace": 1000,
+    }
+    assert (shown["queue"], shown["table"], shown["size"], shown["deadLetters"] in (0, None)) == (
+        "spool",
+        "v4",
+        2,
+        True,
+    )
     start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     assert shown["browseStart"] == shown["contentStart"]
     assert datetime.fromisoformat(shown["browseStart"]) in (start, start - timedelta(hours=1))
@@ -78,7 +103,9 @@ def test_size_of_an_empty_queue_is_0(cli):
 
 
 def test_size_counts_to_the_last_enqueue(shared):
-    assert shared.json("queue", "size", "spool") == [{"queue": "spool", "size": len(list((DATA / "sample").glob("*.eml")))}]
+    assert shared.json("queue", "size", "spool") == [
+        {"queue": "spool", "size": len(list((DATA / "sample").glob("*.eml")))}
+    ]
 
 
 def test_browse_has_a_line_a_mail(shared):
@@ -101,7 +128,10 @@ def test_browse_has_a_line_a_mail(shared):
     }
     assert all(keys <= line.keys() for line in lines)
     now = datetime.now(UTC)
-    assert all(now - timedelta(minutes=10) < datetime.fromisoformat(line["enqueuedTime"]) <= now for line in lines)
+    assert all(
+        now - timedelta(minutes=10) < datetime.fromisoformat(line["enqueuedTime"]) <= now
+        for line in lines
+    )
     assert all(line["slice"].endswith("Z") and line["enqueuedTime"].endswith("Z") for line in lines)
     assert sum(line["sender"] is None for line in lines) == 1
 
@@ -149,22 +179,61 @@ def test_delete_by_each_filter_and_their_combination(cli):
     add(cli, 3, recipient="carol@example.net")
     [named] = add(cli, 1, name="by-name")
     assert named["name"] == "by-name"
-    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--recipient", "carol@example.net", "--dry-run", "--json").one == {
+    assert cli(
+        "queue",
+        "delete",
+        "spool",
+        "--sender",
+        "eve@example.org",
+        "--recipient",
+        "carol@example.net",
+        "--dry-run",
+        "--json",
+    ).one == {
         "queue": "spool",
         "deleted": 1,
         "dryRun": True,
     }
     assert cli("queue", "size", "spool", "--json").one["size"] == 7
-    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--older-than", "1h", "--yes", "--json").one == {"queue": "spool", "deleted": 0}
-    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--yes", "--reason", "test", "--json").one == {"queue": "spool", "deleted": 3}
-    assert cli("queue", "delete", "spool", "--name", "by-name", "--yes", "--json").one == {"queue": "spool", "deleted": 1}
-    assert cli("queue", "delete", "spool", "--recipient", "carol@example.net", "--yes", "--json").one == {"queue": "spool", "deleted": 3}
+    assert cli(
+        "queue",
+        "delete",
+        "spool",
+        "--sender",
+        "eve@example.org",
+        "--older-than",
+        "1h",
+        "--yes",
+        "--json",
+    ).one == {"queue": "spool", "deleted": 0}
+    assert cli(
+        "queue",
+        "delete",
+        "spool",
+        "--sender",
+        "eve@example.org",
+        "--yes",
+        "--reason",
+        "test",
+        "--json",
+    ).one == {"queue": "spool", "deleted": 3}
+    assert cli("queue", "delete", "spool", "--name", "by-name", "--yes", "--json").one == {
+        "queue": "spool",
+        "deleted": 1,
+    }
+    assert cli(
+        "queue", "delete", "spool", "--recipient", "carol@example.net", "--yes", "--json"
+    ).one == {"queue": "spool", "deleted": 3}
     assert cli.json("worker", "drain", "spool") == []
 
 
 def test_clear_deletes_all_and_they_are_not_delivered(cli):
     add(cli, 4)
-    assert cli("queue", "clear", "spool", "--dry-run", "--json").one == {"queue": "spool", "deleted": 4, "dryRun": True}
+    assert cli("queue", "clear", "spool", "--dry-run", "--json").one == {
+        "queue": "spool",
+        "deleted": 4,
+        "dryRun": True,
+    }
     assert cli("queue", "clear", "spool", "--yes", "--json").one == {"queue": "spool", "deleted": 4}
     assert cli("queue", "clear", "spool", "--yes", "--json").one == {"queue": "spool", "deleted": 0}
     assert cli.json("queue", "size", "spool") == [{"queue": "spool", "size": 0}]
@@ -174,15 +243,36 @@ def test_clear_deletes_all_and_they_are_not_delivered(cli):
 def test_who_deleted_what_and_why_is_kept(cli):
     add(cli, 1, sender="eve@example.org")
     cli("queue", "delete", "spool", "--sender", "eve@example.org", "--yes", "--reason", "a flood")
-    decisions = [json.loads(path.read_text()) for path in (Path(cli.env["MAILSLICE_ARTIFACTS"]) / "decisions").rglob("*.json")]
+    decisions = [
+        json.loads(path.read_text())
+        for path in (Path(cli.env["MAILSLICE_ARTIFACTS"]) / "decisions").rglob("*.json")
+    ]
     [deleted] = [decision for decision in decisions if decision["reason"] == "a flood"]
-    assert (deleted["queue"], deleted["action"], deleted["deleted"]) == (cli.spool, "queue delete", 1)
+    assert (deleted["queue"], deleted["action"], deleted["deleted"]) == (
+        cli.spool,
+        "queue delete",
+        1,
+    )
     assert "@" in deleted["who"]
 
 
 def test_flush_delivers_delayed_mails_now(cli):
     add(cli, 1, name="now")
-    cli.json("mail", "enqueue", "spool", "-", "--sender", "a@b.example", "--recipient", "c@d.example", "--name", "later", "--delay", "1h", stdin=b"\r\nx")
+    cli.json(
+        "mail",
+        "enqueue",
+        "spool",
+        "-",
+        "--sender",
+        "a@b.example",
+        "--recipient",
+        "c@d.example",
+        "--name",
+        "later",
+        "--delay",
+        "1h",
+        stdin=b"\r\nx",
+    )
     by_name = {line["name"]: line for line in cli.json("queue", "browse", "spool")}
     assert by_name["now"]["nextDelivery"] is None
     due = datetime.fromisoformat(by_name["later"]["nextDelivery"])
@@ -191,24 +281,38 @@ def test_flush_delivers_delayed_mails_now(cli):
     assert (shown["size"], shown["delayed"]) == (2, 1)
     assert [line["name"] for line in cli.json("worker", "drain", "spool")] == ["now"]
     assert cli("queue", "flush", "spool", "--json").one == {"queue": "spool", "flushed": 1}
-    assert [line["name"] for line in cli.json("worker", "drain", "spool", "--max", 1, "--idle", "10s")] == ["later"]
+    assert [
+        line["name"] for line in cli.json("worker", "drain", "spool", "--max", 1, "--idle", "10s")
+    ] == ["later"]
     assert cli("queue", "flush", "spool", "--json").one == {"queue": "spool", "flushed": 0}
-    assert cli("queue", "show", "spool", "--json").one["delayed"] == 0, "its late copy is in its level for an hour"
+    assert cli("queue", "show", "spool", "--json").one["delayed"] == 0, (
+        "its late copy is in its level for an hour"
+    )
 
 
 def test_mail_show_raw_is_the_content_byte_for_byte(shared):
-    by_sha = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in (DATA / "sample").glob("*.eml")}
+    by_sha = {
+        hashlib.sha256(path.read_bytes()).hexdigest(): path
+        for path in (DATA / "sample").glob("*.eml")
+    }
     line = shared.json("queue", "browse", "spool", "--sender", "scanner@office.example")[0]
     raw = shared("mail", "show", "spool", "--id", line["enqueueId"], "--raw").out
     assert by_sha[hashlib.sha256(raw).hexdigest()].name == "24-nul-and-binary.eml"
     shown = shared("mail", "show", "spool", "--name", line["name"], "--json").one
-    assert (shown["enqueueId"], shown["sha256"], shown["bytes"], shown["content"]) == (line["enqueueId"], hashlib.sha256(raw).hexdigest(), len(raw), "present")
+    assert (shown["enqueueId"], shown["sha256"], shown["bytes"], shown["content"]) == (
+        line["enqueueId"],
+        hashlib.sha256(raw).hexdigest(),
+        len(raw),
+        "present",
+    )
     assert shown["headers"].startswith("From: scanner@office.example\r\n")
 
 
 def test_mail_show_of_a_name_that_several_have_gives_a_line_each_and_raw_asks_for_an_id(cli):
     ids = {line["enqueueId"] for line in add(cli, 2, name="twice")}
-    assert {line["enqueueId"] for line in cli.json("mail", "show", "spool", "--name", "twice")} == ids
+    assert {
+        line["enqueueId"] for line in cli.json("mail", "show", "spool", "--name", "twice")
+    } == ids
     answer = cli("mail", "show", "spool", "--name", "twice", "--raw", code=2)
     assert all(enqueue_id in answer.err for enqueue_id in ids)
     assert answer.out == b""
@@ -216,7 +320,12 @@ def test_mail_show_of_a_name_that_several_have_gives_a_line_each_and_raw_asks_fo
 
 def test_mail_show_of_nothing_exits_2_and_names_it(shared):
     assert "'nothing'" in shared("mail", "show", "spool", "--name", "nothing", code=2).err
-    assert "00000000-0000-0000-0000-000000000007" in shared("mail", "show", "spool", "--id", "00000000-0000-0000-0000-000000000007", code=2).err
+    assert (
+        "00000000-0000-0000-0000-000000000007"
+        in shared(
+            "mail", "show", "spool", "--id", "00000000-0000-0000-0000-000000000007", code=2
+        ).err
+    )
 
 
 def test_mail_show_says_content_lost(cli, s3):
@@ -226,10 +335,15 @@ def test_mail_show_says_content_lost(cli, s3):
     shown = cli("mail", "show", "spool", "--id", line["enqueueId"], "--json").one
     assert (shown["content"], shown["sha256"]) == ("content lost", None)
     assert b"content lost" in cli("mail", "show", "spool", "--id", line["enqueueId"]).out
-    answer = cli("queue", "export", "spool", cli.env["MAILSLICE_ARTIFACTS"] + "/out", "--json", code=1)
+    answer = cli(
+        "queue", "export", "spool", cli.env["MAILSLICE_ARTIFACTS"] + "/out", "--json", code=1
+    )
     assert answer.one["enqueueId"] == line["enqueueId"]
     assert answer.one["error"].startswith("content lost: ")
-    assert "content lost" in cli("mail", "show", "spool", "--id", line["enqueueId"], "--raw", code=1).err
+    assert (
+        "content lost"
+        in cli("mail", "show", "spool", "--id", line["enqueueId"], "--raw", code=1).err
+    )
 
 
 def test_a_mail_whose_content_is_lost_is_shown_among_the_others_and_can_be_deleted(cli, s3):
@@ -240,24 +354,42 @@ def test_a_mail_whose_content_is_lost_is_shown_among_the_others_and_can_be_delet
     assert cli.json("queue", "browse", "spool") == rows
     looked = cli.json("queue", "browse", "spool", "--content")
     assert [row["enqueueId"] for row in looked] == [row["enqueueId"] for row in rows]
-    assert [number for number, row in enumerate(looked) if row["content"] == "content lost"] == [3, 17]
+    assert [number for number, row in enumerate(looked) if row["content"] == "content lost"] == [
+        3,
+        17,
+    ]
     assert {row["content"] for row in looked} == {"present", "content lost"}
     assert b"content lost" in cli("queue", "browse", "spool", "--content", "--limit", "5").out
     assert cli("queue", "size", "spool", "--json").one["size"] == 20
-    exported = cli.json("queue", "export", "spool", cli.env["MAILSLICE_ARTIFACTS"] + "/lost", code=1)
-    assert [line["name"] for line in exported if "error" in line] == [rows[3]["name"], rows[17]["name"]]
+    exported = cli.json(
+        "queue", "export", "spool", cli.env["MAILSLICE_ARTIFACTS"] + "/lost", code=1
+    )
+    assert [line["name"] for line in exported if "error" in line] == [
+        rows[3]["name"],
+        rows[17]["name"],
+    ]
     assert len(exported) == len(lines)
-    assert cli("queue", "delete", "spool", "--name", rows[3]["name"], "--yes", "--json").one["deleted"] == 1
+    assert (
+        cli("queue", "delete", "spool", "--name", rows[3]["name"], "--yes", "--json").one["deleted"]
+        == 1
+    )
 
 
 def test_export_writes_every_mail_byte_for_byte_and_overwrites_nothing(shared, tmp_path):
     folder = tmp_path / "new" / "out"
     lines = shared.json("queue", "export", "spool", folder)
     assert len(lines) == 25
-    wanted = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in (DATA / "sample").glob("*.eml"))
-    assert sorted(hashlib.sha256(Path(line["path"]).read_bytes()).hexdigest() for line in lines) == wanted
+    wanted = sorted(
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in (DATA / "sample").glob("*.eml")
+    )
+    assert (
+        sorted(hashlib.sha256(Path(line["path"]).read_bytes()).hexdigest() for line in lines)
+        == wanted
+    )
     assert sorted(line["sha256"] for line in lines) == wanted
-    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{line['enqueueId']}.eml" for line in lines)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{line['enqueueId']}.eml" for line in lines
+    )
     changed = Path(lines[0]["path"])
     changed.write_bytes(b"mine")
     again = shared.json("queue", "export", "spool", folder, code=1)
@@ -284,8 +416,26 @@ def test_browsing_a_closed_pipe_is_quiet(shared):
 def test_older_than_deletes_only_the_old(cli):
     add(cli, 1, sender="eve@example.org", name="old")
     with open_stores(load_settings(cli.env)) as stores:
-        ((row,),) = (list(stores.tables.written.rows(cli.spool, place)) for place in stores.tables.written.places(cli.spool))
-        stores.tables.written.insert_many([replace(row, enqueued_time=row.enqueued_time - timedelta(hours=1))])
+        ((row,),) = (
+            list(stores.tables.written.rows(cli.spool, place))
+            for place in stores.tables.written.places(cli.spool)
+        )
+        stores.tables.written.insert_many(
+            [replace(row, enqueued_time=row.enqueued_time - timedelta(hours=1))]
+        )
     add(cli, 1, sender="eve@example.org", name="new")
-    assert cli("queue", "delete", "spool", "--sender", "eve@example.org", "--older-than", "30m", "--yes", "--json").one["deleted"] == 1
+    assert (
+        cli(
+            "queue",
+            "delete",
+            "spool",
+            "--sender",
+            "eve@example.org",
+            "--older-than",
+            "30m",
+            "--yes",
+            "--json",
+        ).one["deleted"]
+        == 1
+    )
     assert [line["name"] for line in cli.json("queue", "browse", "spool")] == ["new"]

@@ -49,7 +49,9 @@ def set_aside(cli, stores, *names, action="closed", note=False):
     for row in list(MailQueue(stores, cli.spool, system_clock).browse()):
         if row.item.mail.name not in names:
             continue
-        holder = Holder("host:1:abc", "loaded", system_clock() - timedelta(hours=1), timedelta(hours=1))
+        holder = Holder(
+            "host:1:abc", "loaded", system_clock() - timedelta(hours=1), timedelta(hours=1)
+        )
         decided = Decided(action, "held for 1h, allowed are 10m", "tester")
         if note:
             quarantine.note(row.item, holder, decided)
@@ -67,14 +69,21 @@ def test_a_queue_without_stuck_mails_has_none_and_says_so(fresh):
         answer = cli("stuck", words[0], "spool", *words[1:])
         assert (answer.out, "no mail of spool is in quarantine" in answer.err) == (b"", True)
     with open_stores(load_settings(fresh.env)) as stores:
-        assert stores.cassandra.execute(f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{fresh.env['MAILSLICE_OWN_KEYSPACE']}'") == []
+        assert (
+            stores.cassandra.execute(
+                f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{fresh.env['MAILSLICE_OWN_KEYSPACE']}'"
+            )
+            == []
+        )
 
 
 def test_list_has_a_line_a_mail_and_a_table_for_people(cli, stores):
     set_aside(cli, stores, "one", 'two "é" \x1b[31m'.replace("\x1b", ""))
     lines = cli.json("stuck", "list", "spool")
     assert all(line.keys() >= FIELDS for line in lines)
-    assert {(line["stage"], line["worker"], line["action"], line["content"]) for line in lines} == {("loaded", "host:1:abc", "closed", "kept")}
+    assert {(line["stage"], line["worker"], line["action"], line["content"]) for line in lines} == {
+        ("loaded", "host:1:abc", "closed", "kept")
+    }
     table = cli("stuck", "list", "spool").out.decode()
     assert all(word in table for word in (*FIELDS, "one", "closed", "host:1:abc"))
 
@@ -90,8 +99,12 @@ def test_release_is_a_new_entry_with_the_same_bytes(cli, stores):
     drained = cli.json("worker", "drain", "spool", "--idle", "1s")
     assert [each["enqueueId"] for each in drained] == [line["newEnqueueId"]]
     now = system_clock()
-    decisions = list(stores.own.decisions.list(cli.spool, now - timedelta(days=1), now + timedelta(days=1)))
-    assert [(each.action, "it was a test" in each.why) for each in decisions] == [("released", True)]
+    decisions = list(
+        stores.own.decisions.list(cli.spool, now - timedelta(days=1), now + timedelta(days=1))
+    )
+    assert [(each.action, "it was a test" in each.why) for each in decisions] == [
+        ("released", True)
+    ]
 
 
 def test_release_of_all_goes_on_past_those_whose_content_is_lost(cli, stores):
@@ -100,13 +113,19 @@ def test_release_of_all_goes_on_past_those_whose_content_is_lost(cli, stores):
     stores.blobs.delete_many([row.item.body_blob_id])
     set_aside(cli, stores, "lost", "whole")
     answer = cli("stuck", "release", "spool", "--all", "--json", code=1)
-    assert {line["name"]: "error" in line for line in answer.lines if "error" not in line or line["error"]}["whole"] is False
+    assert {
+        line["name"]: "error" in line
+        for line in answer.lines
+        if "error" not in line or line["error"]
+    }["whole"] is False
     assert "lost" in answer.err
     assert {line["content"] for line in cli.json("stuck", "list", "spool")} == {"content lost"}
     assert "whole" in {line["name"] for line in cli.json("queue", "browse", "spool")}
 
 
-def test_release_of_all_leaves_what_its_worker_completed_after_all_and_by_name_does_not(cli, stores):
+def test_release_of_all_leaves_what_its_worker_completed_after_all_and_by_name_does_not(
+    cli, stores
+):
     set_aside(cli, stores, "one")
     quarantine = Quarantine(stores, cli.spool, system_clock)
     for mail in quarantine.mails():
@@ -125,7 +144,10 @@ def test_discard_removes_for_good(cli, stores):
     assert [each["name"] for each in cli.json("stuck", "list", "spool")] == ["one"]
     assert len(list(stores.own_blobs.list(f"quarantine/{cli.spool}/"))) == 2
     cli("stuck", "discard", "spool", "--all", "--yes", "--reason", "done")
-    assert (cli.json("stuck", "list", "spool"), list(stores.own_blobs.list(f"quarantine/{cli.spool}/"))) == ([], [])
+    assert (
+        cli.json("stuck", "list", "spool"),
+        list(stores.own_blobs.list(f"quarantine/{cli.spool}/")),
+    ) == ([], [])
     assert cli.json("queue", "browse", "spool") == []
 
 
@@ -139,7 +161,13 @@ def test_what_shadow_mode_noted_is_listed_and_neither_released_nor_discarded(cli
 
 @pytest.mark.parametrize("doing", ["release", "discard"])
 @pytest.mark.parametrize(
-    ("words", "said"), [((), "--name"), (("--name", "x", "--all"), "--name"), (("--name", "nobody"), "'nobody'"), (("--all", "--nonsense"), "nonsense")]
+    ("words", "said"),
+    [
+        ((), "--name"),
+        (("--name", "x", "--all"), "--name"),
+        (("--name", "nobody"), "'nobody'"),
+        (("--all", "--nonsense"), "nonsense"),
+    ],
 )
 def test_wrong_arguments_exit_2_and_change_nothing(cli, stores, doing, words, said):
     set_aside(cli, stores, "one")
@@ -148,6 +176,13 @@ def test_wrong_arguments_exit_2_and_change_nothing(cli, stores, doing, words, sa
     assert len(cli.json("stuck", "list", "spool")) == 1
 
 
-@pytest.mark.parametrize("words", [("list", "nowhere"), ("release", "nowhere", "--all"), ("discard", "nowhere", "--all", "--yes")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list", "nowhere"),
+        ("release", "nowhere", "--all"),
+        ("discard", "nowhere", "--all", "--yes"),
+    ],
+)
 def test_an_unknown_queue_exits_2(cli, words):
     assert "nowhere" in cli("stuck", *words, "--json", code=2).err

@@ -53,10 +53,18 @@ def test_an_idle_queue_has_all_its_figures_and_looking_makes_no_table(cli, fresh
     first, second = cli.json("worker", "top", "--once")
     assert (first["queue"], second["queue"]) == ("other", "spool")
     assert list(first) == KEYS
-    assert (first["size"], first["oldestSeconds"], first["workers"], first["problems"]) == (0, None, 0, [])
+    assert (first["size"], first["oldestSeconds"], first["workers"], first["problems"]) == (
+        0,
+        None,
+        0,
+        [],
+    )
     with open_stores(fresh_module.settings) as stores:
         rows = stores.cassandra.execute(
-            stores.cassandra.prepare("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"), [fresh_module.env["MAILSLICE_OWN_KEYSPACE"]]
+            stores.cassandra.prepare(
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"
+            ),
+            [fresh_module.env["MAILSLICE_OWN_KEYSPACE"]],
         )
         assert list(rows) == []
 
@@ -67,11 +75,17 @@ def test_a_mail_in_a_handler_is_seen_with_its_worker_and_its_age(cli, fresh_modu
     with open_queue("spool", settings) as queue:
         for _ in range(3):
             queue.enqueue(new_mail("a@b.example", ["c@d.example"]), b"x")
-        consuming = threading.Thread(target=lambda: queue.consume(lambda _mail, _content: (leave.wait(60), None)[1], concurrency=1, most=3))
+        consuming = threading.Thread(
+            target=lambda: queue.consume(
+                lambda _mail, _content: (leave.wait(60), None)[1], concurrency=1, most=3
+            )
+        )
         consuming.start()
         try:
             deadline = time.monotonic() + 60
-            while (seen := cli.json("worker", "top", "spool")[0])["inHandlers"] != 1 or seen["longestSeconds"] < 1:
+            while (seen := cli.json("worker", "top", "spool")[0])["inHandlers"] != 1 or seen[
+                "longestSeconds"
+            ] < 1:
                 assert time.monotonic() < deadline, seen
                 time.sleep(0.5)
             assert (seen["queue"], seen["workers"], seen["size"]) == ("spool", 1, 3)
@@ -92,7 +106,9 @@ def test_a_mail_in_a_handler_is_seen_with_its_worker_and_its_age(cli, fresh_modu
 
 
 def test_without_cassandra_the_brokers_figures_are_shown_and_the_exit_code_is_4(cli):
-    answer = cli.but(MAILSLICE_CASSANDRA_CONTACT_POINTS=SILENCE)("worker", "top", "other", "--once", "--json", code=4)
+    answer = cli.but(MAILSLICE_CASSANDRA_CONTACT_POINTS=SILENCE)(
+        "worker", "top", "other", "--once", "--json", code=4
+    )
     assert (answer.one["size"], answer.one["workers"]) == (None, None)
     assert answer.one["deadLetters"] in (0, None)
     assert any(SILENCE in problem for problem in answer.one["problems"])
@@ -100,7 +116,9 @@ def test_without_cassandra_the_brokers_figures_are_shown_and_the_exit_code_is_4(
 
 
 def test_without_rabbitmq_nothing_is_known(cli):
-    answer = cli.but(MAILSLICE_RABBITMQ_MANAGEMENT_URL=f"http://guest:guest@{SILENCE}")("worker", "top", "--json", code=4)
+    answer = cli.but(MAILSLICE_RABBITMQ_MANAGEMENT_URL=f"http://guest:guest@{SILENCE}")(
+        "worker", "top", "--json", code=4
+    )
     assert answer.out == b""
     assert SILENCE in answer.err
 
@@ -120,7 +138,13 @@ def test_without_a_terminal_it_prints_one_table(cli):
 def test_on_a_terminal_it_goes_on_until_ctrl_c(cli):
     ours, theirs = pty.openpty()
     env = {**cli.env, "TERM": "xterm", "COLUMNS": "200", "LINES": "20"}
-    with subprocess.Popen([str(MAILSLICE), "worker", "top", "--interval", "300ms"], stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+    with subprocess.Popen(
+        [str(MAILSLICE), "worker", "top", "--interval", "300ms"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=env,
+    ) as process:
         os.close(theirs)
         try:
             seen = b""

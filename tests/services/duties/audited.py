@@ -56,19 +56,32 @@ class Spool:
         return RabbitNames(self.queue)
 
     def put(
-        self, name: str = "mail", *, age: timedelta = AGE, message: bool = True, content: bool = True, row: bool = True, to: str | None = None
+        self,
+        name: str = "mail",
+        *,
+        age: timedelta = AGE,
+        message: bool = True,
+        content: bool = True,
+        row: bool = True,
+        to: str | None = None,
     ) -> EnqueueId:
         at = datetime.now(UTC) - age
         at = at.replace(microsecond=at.microsecond // 1000 * 1000)
         ids = BlobId(str(uuid.uuid4())), BlobId(str(uuid.uuid4()))
-        item = QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, "secret.person@a.example", ("c@d.example",)), *ids)
+        item = QueuedMail(
+            EnqueueId(uuid.uuid4()), Mail(name, "secret.person@a.example", ("c@d.example",)), *ids
+        )
         if content:
             self.stores.blobs.put(item.header_blob_id, b"Subject: x\r\n\r\n")
             self.stores.blobs.put(item.body_blob_id, b"body")
         place = Place(slice_start(at, WINDOW), 0)
         self.stores.tables.v4.insert_many([ViewRow(self.queue, place, at, item)])
-        self.stores.tables.content_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
-        self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start - timedelta(days=1))
+        self.stores.tables.content_starts.insert_first(
+            self.queue, place.slice_start - timedelta(days=1)
+        )
+        self.stores.tables.browse_starts.insert_first(
+            self.queue, place.slice_start - timedelta(days=1)
+        )
         if message:
             self.publish(self.names.exchange if to is None else to, item)
         return item.enqueue_id
@@ -77,10 +90,18 @@ class Spool:
         with blocking_connection(self.settings.rabbitmq) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            channel.basic_publish(exchange, routing_key, message.encode(item), pika.BasicProperties(delivery_mode=2), mandatory=True)
+            channel.basic_publish(
+                exchange,
+                routing_key,
+                message.encode(item),
+                pika.BasicProperties(delivery_mode=2),
+                mandatory=True,
+            )
 
     def delay(self, enqueue_id: EnqueueId, due: datetime) -> None:
-        self.stores.own.delayed_mails.write_future(self.queue, DelayedMail(enqueue_id, due, uuid.uuid4(), False, None, b"{}")).result()
+        self.stores.own.delayed_mails.write_future(
+            self.queue, DelayedMail(enqueue_id, due, uuid.uuid4(), False, None, b"{}")
+        ).result()
 
     def mark(self, enqueue_id: EnqueueId) -> None:
         self.stores.tables.deleted.mark_many(self.queue, [enqueue_id])
@@ -92,7 +113,9 @@ class Spool:
         table = self.stores.tables.v4
         return next(table.find(self.queue, list(table.places(self.queue)), enqueue_id), None)
 
-    def messages(self, name: str | None = None) -> list[tuple[EnqueueId, pika.BasicProperties, bool]]:
+    def messages(
+        self, name: str | None = None
+    ) -> list[tuple[EnqueueId, pika.BasicProperties, bool]]:
         """What the RabbitMQ queue gives, in its order, and gives back: (enqueue id, properties, redelivered)."""
         found = []
         with blocking_connection(self.settings.rabbitmq) as connection:
@@ -102,7 +125,9 @@ class Spool:
         return found
 
     def request(self, duty: str, run: str = "", **params: object) -> RunRequest:
-        return RunRequest(duty, self.queue, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params)
+        return RunRequest(
+            duty, self.queue, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params
+        )
 
     def audit(self, *, clock: Clock = system_clock, **params: object) -> dict:
         """A whole run; its report."""
@@ -119,14 +144,26 @@ class Spool:
 
     def verdicts(self) -> dict[EnqueueId, str]:
         """Of the last audit."""
-        return {EnqueueId(uuid.UUID(mail.enqueue_id)): mail.verdict for mail in newest_audit(self.stores, self.queue).proved().mails()}
+        return {
+            EnqueueId(uuid.UUID(mail.enqueue_id)): mail.verdict
+            for mail in newest_audit(self.stores, self.queue).proved().mails()
+        }
 
     def why(self, enqueue_id: EnqueueId) -> str:
-        return next(mail.why for mail in newest_audit(self.stores, self.queue).mails() if mail.enqueue_id == str(enqueue_id))
+        return next(
+            mail.why
+            for mail in newest_audit(self.stores, self.queue).mails()
+            if mail.enqueue_id == str(enqueue_id)
+        )
 
     def shared(self, yes: bool = True) -> Spool:
         """The same queue, as one that James works on, or not."""
-        return replace(self, settings=self.settings.model_copy(update={"queue": self.settings.queue.model_copy(update={"shared": yes})}))
+        return replace(
+            self,
+            settings=self.settings.model_copy(
+                update={"queue": self.settings.queue.model_copy(update={"shared": yes})}
+            ),
+        )
 
 
 @contextmanager
@@ -182,7 +219,15 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
-    settings = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_SHARED="false", MAILSLICE_WORKER_RECORD_EVERY="1s").settings
+    settings = (
+        make_fresh()
+        .but(
+            MAILSLICE_QUEUE_SLICE_WINDOW="10m",
+            MAILSLICE_QUEUE_SHARED="false",
+            MAILSLICE_WORKER_RECORD_EVERY="1s",
+        )
+        .settings
+    )
     with open_stores(settings) as stores:
         directory.create(stores, "first")
         yield settings, stores

@@ -23,5 +23,9 @@ if __name__ == "__main__":
     evidence.HOLD = timedelta(0)
     WorkHold.elsewhere = lambda _: 0
     duty, step, queue, run, params = sys.argv[1:]
-    run_step(step, RunRequest(duty, QueueName(queue), run, who="tester", params=json.loads(params)), load_settings())
+    run_step(
+        step,
+        RunRequest(duty, QueueName(queue), run, who="tester", params=json.loads(params)),
+        load_settings(),
+    )
     print("the step ended")

@@ -34,7 +34,11 @@ def without_spark(patch: pytest.MonkeyPatch) -> None:
 
 def judged_plainly(name: str, frames: Sequence[Frame], _docs: object) -> GateResult:
     """What Great Expectations would find, in a thousandth of its time; the gates' own tests and whole processes have the real one."""
-    return GateResult(name, tuple(_finding(frame, rule) for frame in frames for rule in frame.expectations), "not rendered")
+    return GateResult(
+        name,
+        tuple(_finding(frame, rule) for frame in frames for rule in frame.expectations),
+        "not rendered",
+    )
 
 
 def _finding(frame: Frame, rule: Expectation) -> Finding:
@@ -44,7 +48,9 @@ def _finding(frame: Frame, rule: Expectation) -> Finding:
     else:
         broken = [row[rule.column] for row in frame.rows if not _holds(rule, row)]
     seen = str((broken or values)[0]) if values else ""
-    return Finding(frame.name, rule.sentence, not broken, rule.column, seen, len(values), len(broken))
+    return Finding(
+        frame.name, rule.sentence, not broken, rule.column, seen, len(values), len(broken)
+    )
 
 
 def _holds(rule: Expectation, row: Mapping[str, Any]) -> bool:
@@ -72,14 +78,19 @@ def environment(settings: Settings) -> dict[str, str]:
         "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
         "MAILSLICE_S3_BUCKET": settings.s3.bucket,
         "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
-        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value() if settings.s3.secret_key else "",
+        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value()
+        if settings.s3.secret_key
+        else "",
         "MAILSLICE_S3_REGION": settings.s3.region,
         "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
         "MAILSLICE_QUEUE_SLICE_WINDOW": f"{settings.queue.slice_window.total_seconds():.0f}s",
         "MAILSLICE_QUEUE_SHARED": str(settings.queue.shared).lower(),
         "MAILSLICE_QUEUE_BUCKET_COUNT": str(settings.queue.bucket_count),
     }
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")}, **own}
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")},
+        **own,
+    }
 
 
 def kill(step: str, request: RunRequest, environ: Mapping[str, str], point: str) -> None:
@@ -87,7 +98,15 @@ def kill(step: str, request: RunRequest, environ: Mapping[str, str], point: str)
     arguments = [request.duty, step, request.queue, request.run, json.dumps(dict(request.params))]
     command = [sys.executable, "-m", "tests.services.duties.killed_step", *arguments]
     given = {**environ, crash.VARIABLE: point}
-    done = subprocess.run(command, env=given, cwd=clone_root(), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        env=given,
+        cwd=clone_root(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 

@@ -17,20 +17,40 @@ def place(fresh) -> Artifacts:
 
 def test_gates_are_listed_newest_first_and_what_is_too_old_goes(place, tmp_path: Path) -> None:
     now = datetime.now(UTC)
-    for run, at in (("old", now - timedelta(days=100)), ("r1", now - timedelta(days=1)), ("r2", now)):
-        page = tmp_path / run / "validations" / "queue_size" / "check" / "totals" / run / "then" / "page.html"
+    for run, at in (
+        ("old", now - timedelta(days=100)),
+        ("r1", now - timedelta(days=1)),
+        ("r2", now),
+    ):
+        page = (
+            tmp_path
+            / run
+            / "validations"
+            / "queue_size"
+            / "check"
+            / "totals"
+            / run
+            / "then"
+            / "page.html"
+        )
         page.parent.mkdir(parents=True)
         page.write_text("gx", encoding="utf-8")
-        Docs(place, "queue_size", "spool", run, lambda at=at: at).publish(tmp_path / run, "check", success=True, findings=[])
+        Docs(place, "queue_size", "spool", run, lambda at=at: at).publish(
+            tmp_path / run, "check", success=True, findings=[]
+        )
     index = (place.read("data_docs/index.html") or b"").decode()
     assert index.index(">r2<") < index.index(">r1<") < index.index(">old<")
 
     prune_docs(place, now - timedelta(days=90))
     assert len(place.files("data_docs/entries")) == 2
-    assert len(place.files("data_docs/gates")) == len(place.files("data_docs/validations")) == 3, "the server's clock has just written them"
+    assert len(place.files("data_docs/gates")) == len(place.files("data_docs/validations")) == 3, (
+        "the server's clock has just written them"
+    )
 
     prune_docs(place, now + timedelta(days=2))
     prune_docs(place, now + timedelta(days=2))
     assert place.files("data_docs") == ["data_docs/index.html"]
-    Docs(place, "queue_size", "spool", "r3", lambda: now).publish(tmp_path / "r2", "check", success=True, findings=[])
+    Docs(place, "queue_size", "spool", "r3", lambda: now).publish(
+        tmp_path / "r2", "check", success=True, findings=[]
+    )
     assert ">r3<" in (place.read("data_docs/index.html") or b"").decode()

@@ -27,7 +27,16 @@ def run_lanes(place: Place, lanes: Mapping[str, Lane], at_once: int) -> dict[str
     """Each lane on a queue of its name; those that wait longest begin first."""
     order = sorted(lanes, key=lambda name: OPERATIONS[lanes[name].operation].seeds not in SLOW)
     with ThreadPoolExecutor(at_once) as threads:
-        begun = {name: threads.submit(place.lane, lanes[name].operation, name, lanes[name].cases, strict=lanes[name].strict) for name in order}
+        begun = {
+            name: threads.submit(
+                place.lane,
+                lanes[name].operation,
+                name,
+                lanes[name].cases,
+                strict=lanes[name].strict,
+            )
+            for name in order
+        }
         return {name: lane.result() for name, lane in begun.items()}
 
 

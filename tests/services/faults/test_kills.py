@@ -30,19 +30,29 @@ def own_kills(operation: str, points: Sequence[str]) -> list[Case]:
 
 @pytest.fixture(scope="module")
 def outcomes(place: Place) -> dict[str, Outcome]:
-    return run_lanes(place, {operation: Lane(operation, partial(own_kills, operation)) for operation in OPERATIONS}, AT_ONCE)
+    return run_lanes(
+        place,
+        {operation: Lane(operation, partial(own_kills, operation)) for operation in OPERATIONS},
+        AT_ONCE,
+    )
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_books_balance_after_a_kill_at_every_point_of(outcomes: dict[str, Outcome], operation: str) -> None:
+def test_the_books_balance_after_a_kill_at_every_point_of(
+    outcomes: dict[str, Outcome], operation: str
+) -> None:
     outcome = outcomes[operation]
     assert outcome.books.wrong == []
     assert outcome.missed == []
     assert outcome.points
 
 
-def test_something_was_killed_at_every_point_that_the_code_names(outcomes: dict[str, Outcome]) -> None:
-    killed_at = {case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop}
+def test_something_was_killed_at_every_point_that_the_code_names(
+    outcomes: dict[str, Outcome],
+) -> None:
+    killed_at = {
+        case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
+    }
     assert killed_at == named()
 
 
@@ -58,7 +68,11 @@ def test_what_a_killed_enqueue_leaves_is_told_apart(outcomes: dict[str, Outcome]
 def test_blobs_are_left_only_by_what_was_killed(outcomes: dict[str, Outcome]) -> None:
     books, end = outcomes["complete"].books, outcomes["complete"].end
     assert end is not None
-    kept = {item.enqueue_id for item in (row.item for row in end.rows.values()) if {item.header_blob_id, item.body_blob_id} & end.blobs}
+    kept = {
+        item.enqueue_id
+        for item in (row.item for row in end.rows.values())
+        if {item.header_blob_id, item.body_blob_id} & end.blobs
+    }
     assert kept
     assert kept <= end.marks
     assert not kept & books.drained.keys()

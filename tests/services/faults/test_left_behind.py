@@ -51,25 +51,48 @@ def alone(make_fresh: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def test_what_kills_leave_is_found_by_the_duties(alone: Place) -> None:
-    outcomes: dict[str, Outcome] = run_lanes(alone, {name: Lane(name, partial(kills, most=4)) for name in OPERATIONS}, 3)
+    outcomes: dict[str, Outcome] = run_lanes(
+        alone, {name: Lane(name, partial(kills, most=4)) for name in OPERATIONS}, 3
+    )
     settings, stores = alone.stores.settings, alone.stores
-    assert {name: outcome.books.wrong for name, outcome in outcomes.items() if outcome.books.wrong} == {}
+    assert {
+        name: outcome.books.wrong for name, outcome in outcomes.items() if outcome.books.wrong
+    } == {}
     for name, outcome in outcomes.items():
         assert outcome.end is not None
         report = run_all(
-            RunRequest("queue_audit", QueueName(name), new_run(system_clock), who="test", params={"census": True, "older_than": "10m"}),
+            RunRequest(
+                "queue_audit",
+                QueueName(name),
+                new_run(system_clock),
+                who="test",
+                params={"census": True, "older_than": "10m"},
+            ),
             settings,
             clock=later(1),
         )
         assert report["status"] == "done", report
-        found = {UUID(mail.enqueue_id) for mail in newest_audit(stores, QueueName(name)).proved().mails() if mail.verdict == "lost"}
+        found = {
+            UUID(mail.enqueue_id)
+            for mail in newest_audit(stores, QueueName(name)).proved().mails()
+            if mail.verdict == "lost"
+        }
         assert found == outcome.books.lost(outcome.end), report["verdicts"]
     keys = {blob.key for blob in stores.blobs.list()}
     ends = [outcome.end for outcome in outcomes.values() if outcome.end is not None]
-    referred = {key for end in ends for row in end.rows.values() for key in (row.item.header_blob_id, row.item.body_blob_id)}
+    referred = {
+        key
+        for end in ends
+        for row in end.rows.values()
+        for key in (row.item.header_blob_id, row.item.body_blob_id)
+    }
     assert keys - referred
     params = {"grace": "10m", "delete_after": "1h", "max_share": 1}
     for hours in (1, 3):
-        report = run_all(RunRequest("blob_gc", NO_QUEUE, new_run(system_clock), who="test", params=params), settings, clock=later(hours))
+        report = run_all(
+            RunRequest("blob_gc", NO_QUEUE, new_run(system_clock), who="test", params=params),
+            settings,
+            clock=later(hours),
+        )
         assert report["status"] == "done", report
     assert {blob.key for blob in stores.blobs.list()} == keys & referred

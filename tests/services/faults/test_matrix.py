@@ -17,11 +17,20 @@ AT_ONCE = 8
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("store", STORES)
-def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(own_place: Place, store: str, how: Break) -> None:
+def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(
+    own_place: Place, store: str, how: Break
+) -> None:
     rng = random.Random(f"{store} {how}")
-    lanes = {f"{store}-{how}-{name}": Lane(name, partial(faults, fault=fault(store, how, rng)), strict(store)) for name in OPERATIONS}
+    lanes = {
+        f"{store}-{how}-{name}": Lane(
+            name, partial(faults, fault=fault(store, how, rng)), strict(store)
+        )
+        for name in OPERATIONS
+    }
     outcomes = run_lanes(own_place, lanes, AT_ONCE)
-    wrong = [f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong]
+    wrong = [
+        f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong
+    ]
     assert not wrong, "\n".join(wrong)
     assert {name: outcome.missed for name, outcome in outcomes.items() if outcome.missed} == {}
 
@@ -29,6 +38,8 @@ def test_a_store_that_breaks_at_any_point_loses_and_doubles_nothing(own_place: P
 def test_a_kill_at_each_of_the_first_times_that_a_point_is_come_to(own_place: Place) -> None:
     lanes = {f"kill-{name}": Lane(name, partial(kills, most=4)) for name in OPERATIONS}
     outcomes = run_lanes(own_place, lanes, 4)
-    wrong = [f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong]
+    wrong = [
+        f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong
+    ]
     assert not wrong, "\n".join(wrong)
     assert all(outcome.stopped for outcome in outcomes.values())

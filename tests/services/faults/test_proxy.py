@@ -85,7 +85,10 @@ def test_it_breaks_off_after_so_many_bytes_once(proxy: Proxy) -> None:
     with client_of(proxy) as client:
         proxy.break_off(3)
         client.sendall(b"abcdef")
-        assert heard(client, 6) in (b"", b"abc")  # the store had three bytes; whether its answer came through is a race
+        assert heard(client, 6) in (
+            b"",
+            b"abc",
+        )  # the store had three bytes; whether its answer came through is a race
     with client_of(proxy) as client:
         client.sendall(b"abcdef")
         assert heard(client, 6) == b"abcdef"

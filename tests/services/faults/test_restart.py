@@ -41,7 +41,10 @@ class Shares:
 @pytest.fixture(scope="module")
 def restarted(fresh_module: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with own_broker(tmp_path_factory.mktemp("broker")) as broker:
-        fresh = fresh_module.but(MAILSLICE_RABBITMQ_URL=broker.settings.url.get_secret_value(), MAILSLICE_RABBITMQ_MANAGEMENT_URL=broker.management_url)
+        fresh = fresh_module.but(
+            MAILSLICE_RABBITMQ_URL=broker.settings.url.get_secret_value(),
+            MAILSLICE_RABBITMQ_MANAGEMENT_URL=broker.management_url,
+        )
         with open_stores(fresh.settings) as stores:
             yield Place(stores, fresh.env, Restarts(broker.kill, broker.start))
 
@@ -49,10 +52,16 @@ def restarted(fresh_module: Any, tmp_path_factory: pytest.TempPathFactory) -> It
 def test_a_restart_of_rabbitmq_at_any_point_loses_and_doubles_nothing(restarted: Place) -> None:
     shares = Shares()
     operations = random.Random("restart").sample(list(OPERATIONS), len(OPERATIONS))
-    outcomes = run_lanes(restarted, {f"restart-{name}": Lane(name, shares.cases) for name in operations}, AT_ONCE)
-    wrong = [f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong]
+    outcomes = run_lanes(
+        restarted, {f"restart-{name}": Lane(name, shares.cases) for name in operations}, AT_ONCE
+    )
+    wrong = [
+        f"{name}: {text}" for name, outcome in outcomes.items() for text in outcome.books.wrong
+    ]
     assert not wrong, "\n".join(wrong)
     assert {name: outcome.missed for name, outcome in outcomes.items() if outcome.missed} == {}
-    assert {case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop} == named()
+    assert {
+        case.stop.point for outcome in outcomes.values() for case in outcome.stopped if case.stop
+    } == named()
     assert restarted.restarts is not None
     assert restarted.restarts.count > 1

@@ -16,7 +16,16 @@ SEED = int(os.environ.get("MAILSLICE_TEST_SEED", "20261121"))
 AT_ONCE = 9
 _ASK_NOTHING = {
     "rabbitmq": {"delete", "clear", "discard"},
-    "s3": {"delete", "clear", "flush", "retry", "retry-fewer", "retry-later", "reject", "reject-copy"},
+    "s3": {
+        "delete",
+        "clear",
+        "flush",
+        "retry",
+        "retry-fewer",
+        "retry-later",
+        "reject",
+        "reject-copy",
+    },
     "cassandra": set[str](),
 }
 """Operations that do not need the store once they are under way: its faults would show nothing there."""
@@ -32,13 +41,18 @@ def lane(rng: random.Random, store: str, how: Break) -> Lane:
 
 @pytest.fixture(scope="module")
 def outcomes(place: Place) -> dict[str, Outcome]:
-    lanes = {f"{store}-{how}": lane(random.Random(f"{SEED} {store} {how}"), store, how) for store, how in product(STORES, WAYS)}
+    lanes = {
+        f"{store}-{how}": lane(random.Random(f"{SEED} {store} {how}"), store, how)
+        for store, how in product(STORES, WAYS)
+    }
     return run_lanes(place, lanes, AT_ONCE)
 
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("store", STORES)
-def test_nothing_is_lost_or_doubled_when_a_store_breaks(outcomes: dict[str, Outcome], store: str, how: Break) -> None:
+def test_nothing_is_lost_or_doubled_when_a_store_breaks(
+    outcomes: dict[str, Outcome], store: str, how: Break
+) -> None:
     outcome = outcomes[f"{store}-{how}"]
     assert outcome.books.wrong == [], f"MAILSLICE_TEST_SEED={SEED}"
     assert outcome.missed == []

@@ -30,7 +30,11 @@ _SERVER = (
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackSettings]:
     port = free_port()
-    stack = stack_settings(Profile.RUN, {"MAILSLICE_STACK_STATE": str(tmp_path / "state"), "MAILSLICE_STACK_S3_PORT": str(port)}, tmp_path)
+    stack = stack_settings(
+        Profile.RUN,
+        {"MAILSLICE_STACK_STATE": str(tmp_path / "state"), "MAILSLICE_STACK_S3_PORT": str(port)},
+        tmp_path,
+    )
     stack.state.mkdir()
     yield stack
     Supervisor(stack).stop()
@@ -40,7 +44,14 @@ def _programs(stack: StackSettings) -> tuple[Program, ...]:
     port, script = stack.ports.s3_port, stack.root / "server.py"
     script.write_text(_SERVER, encoding="utf-8")
     return (
-        Program("web", (sys.executable, str(script), str(port)), {}, lambda: answers_http(f"http://127.0.0.1:{port}/"), ports=("s3_port",), stop_seconds=5),
+        Program(
+            "web",
+            (sys.executable, str(script), str(port)),
+            {},
+            lambda: answers_http(f"http://127.0.0.1:{port}/"),
+            ports=("s3_port",),
+            stop_seconds=5,
+        ),
     )
 
 
@@ -70,7 +81,9 @@ def test_stop_ends_the_server_its_detached_child_and_supervisor(stack: StackSett
 
 
 def test_a_process_of_somebody_else_is_left_alone(stack: StackSettings, tmp_path: Path) -> None:
-    other = subprocess.Popen([sys.executable, "-c", _SERVER, "0"], env={OWNER: str(tmp_path / "other")})
+    other = subprocess.Popen(
+        [sys.executable, "-c", _SERVER, "0"], env={OWNER: str(tmp_path / "other")}
+    )
     plain = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         _start(stack).stop()
@@ -82,11 +95,16 @@ def test_a_process_of_somebody_else_is_left_alone(stack: StackSettings, tmp_path
         plain.wait()
 
 
-def test_a_stack_of_another_user_is_said_instead_of_nothing_ran(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_of_another_user_is_said_instead_of_nothing_ran(
+    stack: StackSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     supervisor = _start(stack)
     with monkeypatch.context() as somebody:
         somebody.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        with pytest.raises(CannotStart, match=rf"the stack in {stack.state} runs as \S+ \(pid \d+\)\. Remedy: make stop as that user"):
+        with pytest.raises(
+            CannotStart,
+            match=rf"the stack in {stack.state} runs as \S+ \(pid \d+\)\. Remedy: make stop as that user",
+        ):
             supervisor.stop()
     assert supervisor.alive()
 
@@ -113,23 +131,34 @@ def test_what_runs_is_told_from_what_would_run_with_other_settings(stack: StackS
 
 def test_a_server_that_dies_is_started_again(stack: StackSettings) -> None:
     supervisor = _start(stack)
-    [server] = [process for process in supervisor.owned() if str(stack.ports.s3_port) in process.cmdline()]
+    [server] = [
+        process for process in supervisor.owned() if str(stack.ports.s3_port) in process.cmdline()
+    ]
     server.kill()
     server.wait()
     assert _within(20, lambda: _programs(stack)[0].healthy() is None)
 
 
 def test_a_program_that_cannot_start_is_said_with_its_last_words(stack: StackSettings) -> None:
-    program = Program("web", (sys.executable, "-c", "raise SystemExit('Error: no such colour')"), {}, lambda: "refused")
+    program = Program(
+        "web",
+        (sys.executable, "-c", "raise SystemExit('Error: no such colour')"),
+        {},
+        lambda: "refused",
+    )
     supervisor = Supervisor(stack)
     supervisor.start((program,))
     with pytest.raises(CannotStart, match=r"web ended by itself: Error: no such colour"):
         wait_healthy(stack, supervisor, (program,), lambda _: None)
 
 
-def test_a_taken_port_names_the_process_and_the_stack_it_belongs_to(stack: StackSettings, tmp_path: Path) -> None:
+def test_a_taken_port_names_the_process_and_the_stack_it_belongs_to(
+    stack: StackSettings, tmp_path: Path
+) -> None:
     supervisor = _start(stack)
-    other = stack_settings(Profile.RUN, {"MAILSLICE_STACK_S3_PORT": str(stack.ports.s3_port)}, tmp_path)
+    other = stack_settings(
+        Profile.RUN, {"MAILSLICE_STACK_S3_PORT": str(stack.ports.s3_port)}, tmp_path
+    )
     with pytest.raises(CannotStart) as raised:
         check_ports(other, _programs(other))
     assert f"the mailslice stack in {stack.state}" in str(raised.value)

@@ -46,7 +46,11 @@ class Place:
         self.stores = stores
         self.queue = create(stores, some_queue())
         self.item = row(self.queue, system_clock()).item
-        self.item = replace(self.item, header_blob_id=BlobId(f"h-{self.item.enqueue_id}"), body_blob_id=BlobId(f"b-{self.item.enqueue_id}"))
+        self.item = replace(
+            self.item,
+            header_blob_id=BlobId(f"h-{self.item.enqueue_id}"),
+            body_blob_id=BlobId(f"b-{self.item.enqueue_id}"),
+        )
         stores.blobs.put(self.item.header_blob_id, HEADER)
         stores.blobs.put(self.item.body_blob_id, BODY)
 
@@ -73,9 +77,15 @@ class Place:
         found = []
         with blocking_connection(self.stores.settings.rabbitmq) as connection:
             channel = connection.channel()
-            while (body := channel.basic_get(RabbitNames(self.queue).work_queue, auto_ack=True)[2]) is not None:
+            while (
+                body := channel.basic_get(RabbitNames(self.queue).work_queue, auto_ack=True)[2]
+            ) is not None:
                 found.append(message.decode(body))
-        return [item for item in found if not self.stores.tables.deleted.is_marked(self.queue, item.enqueue_id)]
+        return [
+            item
+            for item in found
+            if not self.stores.tables.deleted.is_marked(self.queue, item.enqueue_id)
+        ]
 
     def delivered_once(self):
         """The new entry, which is the only live one and the only one that comes."""
@@ -83,7 +93,9 @@ class Place:
         (came,) = self.messages()
         assert came.enqueue_id == live.enqueue_id != self.item.enqueue_id
         assert came.mail == replace(self.item.mail, last_updated_ns=came.mail.last_updated_ns)
-        assert {came.header_blob_id, came.body_blob_id}.isdisjoint({self.item.header_blob_id, self.item.body_blob_id})
+        assert {came.header_blob_id, came.body_blob_id}.isdisjoint(
+            {self.item.header_blob_id, self.item.body_blob_id}
+        )
         assert MailQueue(self.stores, self.queue, system_clock).content(live) == HEADER + BODY
         assert self.own_keys() == set()
         assert list(self.quarantine().mails()) == []
@@ -100,8 +112,19 @@ def test_a_kept_mail_has_its_content_and_all_that_is_known(place):
     kept = place.kept()
     (found,) = place.quarantine().waiting()
     assert found == kept
-    assert (found.state, found.action, found.content, found.size) == (State.KEPT, "closed", Content.KEPT, len(HEADER + BODY))
-    assert (found.worker, found.stage, found.since, found.age, found.run) == ("host:1:abc", "loaded", NOW, 11 * MINUTE, "run-1")
+    assert (found.state, found.action, found.content, found.size) == (
+        State.KEPT,
+        "closed",
+        Content.KEPT,
+        len(HEADER + BODY),
+    )
+    assert (found.worker, found.stage, found.since, found.age, found.run) == (
+        "host:1:abc",
+        "loaded",
+        NOW,
+        11 * MINUTE,
+        "run-1",
+    )
     assert message.decode(found.message) == place.item
     place.stores.blobs.delete_many([place.item.header_blob_id, place.item.body_blob_id])
     assert place.quarantine().content(found) == HEADER + BODY
@@ -109,10 +132,17 @@ def test_a_kept_mail_has_its_content_and_all_that_is_known(place):
 
 def test_setting_aside_twice_is_one_row_and_another_attempt_another(place):
     first = place.kept()
-    again = place.quarantine().keep(place.item, replace(HOLDER, age=20 * MINUTE), Decided("failed", "other", "x"))
+    again = place.quarantine().keep(
+        place.item, replace(HOLDER, age=20 * MINUTE), Decided("failed", "other", "x")
+    )
     assert again == first
-    place.quarantine().keep(place.item, replace(HOLDER, attempt=2), Decided("failed", "second attempt", "x"), State.KEPT)
-    assert [(mail.attempt, mail.action) for mail in place.quarantine().mails()] == [(1, "closed"), (2, "failed")]
+    place.quarantine().keep(
+        place.item, replace(HOLDER, attempt=2), Decided("failed", "second attempt", "x"), State.KEPT
+    )
+    assert [(mail.attempt, mail.action) for mail in place.quarantine().mails()] == [
+        (1, "closed"),
+        (2, "failed"),
+    ]
 
 
 IN_DOUBT = Decided("failed", "nobody knows", "host:1:abc")
@@ -130,12 +160,19 @@ def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_m
     quarantine = place.quarantine()
     kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
     assert (
-        quarantine.note(to(place, "a@x.example", "b@x.example"), HOLDER, CLOSED) == quarantine.keep(place.item, HOLDER, CLOSED) == kept
+        quarantine.note(to(place, "a@x.example", "b@x.example"), HOLDER, CLOSED)
+        == quarantine.keep(place.item, HOLDER, CLOSED)
+        == kept
     )  # may come to nothing
     again = quarantine.name(kept, to(place, "a@x.example", "b@x.example"), CLOSED)
     (now,) = quarantine.mails()
     assert again.message == now.message
-    assert (now.state, now.action, now.why, recipients(now)) == (State.KEPT, "failed", f"nobody knows; {CLOSED.why}", ("a@x.example", "b@x.example"))
+    assert (now.state, now.action, now.why, recipients(now)) == (
+        State.KEPT,
+        "failed",
+        f"nobody knows; {CLOSED.why}",
+        ("a@x.example", "b@x.example"),
+    )
     assert quarantine.settle(kept) == now  # who knows the row of before changes nothing
     assert recipients(next(quarantine.mails())) == ("a@x.example", "b@x.example")
     assert quarantine.keep(to(place, "c@x.example"), HOLDER, CLOSED, State.RECOVERING) == now
@@ -144,14 +181,23 @@ def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_m
 
 
 @pytest.mark.parametrize("action", ["failed", "released"])
-def test_what_a_run_was_recovering_is_not_withdrawn_from_under_a_worker_that_keeps_those_in_doubt(place, action):
+def test_what_a_run_was_recovering_is_not_withdrawn_from_under_a_worker_that_keeps_those_in_doubt(
+    place, action
+):
     quarantine = place.quarantine()
-    of_run = quarantine.keep(to(place, "b@x.example"), HOLDER, Decided(action, "held", "tester", "run-1"), State.RECOVERING)
+    of_run = quarantine.keep(
+        to(place, "b@x.example"),
+        HOLDER,
+        Decided(action, "held", "tester", "run-1"),
+        State.RECOVERING,
+    )
     kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
     assert not quarantine.withdraw(of_run)
     (now,) = quarantine.mails()
     assert (kept.message, now.state, now.action) == (now.message, State.KEPT, "failed")
-    assert set(recipients(now)) == ({"a@x.example", "b@x.example"} if action == "failed" else {"a@x.example"})
+    assert set(recipients(now)) == (
+        {"a@x.example", "b@x.example"} if action == "failed" else {"a@x.example"}
+    )
     assert quarantine.content(now) == HEADER + BODY
 
 
@@ -172,10 +218,14 @@ def assert_kept_alone(place, kept):
     assert len(place.own_keys()) == 2
 
 
-def test_a_row_that_goes_holds_no_worker_up_and_who_still_forgets_it_takes_nothing_of_the_next(place):
+def test_a_row_that_goes_holds_no_worker_up_and_who_still_forgets_it_takes_nothing_of_the_next(
+    place,
+):
     """A run that has read it before, or one that was killed as it forgot it."""
     quarantine = place.quarantine()
-    going = place.stores.own.quarantine.move(place.queue, quarantine.keep(place.item, HOLDER, CLOSED), state=State.DISCARDING)
+    going = place.stores.own.quarantine.move(
+        place.queue, quarantine.keep(place.item, HOLDER, CLOSED), state=State.DISCARDING
+    )
     kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
     assert place.quarantine().tidy(going)
     assert_kept_alone(place, kept)
@@ -186,11 +236,17 @@ def test_a_row_that_goes_holds_no_worker_up_and_who_still_forgets_it_takes_nothi
 
 def test_a_worker_that_was_killed_as_it_withdrew_the_row_of_a_run_goes_on(place):
     quarantine = place.quarantine()
-    quarantine.keep(place.item, HOLDER, Decided("released", "held", "tester", "run-1"), State.RECOVERING)
+    quarantine.keep(
+        place.item, HOLDER, Decided("released", "held", "tester", "run-1"), State.RECOVERING
+    )
     with pytest.raises(Killed):
-        place.quarantine(kill_at="quarantine:emptied").keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+        place.quarantine(kill_at="quarantine:emptied").keep_failed(
+            to(place, "a@x.example"), HOLDER, IN_DOUBT
+        )
     assert [mail.state for mail in quarantine.mails()] == [State.DISCARDING]
-    assert_kept_alone(place, place.quarantine().keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT))
+    assert_kept_alone(
+        place, place.quarantine().keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    )
 
 
 @pytest.mark.parametrize("stays", [True, False])
@@ -232,8 +288,16 @@ def test_a_copy_that_cannot_be_finished_is_taken_back(place, monkeypatch):
 
     put = type(place.stores.own_blobs).put
     quarantine = place.quarantine()
-    quarantine.keep(replace(place.item, enqueue_id=EnqueueId(place.item.enqueue_id.__class__(int=5))), HOLDER, CLOSED)
-    monkeypatch.setattr(type(place.stores.own_blobs), "put", lambda self, key, content: away() if key.endswith("body") else put(self, key, content))
+    quarantine.keep(
+        replace(place.item, enqueue_id=EnqueueId(place.item.enqueue_id.__class__(int=5))),
+        HOLDER,
+        CLOSED,
+    )
+    monkeypatch.setattr(
+        type(place.stores.own_blobs),
+        "put",
+        lambda self, key, content: away() if key.endswith("body") else put(self, key, content),
+    )
     with pytest.raises(StoreUnavailable):
         quarantine.keep(place.item, HOLDER, CLOSED)
     assert len(place.own_keys()) == 2
@@ -261,7 +325,9 @@ def test_a_closing_that_was_cut_off_long_ago_does_not_hold_up_those_in_doubt(pla
     if marked:
         place.stores.tables.deleted.mark_many(place.queue, [place.item.enqueue_id])
     else:
-        place.stores.tables.written.insert_many([replace(row(place.queue, system_clock()), item=place.item)])
+        place.stores.tables.written.insert_many(
+            [replace(row(place.queue, system_clock()), item=place.item)]
+        )
     later = place.quarantine(clock=lambda: system_clock() + 2 * OVER)
     kept = later.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
     assert (kept.state, later.content(kept)) == (State.KEPT, HEADER + BODY)
@@ -301,7 +367,13 @@ def test_a_release_is_a_new_entry(place):
     assert place.delivered_once() == new_id
 
 
-POINTS = ["release:claimed", "release:row", "release:published", "release:recorded", "quarantine:emptied"]
+POINTS = [
+    "release:claimed",
+    "release:row",
+    "release:published",
+    "release:recorded",
+    "quarantine:emptied",
+]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -316,7 +388,13 @@ def test_a_release_that_was_cut_off_and_asked_again_is_one_new_entry(place, poin
 
 def test_a_release_that_was_cut_off_again_and_again_is_one_new_entry(place):
     place.kept()
-    for point in ("release:published", "release:claimed", "release:row", "release:published", "release:published"):
+    for point in (
+        "release:published",
+        "release:claimed",
+        "release:row",
+        "release:published",
+        "release:published",
+    ):
         (mail,) = place.quarantine().mails()
         with pytest.raises(Killed):
             place.quarantine(kill_at=point).release(mail)
@@ -341,7 +419,15 @@ def test_a_release_whose_mail_is_in_a_workers_hands_is_not_repeated(place):
     with pytest.raises(Killed):
         place.quarantine(kill_at="release:published").release(kept)
     (held,) = place.messages()
-    record = WorkerRecord("w", "h", 1, NOW, timedelta(seconds=3), 1, (InFlightMail(held.enqueue_id, "m", MINUTE, "loaded", 1, begun=True),))
+    record = WorkerRecord(
+        "w",
+        "h",
+        1,
+        NOW,
+        timedelta(seconds=3),
+        1,
+        (InFlightMail(held.enqueue_id, "m", MINUTE, "loaded", 1, begun=True),),
+    )
     place.stores.own.worker_records.save(place.queue, record)
     (again,) = place.quarantine().mails()
     assert place.quarantine().release(again) == held.enqueue_id
@@ -384,16 +470,30 @@ def test_a_discarded_mail_is_gone_and_a_discard_that_was_cut_off_is_finished(pla
 def cleaned(place, enqueue_id):
     """James, or a nightly cleanup, takes the row and the mark of a mail that is done."""
     written = place.stores.tables.written
-    (at,) = {found for found in written.places(place.queue) if any(row.enqueue_id == enqueue_id for row in written.ids(place.queue, found))}
+    (at,) = {
+        found
+        for found in written.places(place.queue)
+        if any(row.enqueue_id == enqueue_id for row in written.ids(place.queue, found))
+    }
     written.delete_partition(place.queue, at, time.time_ns() // 1000)
     place.stores.tables.deleted.drop_many(place.queue, [enqueue_id])
 
 
-@pytest.mark.parametrize(("standing", "kept"), [("live", False), ("before browseStart", False), ("marked", True), ("marked and cleaned", True)])
+@pytest.mark.parametrize(
+    ("standing", "kept"),
+    [
+        ("live", False),
+        ("before browseStart", False),
+        ("marked", True),
+        ("marked and cleaned", True),
+    ],
+)
 def test_a_closing_that_was_cut_off_is_finished_by_what_the_view_says(place, standing, kept):
     """A mark that was cleaned away was one: the blobs of the mail are gone by then, and the copy is all there is of it."""
     quarantine = place.quarantine()
-    place.stores.tables.written.insert_many([replace(row(place.queue, system_clock()), item=place.item)])
+    place.stores.tables.written.insert_many(
+        [replace(row(place.queue, system_clock()), item=place.item)]
+    )
     closing = quarantine.keep(place.item, HOLDER, CLOSED)
     assert not quarantine.tidy(closing)
     if "marked" in standing:
@@ -417,10 +517,17 @@ def test_a_release_whose_mail_was_handled_and_cleaned_meanwhile_is_not_repeated(
     cleaned(place, handled.enqueue_id)
     (again,) = place.quarantine().mails()
     assert place.quarantine().release(again) == handled.enqueue_id
-    assert (place.messages(), place.live(), list(place.quarantine().mails()), place.own_keys()) == ([], [], [], set())
+    assert (place.messages(), place.live(), list(place.quarantine().mails()), place.own_keys()) == (
+        [],
+        [],
+        [],
+        set(),
+    )
 
 
-@pytest.mark.parametrize("standing", ["live", "marked", "cleaned", "marked, but its release goes on"])
+@pytest.mark.parametrize(
+    "standing", ["live", "marked", "cleaned", "marked, but its release goes on"]
+)
 def test_a_release_that_was_cut_off_is_finished_when_its_mail_was_handled(place, standing):
     kept = place.kept()
     with pytest.raises(Killed):
@@ -436,7 +543,9 @@ def test_a_release_that_was_cut_off_is_finished_when_its_mail_was_handled(place,
         place.stores.own.locks.acquire(lock, "another", MINUTE)
     through = standing in {"marked", "cleaned"}
     assert place.quarantine().tidy(half) == through
-    assert [mail.state for mail in place.quarantine().mails()] == ([] if through else [State.RELEASING])
+    assert [mail.state for mail in place.quarantine().mails()] == (
+        [] if through else [State.RELEASING]
+    )
     assert len(place.own_keys()) == (0 if through else 2)
 
 
@@ -486,7 +595,10 @@ def test_copies_of_another_deployment_are_not_swept(place, fresh_module):
         try:
             other.kept()
             for sweeping in (place, other):
-                with pytest.raises(Refused, match=rf"2 objects below quarantine/{place.queue}/ .* another deployment .* MAILSLICE_OWN_BUCKET"):
+                with pytest.raises(
+                    Refused,
+                    match=rf"2 objects below quarantine/{place.queue}/ .* another deployment .* MAILSLICE_OWN_BUCKET",
+                ):
                     later(sweeping).sweep()
             assert len(place.own_keys()) == 4
         finally:
@@ -512,7 +624,9 @@ def test_a_queue_name_of_odd_characters_is_no_path(stores):
     kept = quarantine.settle(quarantine.keep(item, HOLDER, CLOSED))
     assert quarantine.content(kept) == HEADER + BODY
     quarantine.release(kept)
-    assert [each.item.mail.name for each in MailQueue(stores, queue, system_clock).browse()] == [item.mail.name]
+    assert [each.item.mail.name for each in MailQueue(stores, queue, system_clock).browse()] == [
+        item.mail.name
+    ]
 
 
 def test_a_message_is_published_with_where_its_row_is(place):

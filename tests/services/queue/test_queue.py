@@ -42,7 +42,9 @@ class TestMailQueueOnCassandra(MailQueueContract):
 class TestGuardOnCassandra(GuardContract):
     @pytest.fixture
     def make_guard(self, no_events, fresh_module):
-        return lambda **environment: ConfigurationGuard(no_events.tables, fresh_module.but(**environment).settings)
+        return lambda **environment: ConfigurationGuard(
+            no_events.tables, fresh_module.but(**environment).settings
+        )
 
 
 def test_create_makes_everything_and_twice_is_once(fresh):
@@ -59,14 +61,19 @@ def test_create_makes_everything_and_twice_is_once(fresh):
 def test_a_queue_with_other_arguments_is_refused_and_named(fresh):
     with open_stores(fresh.settings) as stores:
         directory.create(stores, "spool")
-    with open_stores(fresh.but(MAILSLICE_QUEUE_QUORUM="true").settings) as stores, pytest.raises(TopologyDiffers, match="JamesMailQueue-workqueue-spool"):
+    with (
+        open_stores(fresh.but(MAILSLICE_QUEUE_QUORUM="true").settings) as stores,
+        pytest.raises(TopologyDiffers, match="JamesMailQueue-workqueue-spool"),
+    ):
         directory.create(stores, "spool")
 
 
 def test_a_missing_keyspace_is_named_and_never_created_by_reading(fresh):
     wrong = fresh.but(MAILSLICE_CASSANDRA_KEYSPACE="nosuchkeyspace").settings
     with open_stores(wrong) as stores:
-        with pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_KEYSPACE=nosuchkeyspace: no such keyspace"):
+        with pytest.raises(
+            BadSetting, match="MAILSLICE_CASSANDRA_KEYSPACE=nosuchkeyspace: no such keyspace"
+        ):
             ConfigurationGuard(stores.tables, wrong).ensure()
         with pytest.raises(BadSetting, match="no such keyspace"):
             MailQueue(stores, "spool", system_clock).size()
@@ -74,6 +81,12 @@ def test_a_missing_keyspace_is_named_and_never_created_by_reading(fresh):
 
 def test_the_first_start_creates_missing_tables_as_james_does(fresh):
     with open_stores(fresh.settings) as stores:
-        assert set(stores.tables.missing()) == {"enqueuedmailsv4", "deletedmailsv2", "browsestart", "contentstart", "eventstore"}
+        assert set(stores.tables.missing()) == {
+            "enqueuedmailsv4",
+            "deletedmailsv2",
+            "browsestart",
+            "contentstart",
+            "eventstore",
+        }
         ConfigurationGuard(stores.tables, stores.settings).ensure()
         assert stores.tables.missing() == ()

@@ -44,17 +44,24 @@ async def proxy(settings: Any) -> AsyncIterator[Cuttable]:
 def through(fresh: Any, proxy: Cuttable, timeout: str) -> Any:
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     netloc = f"{url.username}:{url.password}@127.0.0.1:{proxy.port}"
-    return fresh.but(MAILSLICE_RABBITMQ_URL=url._replace(netloc=netloc).geturl(), MAILSLICE_RABBITMQ_TIMEOUT=timeout).settings.rabbitmq
+    return fresh.but(
+        MAILSLICE_RABBITMQ_URL=url._replace(netloc=netloc).geturl(),
+        MAILSLICE_RABBITMQ_TIMEOUT=timeout,
+    ).settings.rabbitmq
 
 
-async def test_a_broker_that_froze_is_given_up_long_before_its_heartbeats_stay_out(fresh: Any, proxy: Cuttable) -> None:
+async def test_a_broker_that_froze_is_given_up_long_before_its_heartbeats_stay_out(
+    fresh: Any, proxy: Cuttable
+) -> None:
     publisher = Publisher(through(fresh, proxy, "1s"))
     await publisher.publish(NAMES.exchange, b"1", {}, None)
     proxy.hangs = True
     with pytest.raises(StoreUnavailable, match="did not confirm a message within 1 s"):
         await publisher.publish(NAMES.exchange, b"2", {}, None)
     later = asyncio.create_task(publisher.publish(NAMES.exchange, b"3", {}, None))
-    with pytest.raises(StoreUnavailable, match=r"RabbitMQ at 127\.0\.0\.1:\d+ confirmed nothing for 1 s"):
+    with pytest.raises(
+        StoreUnavailable, match=r"RabbitMQ at 127\.0\.0\.1:\d+ confirmed nothing for 1 s"
+    ):
         await later
     await proxy.cut()
     proxy.hangs = False
@@ -63,7 +70,9 @@ async def test_a_broker_that_froze_is_given_up_long_before_its_heartbeats_stay_o
     await publisher.close()
 
 
-async def test_a_slow_broker_that_confirms_something_keeps_its_connection(fresh: Any, proxy: Cuttable) -> None:
+async def test_a_slow_broker_that_confirms_something_keeps_its_connection(
+    fresh: Any, proxy: Cuttable
+) -> None:
     publisher = Publisher(through(fresh, proxy, "1s"))
     await publisher.publish(NAMES.exchange, b"1", {}, None)
     link = publisher._link
@@ -79,7 +88,9 @@ async def test_a_slow_broker_that_confirms_something_keeps_its_connection(fresh:
     await publisher.close()
 
 
-async def test_attempts_to_connect_back_off_and_fail_with_the_reason(fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attempts_to_connect_back_off_and_fail_with_the_reason(
+    fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts: list[float] = []
     opening = Link.open
 
@@ -100,7 +111,9 @@ async def test_attempts_to_connect_back_off_and_fail_with_the_reason(fresh: Any,
     await publisher.close()
 
 
-async def test_an_exchange_that_is_gone_does_not_cost_a_connection_for_each_mail(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exchange_that_is_gone_does_not_cost_a_connection_for_each_mail(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts = 0
     opening = Link.open
 
@@ -120,7 +133,9 @@ async def test_an_exchange_that_is_gone_does_not_cost_a_connection_for_each_mail
     await publisher.close()
 
 
-async def test_a_channel_that_cannot_be_confirmed_leaves_no_connection_behind(fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_channel_that_cannot_be_confirmed_leaves_no_connection_behind(
+    fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publisher = Publisher(through(fresh, proxy, "1s"))
     links: list[Link] = []
     opening = Link.open
@@ -142,7 +157,13 @@ async def test_a_consumer_is_told_apart_from_a_lost_connection_when_its_queue_go
 ) -> None:
     lost: asyncio.Queue[Exception] = asyncio.Queue()
     found: asyncio.Queue[Message] = asyncio.Queue()
-    consumer = Consumer(settings, NAMES.work_queue, 5, on_message=found.put_nowait, on_lost=lambda _link, why: lost.put_nowait(why))
+    consumer = Consumer(
+        settings,
+        NAMES.work_queue,
+        5,
+        on_message=found.put_nowait,
+        on_lost=lambda _link, why: lost.put_nowait(why),
+    )
     consumer.start()
     publisher = Publisher(settings)
     await publisher.publish(NAMES.exchange, b"1", {}, None)
@@ -164,9 +185,13 @@ async def test_a_consumer_is_told_apart_from_a_lost_connection_when_its_queue_go
     await publisher.close()
 
 
-async def test_a_tag_of_an_earlier_connection_is_never_sent(settings: Any, fresh: Any, proxy: Cuttable) -> None:
+async def test_a_tag_of_an_earlier_connection_is_never_sent(
+    settings: Any, fresh: Any, proxy: Cuttable
+) -> None:
     found: asyncio.Queue[Message] = asyncio.Queue()
-    consumer = Consumer(through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait)
+    consumer = Consumer(
+        through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait
+    )
     consumer.start()
     publisher = Publisher(settings)
     for body in (b"1", b"2"):
@@ -175,12 +200,19 @@ async def test_a_tag_of_an_earlier_connection_is_never_sent(settings: Any, fresh
     await proxy.cut()
     await proxy.mend()
     again = [await asyncio.wait_for(found.get(), 20) for _ in range(2)]
-    assert [message.tag for message in again] == [message.tag for message in stale], "the same numbers stand for other deliveries now"
-    assert [(message.ack(), message.give_back(), message.dead_letter()) for message in stale] == [(False, False, False)] * 2
+    assert [message.tag for message in again] == [message.tag for message in stale], (
+        "the same numbers stand for other deliveries now"
+    )
+    assert [(message.ack(), message.give_back(), message.dead_letter()) for message in stale] == [
+        (False, False, False)
+    ] * 2
     await consumer.close()
     await publisher.close()
     with blocking_connection(settings) as connection:
-        assert connection.channel().queue_declare(NAMES.work_queue, passive=True).method.message_count == 2
+        assert (
+            connection.channel().queue_declare(NAMES.work_queue, passive=True).method.message_count
+            == 2
+        )
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -203,7 +235,9 @@ async def test_a_consumer_that_is_stopped_before_it_knows_its_tag_is_none_any_mo
     publisher = Publisher(settings)
     await publisher.publish(NAMES.exchange, b"1", {}, None)
     found: asyncio.Queue[Message] = asyncio.Queue()
-    consumer = Consumer(through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait)
+    consumer = Consumer(
+        through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait
+    )
     consumer.start()
     for _ in range(before):
         await asyncio.wait_for(found.get(), 20)
@@ -221,10 +255,14 @@ async def test_a_consumer_that_is_stopped_before_it_knows_its_tag_is_none_any_mo
 def waiting(settings: Any) -> int:
     """Messages that nobody has."""
     with blocking_connection(settings) as connection:
-        return int(connection.channel().queue_declare(NAMES.work_queue, passive=True).method.message_count)
+        return int(
+            connection.channel().queue_declare(NAMES.work_queue, passive=True).method.message_count
+        )
 
 
-async def test_a_connection_that_comes_about_when_nobody_waits_for_it_any_more_is_closed(fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_comes_about_when_nobody_waits_for_it_any_more_is_closed(
+    fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(linking, "_LAST_WAIT", 0.05)
     proxy.hangs = True
     opening = asyncio.create_task(Link.open(through(fresh, proxy, "10s")))
@@ -238,7 +276,9 @@ async def test_a_connection_that_comes_about_when_nobody_waits_for_it_any_more_i
     assert proxy.passed > 500, "it was opened, and then closed"
 
 
-async def test_a_broker_in_alarm_is_waited_for_and_the_error_says_why(fresh: Any, settings: Any, proxy: Cuttable) -> None:
+async def test_a_broker_in_alarm_is_waited_for_and_the_error_says_why(
+    fresh: Any, settings: Any, proxy: Cuttable
+) -> None:
     publisher = Publisher(through(fresh, proxy, "1s"))
     await publisher.publish(NAMES.exchange, b"1", {}, None)
     link = publisher._link
@@ -247,9 +287,16 @@ async def test_a_broker_in_alarm_is_waited_for_and_the_error_says_why(fresh: Any
     await asyncio.sleep(0.3)
     passed = proxy.passed
     began = time.monotonic()
-    results = await asyncio.gather(*(publisher.publish(NAMES.exchange, b"x" * 100_000, {}, None) for _ in range(20)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(publisher.publish(NAMES.exchange, b"x" * 100_000, {}, None) for _ in range(20)),
+        return_exceptions=True,
+    )
     assert time.monotonic() - began >= 0.9, "it waits to its time-out"
-    assert all(isinstance(result, StoreUnavailable) and "blocks publishers (low on memory); not confirmed within 1 s" in str(result) for result in results)
+    assert all(
+        isinstance(result, StoreUnavailable)
+        and "blocks publishers (low on memory); not confirmed within 1 s" in str(result)
+        for result in results
+    )
     assert proxy.passed - passed < 1000, "nothing piles up in buffers, to be delivered after all"
     waiting = asyncio.create_task(publisher.publish(NAMES.exchange, b"2", {}, None))
     await asyncio.sleep(0.3)
@@ -261,11 +308,19 @@ async def test_a_broker_in_alarm_is_waited_for_and_the_error_says_why(fresh: Any
 
 
 @pytest.mark.soak
-async def test_a_consumer_whose_broker_froze_learns_it_by_the_heartbeats_and_comes_back(fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_whose_broker_froze_learns_it_by_the_heartbeats_and_comes_back(
+    fresh: Any, proxy: Cuttable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(linking, "parameters", lambda settings: parameters(settings, heartbeat=1))
     lost: asyncio.Queue[Exception] = asyncio.Queue()
     found: asyncio.Queue[Message] = asyncio.Queue()
-    consumer = Consumer(through(fresh, proxy, "5s"), NAMES.work_queue, 5, on_message=found.put_nowait, on_lost=lambda _link, why: lost.put_nowait(why))
+    consumer = Consumer(
+        through(fresh, proxy, "5s"),
+        NAMES.work_queue,
+        5,
+        on_message=found.put_nowait,
+        on_lost=lambda _link, why: lost.put_nowait(why),
+    )
     consumer.start()
     publisher = Publisher(fresh.settings.rabbitmq)
     await publisher.publish(NAMES.exchange, b"1", {}, None)

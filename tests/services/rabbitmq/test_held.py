@@ -49,20 +49,32 @@ def test_a_classic_queue_keeps_its_order_and_forgets_what_was_acknowledged(fresh
     assert bodies_of(fresh.settings, "q") == [b"a", b"c", b"d"]
 
 
-def test_a_queue_that_is_not_there_is_none_and_one_that_somebody_consumes_is_left_alone(fresh: Any) -> None:
+def test_a_queue_that_is_not_there_is_none_and_one_that_somebody_consumes_is_left_alone(
+    fresh: Any,
+) -> None:
     with hold(fresh.settings.rabbitmq, "no such queue") as held:
         assert held is None
     declare(fresh.settings, "q", [])
-    with hold(fresh.settings.rabbitmq, "q"), pytest.raises(StoreUnavailable, match="has a consumer"), hold(fresh.settings.rabbitmq, "q", patience=0):
+    with (
+        hold(fresh.settings.rabbitmq, "q"),
+        pytest.raises(StoreUnavailable, match="has a consumer"),
+        hold(fresh.settings.rabbitmq, "q", patience=0),
+    ):
         raise AssertionError("held twice")
 
 
-def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to_the_back_whole(fresh: Any) -> None:
+def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to_the_back_whole(
+    fresh: Any,
+) -> None:
     quorum = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}
     declare(fresh.settings, "limited", [b"a"], **quorum, **{"x-delivery-limit": 3})
     declare(fresh.settings, "free", [b"a", b"b"], **quorum)
     management = Management(fresh.settings.rabbitmq)
-    assert (management.delivery_limit("limited"), management.delivery_limit("free"), management.delivery_limit("none")) == (3, None, None)
+    assert (
+        management.delivery_limit("limited"),
+        management.delivery_limit("free"),
+        management.delivery_limit("none"),
+    ) == (3, None, None)
     assert (management.keeps_order("limited"), management.keeps_order("none")) == (False, True)
     with pytest.raises(Refused, match="delivery limit 3"), hold(fresh.settings.rabbitmq, "limited"):
         raise AssertionError("looked through")
@@ -70,7 +82,9 @@ def test_a_quorum_queue_with_a_delivery_limit_is_refused_and_one_without_goes_to
         assert sorted(bodies_of(fresh.settings, "free")) == [b"a", b"b"]
 
 
-def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Served while nothing is read (a publish, a pause), the connection brings no more than a window into memory."""
     for name, size in (("_FIRST_WINDOW", 5), ("_LEAST_WINDOW", 2), ("_LARGEST_WINDOW", 9)):
         monkeypatch.setattr(held_module, name, size)
@@ -96,11 +110,16 @@ def test_a_look_takes_a_window_at_a_time_whatever_is_acknowledged_meanwhile(fres
     assert bodies_of(fresh.settings, "classic") == left
 
 
-def test_a_connection_that_is_cut_gives_everything_back_in_its_order(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_cut_gives_everything_back_in_its_order(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(held_module, "_FIRST_WINDOW", 5)
     bodies = [b"%03d" % number for number in range(30)]
     declare(fresh.settings, "q", bodies)
-    with pytest.raises(StoreUnavailable, match="does not answer"), hold(fresh.settings.rabbitmq, "q") as held:
+    with (
+        pytest.raises(StoreUnavailable, match="does not answer"),
+        hold(fresh.settings.rabbitmq, "q") as held,
+    ):
         _act_and_cut(held, after=12)
     assert bodies_of(fresh.settings, "q") == bodies[:12] + bodies[13:]
 
@@ -112,7 +131,9 @@ def _act_and_cut(held: held_module.Held, after: int) -> None:
         cut(held._connection)
 
 
-def test_who_takes_the_queue_between_two_windows_ends_the_look(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_the_queue_between_two_windows_ends_the_look(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(held_module, "_FIRST_WINDOW", 5)
     bodies = [b"%03d" % number for number in range(12)]
     declare(fresh.settings, "q", bodies)
@@ -125,7 +146,12 @@ def test_who_takes_the_queue_between_two_windows_ends_the_look(fresh: Any, monke
             consume(held)
 
         monkeypatch.setattr(held_module.Held, "_consume", after_another)
-        with pytest.raises(StoreUnavailable, match="was taken or deleted while it was looked through"), hold(fresh.settings.rabbitmq, "q") as held:
+        with (
+            pytest.raises(
+                StoreUnavailable, match="was taken or deleted while it was looked through"
+            ),
+            hold(fresh.settings.rabbitmq, "q") as held,
+        ):
             assert list(held.messages())
     monkeypatch.setattr(held_module.Held, "_consume", consume)
     assert bodies_of(fresh.settings, "q") == bodies
@@ -137,7 +163,9 @@ def test_messages_of_clients_that_send_milliseconds_have_no_time(fresh: Any) -> 
         channel.queue_declare("q", durable=True)
         channel.confirm_delivery()
         for stamp in (1_795_000_000_000, 1_795_000_000):
-            channel.basic_publish("", "q", b"x", pika.BasicProperties(timestamp=stamp), mandatory=True)
+            channel.basic_publish(
+                "", "q", b"x", pika.BasicProperties(timestamp=stamp), mandatory=True
+            )
     with hold(fresh.settings.rabbitmq, "q") as held:
         assert [each.timestamp and each.timestamp.year for each in held.messages()] == [None, 2026]
 

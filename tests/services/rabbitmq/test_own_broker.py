@@ -27,7 +27,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 async def published(publisher: Publisher, bodies: list[bytes]) -> list[Any]:
-    return await asyncio.gather(*(publisher.publish("", body, {}, None, routing_key=QUEUE) for body in bodies), return_exceptions=True)
+    return await asyncio.gather(
+        *(publisher.publish("", body, {}, None, routing_key=QUEUE) for body in bodies),
+        return_exceptions=True,
+    )
 
 
 def taken(broker: Broker) -> list[bytes]:
@@ -39,14 +42,19 @@ def taken(broker: Broker) -> list[bytes]:
     return found
 
 
-async def test_a_memory_alarm_is_waited_for_named_and_survived_and_consumers_go_on(broker: Broker) -> None:
+async def test_a_memory_alarm_is_waited_for_named_and_survived_and_consumers_go_on(
+    broker: Broker,
+) -> None:
     publisher, found = Publisher(broker.settings), asyncio.Queue[Message]()
     assert await published(publisher, [b"before"]) == [None]
     await asyncio.to_thread(broker.control, "set_vm_memory_high_watermark", "0")
     try:
         results = await published(publisher, [b"during %d" % number for number in range(20)])
         assert all(isinstance(result, StoreUnavailable) for result in results)
-        assert {"blocks publishers (low on memory); not confirmed within 4 s" in str(result) for result in results} == {True}
+        assert {
+            "blocks publishers (low on memory); not confirmed within 4 s" in str(result)
+            for result in results
+        } == {True}
         consumer = Consumer(broker.settings, QUEUE, 100, on_message=found.put_nowait)
         consumer.start()
         assert (await asyncio.wait_for(found.get(), 10)).ack()
@@ -64,7 +72,9 @@ async def test_a_memory_alarm_is_waited_for_named_and_survived_and_consumers_go_
     assert b"after" in left or b"after" in [found.get_nowait().body for _ in range(found.qsize())]
 
 
-async def test_a_broker_that_is_killed_keeps_every_message_that_it_confirmed(broker: Broker) -> None:
+async def test_a_broker_that_is_killed_keeps_every_message_that_it_confirmed(
+    broker: Broker,
+) -> None:
     taken(broker)
     publisher, found = Publisher(broker.settings), asyncio.Queue[Message]()
     consumer = Consumer(broker.settings, QUEUE, 10, on_message=found.put_nowait)
@@ -72,7 +82,9 @@ async def test_a_broker_that_is_killed_keeps_every_message_that_it_confirmed(bro
 
     async def keep_publishing(first: int) -> None:
         for number in range(first, first + 400):
-            results.extend(zip([b"%d" % number], await published(publisher, [b"%d" % number]), strict=True))
+            results.extend(
+                zip([b"%d" % number], await published(publisher, [b"%d" % number]), strict=True)
+            )
             if number % 50 == 0:
                 await asyncio.sleep(0.1)
 
@@ -82,7 +94,9 @@ async def test_a_broker_that_is_killed_keeps_every_message_that_it_confirmed(bro
     await asyncio.to_thread(broker.start)
     await asyncio.gather(*publishing)
     confirmed = {body for body, result in results if result is None}
-    assert any(result is not None for _, result in results), "the kill came while messages were under way"
+    assert any(result is not None for _, result in results), (
+        "the kill came while messages were under way"
+    )
     assert len(confirmed) > 100
     consumer.start()
     seen: set[bytes] = set()

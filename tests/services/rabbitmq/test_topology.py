@@ -32,14 +32,24 @@ def in_management(settings: Any) -> Any:
     }
     listed = {}
     for kind, fields in kept.items():
-        things = [{field: thing.get(field) for field in fields} for thing in found(f"/api/{kind}/{vhost}")]
-        ours = [thing for thing in things if "JamesMailQueue" in str(thing.get("name") or thing.get("source"))]
+        things = [
+            {field: thing.get(field) for field in fields} for thing in found(f"/api/{kind}/{vhost}")
+        ]
+        ours = [
+            thing
+            for thing in things
+            if "JamesMailQueue" in str(thing.get("name") or thing.get("source"))
+        ]
         listed[kind] = sorted(ours, key=lambda thing: str(thing.get("name") or thing.get("source")))
     return listed
 
 
-@pytest.mark.parametrize(("case", "quorum"), [("declarations", "false"), ("declarations-quorum", "true")])
-def test_a_queue_is_declared_exactly_as_james_declares_it(fresh: Any, case: str, quorum: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "quorum"), [("declarations", "false"), ("declarations-quorum", "true")]
+)
+def test_a_queue_is_declared_exactly_as_james_declares_it(
+    fresh: Any, case: str, quorum: str
+) -> None:
     golden = json.loads((GOLDEN / f"{case}.json").read_text())
     settings = fresh.but(MAILSLICE_QUEUE_QUORUM=quorum).settings
     topology = Topology(settings)
@@ -48,28 +58,41 @@ def test_a_queue_is_declared_exactly_as_james_declares_it(fresh: Any, case: str,
     topology.declare(QueueName(golden["queue"]))
     found = in_management(settings)
     for kind in ("queues", "exchanges", "bindings"):
-        assert found[kind] == sorted(golden[kind], key=lambda thing: str(thing.get("name") or thing.get("source")))
+        assert found[kind] == sorted(
+            golden[kind], key=lambda thing: str(thing.get("name") or thing.get("source"))
+        )
     assert topology.exists(QueueName(golden["queue"]))
     assert topology.names() == [golden["queue"]]
     topology.check(QueueName(golden["queue"]))
 
 
-def test_an_existing_queue_with_other_arguments_is_left_alone_and_named_by_check(fresh: Any) -> None:
+def test_an_existing_queue_with_other_arguments_is_left_alone_and_named_by_check(
+    fresh: Any,
+) -> None:
     Topology(fresh.settings).declare(SPOOL)
     quorum = Topology(fresh.but(MAILSLICE_QUEUE_QUORUM="true").settings)
     quorum.declare(SPOOL)
-    assert quorum.management.arguments(RabbitNames(SPOOL).work_queue) == {"x-dead-letter-exchange": "JamesMailQueue-dead-letter-exchange-spool"}
+    assert quorum.management.arguments(RabbitNames(SPOOL).work_queue) == {
+        "x-dead-letter-exchange": "JamesMailQueue-dead-letter-exchange-spool"
+    }
     with pytest.raises(TopologyDiffers) as raised:
         quorum.check(SPOOL)
     assert "x-queue-type=quorum" in str(raised.value)
-    assert "JamesMailQueue-workqueue-spool exists with arguments {x-dead-letter-exchange=JamesMailQueue-dead-letter-exchange-spool}" in str(raised.value)
+    assert (
+        "JamesMailQueue-workqueue-spool exists with arguments {x-dead-letter-exchange=JamesMailQueue-dead-letter-exchange-spool}"
+        in str(raised.value)
+    )
 
 
 def test_a_declaration_that_died_half_way_is_finished(fresh: Any) -> None:
     names = RabbitNames(SPOOL)
     with blocking_connection(fresh.settings.rabbitmq) as connection:
         connection.channel().exchange_declare(names.exchange, "direct", durable=True)
-        connection.channel().queue_declare(names.work_queue, durable=True, arguments={"x-dead-letter-exchange": names.dead_letter_exchange})
+        connection.channel().queue_declare(
+            names.work_queue,
+            durable=True,
+            arguments={"x-dead-letter-exchange": names.dead_letter_exchange},
+        )
     Topology(fresh.settings).declare(SPOOL)
     publish(fresh.settings, names.exchange, b"routed")
     assert count(fresh.settings, names.work_queue) == 1
@@ -88,7 +111,10 @@ def test_the_levels_of_one_queue_are_told_from_those_of_another(fresh: Any) -> N
     for name in ("spool", "b-5s-spool"):
         topology.declare(QueueName(name))
         topology.declare_delays(QueueName(name), [5, 30])
-    assert topology.management.delay_queues(SPOOL) == ["mailslice-delay-30s-spool", "mailslice-delay-5s-spool"]
+    assert topology.management.delay_queues(SPOOL) == [
+        "mailslice-delay-30s-spool",
+        "mailslice-delay-5s-spool",
+    ]
     assert topology.names() == ["b-5s-spool", "spool"]
 
 
@@ -122,7 +148,10 @@ def test_a_queue_is_seen_empty_only_once_its_figures_are_there_and_all_zero(fres
 def test_a_census_names_every_dead_letter_and_leaves_them_all(fresh: Any) -> None:
     Topology(fresh.settings).declare(SPOOL)
     names = RabbitNames(SPOOL)
-    golden = [json.loads((GOLDEN / f"{case}.json").read_text()) for case in ("minimal", "full", "null-sender")]
+    golden = [
+        json.loads((GOLDEN / f"{case}.json").read_text())
+        for case in ("minimal", "full", "null-sender")
+    ]
     bodies = [case["amqp"]["body_text"].encode() for case in golden]
     for body in (*bodies, b"no mail"):
         publish(fresh.settings, names.dead_letter_exchange, body)

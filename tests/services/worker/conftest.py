@@ -25,7 +25,14 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def mail(name: str = "m-1", **changes: Any) -> Mail:
-    return Mail(**{"name": name, "sender": "alice@example.org", "recipients": ("bob@example.net",), **changes})
+    return Mail(
+        **{
+            "name": name,
+            "sender": "alice@example.org",
+            "recipients": ("bob@example.net",),
+            **changes,
+        }
+    )
 
 
 def golden(case: str) -> dict[str, Any]:
@@ -58,7 +65,9 @@ class Place4Queue:
 
     def rows(self) -> list[ViewRow]:
         written = self.stores.tables.written
-        return [row for place in written.places(self.queue) for row in written.rows(self.queue, place)]
+        return [
+            row for place in written.places(self.queue) for row in written.rows(self.queue, place)
+        ]
 
     def live(self) -> list[ViewRow]:
         marks = self.marks()
@@ -91,23 +100,43 @@ class Place4Queue:
             _, properties, body = connection.channel().basic_get(name, auto_ack=True)
             return None if body is None else (properties, body)
 
-    def publish(self, exchange: str, body: bytes, headers: dict[str, Any] | None = None, routing_key: str = "") -> None:
+    def publish(
+        self,
+        exchange: str,
+        body: bytes,
+        headers: dict[str, Any] | None = None,
+        routing_key: str = "",
+    ) -> None:
         import pika
 
         with blocking_connection(self.settings.rabbitmq) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            properties = pika.BasicProperties(delivery_mode=2, priority=0, content_type="text/plain", headers=headers or {"x-dead-letter-routing-key": ""})
+            properties = pika.BasicProperties(
+                delivery_mode=2,
+                priority=0,
+                content_type="text/plain",
+                headers=headers or {"x-dead-letter-routing-key": ""},
+            )
             channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
 
-    def put_as_james(self, item: QueuedMail, header: bytes, body: bytes, place: Place | None, enqueued_time: Any = None) -> None:
+    def put_as_james(
+        self,
+        item: QueuedMail,
+        header: bytes,
+        body: bytes,
+        place: Place | None,
+        enqueued_time: Any = None,
+    ) -> None:
         """Blobs, row and message as another producer would write them; no row without a place."""
         from mailslice.codec import message
 
         self.stores.blobs.put(item.header_blob_id, header)
         self.stores.blobs.put(item.body_blob_id, body)
         if place is not None:
-            self.stores.tables.written.insert_many([ViewRow(self.queue, place, enqueued_time or place.slice_start, item)])
+            self.stores.tables.written.insert_many(
+                [ViewRow(self.queue, place, enqueued_time or place.slice_start, item)]
+            )
             self.stores.tables.content_starts.insert_first(self.queue, place.slice_start)
             self.stores.tables.browse_starts.insert_first(self.queue, place.slice_start)
         self.publish(self.names.exchange, message.encode(item))

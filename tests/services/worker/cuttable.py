@@ -59,7 +59,9 @@ class Cuttable:
         try:
             there_reader, there_writer = await asyncio.open_connection(*self._to)
             try:
-                await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
+                await asyncio.gather(
+                    self._pump(reader, there_writer), self._pump(there_reader, writer)
+                )
             finally:
                 there_writer.transport.abort()
         except (OSError, asyncio.CancelledError):

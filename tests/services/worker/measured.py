@@ -14,7 +14,9 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, clone_root, load_settings
 
 
-async def resident_growth(function: Callable[[Settings, Any, Path], Awaitable[None]], fresh: Any, queue: str, file: Path) -> float:
+async def resident_growth(
+    function: Callable[[Settings, Any, Path], Awaitable[None]], fresh: Any, queue: str, file: Path
+) -> float:
     """MiB by which the peak of a process grew from its imports to the end of `function(settings, queue, file)`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

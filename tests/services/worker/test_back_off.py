@@ -21,12 +21,16 @@ SHORT = {"back_off_base": timedelta(seconds=1), "back_off_cap": timedelta(second
 
 
 def with_policy(spool: Any, **given: Any) -> Any:
-    return spool.settings.model_copy(update={"worker": spool.settings.worker.model_copy(update={**SHORT, **given})})
+    return spool.settings.model_copy(
+        update={"worker": spool.settings.worker.model_copy(update={**SHORT, **given})}
+    )
 
 
 def bouncing(spool: Any, reports: str, **queue: Any) -> Any:
     settings = with_policy(spool, attempts=1, give_up=GiveUp.BOUNCE, bounce_queue=reports)
-    return type(settings).model_validate(settings.model_dump() | {"queue": settings.queue.model_dump() | queue})
+    return type(settings).model_validate(
+        settings.model_dump() | {"queue": settings.queue.model_dump() | queue}
+    )
 
 
 async def test_a_mail_that_fails_three_times_under_two_workers_is_a_dead_letter(spool: Any) -> None:
@@ -56,7 +60,9 @@ async def test_or_a_report_to_its_sender_and_the_mail_is_done(spool: Any) -> Non
 
     settings = bouncing(spool, reports)
     async with open_worker(settings, spool.queue) as worker:
-        item = await worker.enqueue(mail(recipients=("bob@example.net", "carol@example.net")), CONTENT)
+        item = await worker.enqueue(
+            mail(recipients=("bob@example.net", "carol@example.net")), CONTENT
+        )
         done = await consume(worker, handle, most=1)
         assert (done.bounced, done.failures) == (1, 1)
     assert item.enqueue_id in spool.marks()
@@ -66,11 +72,18 @@ async def test_or_a_report_to_its_sender_and_the_mail_is_done(spool: Any) -> Non
     ((report, content),) = found
     assert (report.sender, report.recipients) == (None, ("alice@example.org",))
     for recipient in (b"bob", b"carol"):
-        assert b"Final-Recipient: rfc822; " + recipient + b"@example.net\r\nAction: failed\r\nStatus: 4.4.7" in content
+        assert (
+            b"Final-Recipient: rfc822; "
+            + recipient
+            + b"@example.net\r\nAction: failed\r\nStatus: 4.4.7"
+            in content
+        )
     assert b"1 attempts" in content
 
 
-async def test_a_mail_of_which_no_report_can_be_made_is_a_dead_letter_and_holds_no_place(spool: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mail_of_which_no_report_can_be_made_is_a_dead_letter_and_holds_no_place(
+    spool: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = bouncing(spool, create(spool.stores, "reports"))
     async with open_worker(settings, spool.queue) as worker:
         await worker.enqueue(mail(sender="a@["), CONTENT)
@@ -78,8 +91,13 @@ async def test_a_mail_of_which_no_report_can_be_made_is_a_dead_letter_and_holds_
             done = await consume(worker, lambda _mail, _content: Retry(back_off=True), most=1)
         assert done.bounced == 1
     assert spool.coming(spool.names.dead_letter_queue, 1) == 1
-    assert "given up after 1 attempts (MAILSLICE_WORKER_ATTEMPTS); no report could be made" in caplog.text
-    assert "a@[" not in "".join(record.getMessage() for record in caplog.records if record.levelno >= logging.INFO)
+    assert (
+        "given up after 1 attempts (MAILSLICE_WORKER_ATTEMPTS); no report could be made"
+        in caplog.text
+    )
+    assert "a@[" not in "".join(
+        record.getMessage() for record in caplog.records if record.levelno >= logging.INFO
+    )
 
 
 async def test_a_report_may_be_larger_than_the_largest_mail(spool: Any) -> None:

@@ -32,10 +32,16 @@ async def held(deliveries: Any, seconds: float) -> None:
         await next_of(deliveries, seconds)
 
 
-async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quorum_queue(fresh: Any) -> None:
+async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quorum_queue(
+    fresh: Any,
+) -> None:
     url = urlsplit(fresh.env["MAILSLICE_S3_ENDPOINT"])
     async with Cuttable(url.hostname or "", url.port or 0) as s3:
-        limited = fresh.but(MAILSLICE_QUEUE_QUORUM="true", MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1", MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT))
+        limited = fresh.but(
+            MAILSLICE_QUEUE_QUORUM="true",
+            MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1",
+            MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT),
+        )
         proxied = limited.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
         for spool in at(limited.settings):
             async with open_worker(proxied, spool.queue) as worker:
@@ -57,12 +63,21 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
 
 
 @pytest.mark.soak
-async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(fresh: Any) -> None:
+async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(
+    fresh: Any,
+) -> None:
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
-        limited = fresh.but(MAILSLICE_QUEUE_QUORUM="true", MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1", MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT))
+        limited = fresh.but(
+            MAILSLICE_QUEUE_QUORUM="true",
+            MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1",
+            MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT),
+        )
         for spool in at(limited.settings):
-            async with open_worker(through(limited, "rabbitmq", rabbit.port), spool.queue) as worker, aclosing(worker.deliveries(8)) as deliveries:
+            async with (
+                open_worker(through(limited, "rabbitmq", rabbit.port), spool.queue) as worker,
+                aclosing(worker.deliveries(8)) as deliveries,
+            ):
                 await worker.enqueue(mail(), CONTENT)
                 in_hand = await next_of(deliveries)
                 for _ in range(LIMIT + 2):
@@ -77,7 +92,11 @@ async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_c
 
 
 async def test_a_poisonous_mail_still_ends_as_a_dead_letter_at_the_limit(fresh: Any) -> None:
-    limited = fresh.but(MAILSLICE_QUEUE_QUORUM="true", MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1", MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT))
+    limited = fresh.but(
+        MAILSLICE_QUEUE_QUORUM="true",
+        MAILSLICE_QUEUE_QUORUM_GROUP_SIZE="1",
+        MAILSLICE_QUEUE_DELIVERY_LIMIT=str(LIMIT),
+    )
     for spool in at(limited.settings):
         async with open_worker(spool.settings, spool.queue) as worker:
             await worker.enqueue(mail(), CONTENT)
@@ -91,19 +110,28 @@ async def test_a_poisonous_mail_still_ends_as_a_dead_letter_at_the_limit(fresh: 
                 await asyncio.sleep(0.1)
 
 
-async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_next_delay(spool: Any) -> None:
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_next_delay(
+    spool: Any,
+) -> None:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         item = await worker.enqueue(mail("now"), CONTENT)
         delivery = await next_of(deliveries)
         await worker.enqueue(mail("warm"), CONTENT, delay=timedelta(hours=1))
         with blocking_connection(spool.settings.rabbitmq) as connection:
             connection.channel().queue_delete(spool.names.delay_queue(1))
-        with pytest.raises(StoreUnavailable, match=f"there is no queue '{spool.names.delay_queue(1)}'"):
+        with pytest.raises(
+            StoreUnavailable, match=f"there is no queue '{spool.names.delay_queue(1)}'"
+        ):
             await delivery.retry(after=timedelta(seconds=1.5))
         await delivery.retry(after=timedelta(seconds=1.5))
         again = await next_of(deliveries, 40)
         with blocking_connection(spool.settings.rabbitmq) as connection:
-            connection.channel().queue_delete(spool.names.hop_queue)  # its consumer is cancelled, and declares it anew
+            connection.channel().queue_delete(
+                spool.names.hop_queue
+            )  # its consumer is cancelled, and declares it anew
         await asyncio.sleep(2)
         await again.retry(after=timedelta(seconds=1.5))
         assert (await next_of(deliveries, 40)).item.enqueue_id == item.enqueue_id
@@ -111,12 +139,20 @@ async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_ne
 
 async def test_a_level_that_is_gone_when_a_copy_goes_round_is_declared_for_it(spool: Any) -> None:
     level = spool.names.delay_queue(600)
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(minutes=30))
         token = str(spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).token)
         with blocking_connection(spool.settings.rabbitmq) as connection:
             connection.channel().queue_delete(level)
-        spool.publish("", message.encode(item), {"x-mailslice-token": token}, routing_key=spool.names.hop_queue)
+        spool.publish(
+            "",
+            message.encode(item),
+            {"x-mailslice-token": token},
+            routing_key=spool.names.hop_queue,
+        )
         await held(deliveries, 0.2)
         await until(lambda: waiting_in(spool, level) == 1)
 
@@ -128,7 +164,9 @@ def waiting_in(spool: Any, queue: str) -> int | None:
         return None
 
 
-async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the hop queue: RabbitMQ 4 gives every quorum queue one, and a policy may. What goes past it there is dropped, for there are no dead letters."""
     refused: list[object] = []
     renewed: list[object] = []
@@ -148,7 +186,11 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(spool
     monkeypatch.setattr(HopConsumer, "_renewed", counted)
 
     with blocking_connection(spool.settings.rabbitmq) as connection:
-        connection.channel().queue_declare(spool.names.hop_queue, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": LIMIT})
+        connection.channel().queue_declare(
+            spool.names.hop_queue,
+            durable=True,
+            arguments={"x-queue-type": "quorum", "x-delivery-limit": LIMIT},
+        )
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=0.2))
         with monkeypatch.context() as patch:
@@ -166,7 +208,9 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(spool
         async with aclosing(worker.deliveries(8)) as deliveries:
             delivery = await next_of(deliveries, 40)
             assert (delivery.item, delivery.content) == (item, CONTENT)
-            await until(lambda: spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).published)
+            await until(
+                lambda: spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).published
+            )
             await delivery.complete()
             await held(deliveries, 0.5)
     assert len(refused) == 2
@@ -175,9 +219,14 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(spool
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_dead_letters(spool: Any, *, gone: bool) -> None:
+async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_dead_letters(
+    spool: Any, *, gone: bool
+) -> None:
     """As James 3.5 declares it: RabbitMQ drops what is rejected there. `gone`: the dead letter exchange and queue were lost with it, and nobody made them."""
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         await worker.enqueue(mail("before"), CONTENT)
         await (await next_of(deliveries)).complete()
         with blocking_connection(spool.settings.rabbitmq) as connection:
@@ -195,7 +244,9 @@ async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_
     assert properties.headers["x-mailslice-reason"] == "nobody wants it"
 
 
-async def test_what_comes_after_the_end_of_deliveries_is_let_go_with_their_connection(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_after_the_end_of_deliveries_is_let_go_with_their_connection(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def unheard() -> None:
         """The broker does not hear of it."""
 
@@ -228,7 +279,9 @@ async def test_deliveries_that_are_over_are_forgotten(spool: Any) -> None:
 
 
 @pytest.mark.soak
-async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothing(fresh: Any) -> None:
+async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothing(
+    fresh: Any,
+) -> None:
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
         for spool in at(fresh.settings):
@@ -237,7 +290,10 @@ async def test_an_enqueue_into_a_broker_in_alarm_waits_says_why_and_leaves_nothi
                 rabbit.say(blocked("low on memory"))
                 await asyncio.sleep(0.3)
                 began = time.monotonic()
-                with pytest.raises(StoreUnavailable, match=rf"127\.0\.0\.1:{rabbit.port} blocks publishers \(low on memory\); not confirmed within 3 s"):
+                with pytest.raises(
+                    StoreUnavailable,
+                    match=rf"127\.0\.0\.1:{rabbit.port} blocks publishers \(low on memory\); not confirmed within 3 s",
+                ):
                     await worker.enqueue(mail("during"), CONTENT)
                 assert time.monotonic() - began >= 2.9
                 rabbit.say(unblocked())

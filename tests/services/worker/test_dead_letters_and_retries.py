@@ -26,9 +26,13 @@ async def next_of(deliveries: Deliveries, seconds: float = 15) -> Delivery:
     return await asyncio.wait_for(anext(deliveries), seconds)
 
 
-async def test_json_that_is_no_mail_goes_to_the_dead_letters_and_the_next_mail_goes_on(spool: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_json_that_is_no_mail_goes_to_the_dead_letters_and_the_next_mail_goes_on(
+    spool: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     # The last one is JSON to one parser, and too deep for the one that looks for keys that are given twice.
-    deep = golden_body("minimal")[:-1] + b',"x":{"name":1},"deep":' + b"[" * 1000 + b"]" * 1000 + b"}"
+    deep = (
+        golden_body("minimal")[:-1] + b',"x":{"name":1},"deep":' + b"[" * 1000 + b"]" * 1000 + b"}"
+    )
     for body in (b"", b"{", b"[]", b'{"enqueueId":"x"}', b"\xff\xfe", deep):
         spool.publish(spool.names.exchange, body)
     async with open_worker(spool.settings, spool.queue) as worker:
@@ -42,10 +46,18 @@ async def test_json_that_is_no_mail_goes_to_the_dead_letters_and_the_next_mail_g
     properties, body = spool.take(spool.names.dead_letter_queue)
     assert body == b""
     assert properties.headers["x-death"][0]["reason"] == "rejected"
-    assert sum("dead letter: a message that is no mail: not a mail: " in record.message for record in caplog.records) == 6
+    assert (
+        sum(
+            "dead letter: a message that is no mail: not a mail: " in record.message
+            for record in caplog.records
+        )
+        == 6
+    )
 
 
-async def test_a_mail_whose_blob_is_gone_goes_to_the_dead_letters_and_the_next_mail_goes_on(spool: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mail_whose_blob_is_gone_goes_to_the_dead_letters_and_the_next_mail_goes_on(
+    spool: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         bare = [await worker.enqueue(mail(name), CONTENT) for name in ("no-header", "no-body")]
         whole = await worker.enqueue(mail("whole"), CONTENT)
@@ -54,7 +66,10 @@ async def test_a_mail_whose_blob_is_gone_goes_to_the_dead_letters_and_the_next_m
             async with aclosing(worker.deliveries(3)) as deliveries:
                 assert (await next_of(deliveries)).item == whole
                 assert await asyncio.to_thread(spool.coming, spool.names.dead_letter_queue, 2) == 2
-    assert any(f"dead letter: {bare[0].enqueue_id}: content missing: " in record.message for record in caplog.records)
+    assert any(
+        f"dead letter: {bare[0].enqueue_id}: content missing: " in record.message
+        for record in caplog.records
+    )
     assert {row.enqueue_id for row in spool.live()} == {item.enqueue_id for item in (*bare, whole)}
 
 
@@ -88,7 +103,9 @@ async def test_a_rejected_mail_is_on_the_dead_letter_queue_as_james_leaves_it(sp
     assert len(spool.blob_keys()) == 2
 
 
-async def test_a_queue_of_james_3_5_without_a_dead_letter_exchange_keeps_what_is_rejected(fresh: Any) -> None:
+async def test_a_queue_of_james_3_5_without_a_dead_letter_exchange_keeps_what_is_rejected(
+    fresh: Any,
+) -> None:
     from mailslice.stores import open_stores
     from mailslice.stores.rabbitmq.connection import blocking_connection
 
@@ -97,7 +114,9 @@ async def test_a_queue_of_james_3_5_without_a_dead_letter_exchange_keeps_what_is
         channel = connection.channel()
         channel.exchange_declare("JamesMailQueue-exchange-spool", "direct", durable=True)
         channel.queue_declare("JamesMailQueue-workqueue-spool", durable=True)
-        channel.queue_bind("JamesMailQueue-workqueue-spool", "JamesMailQueue-exchange-spool", routing_key="")
+        channel.queue_bind(
+            "JamesMailQueue-workqueue-spool", "JamesMailQueue-exchange-spool", routing_key=""
+        )
     with open_stores(settings) as stores:
         stores.tables.create()
         from tests.services.worker.conftest import Place4Queue
@@ -112,13 +131,17 @@ async def test_a_queue_of_james_3_5_without_a_dead_letter_exchange_keeps_what_is
         bodies = {}
         while (taken := spool.take(spool.names.dead_letter_queue, 0)) is not None:
             bodies[taken[1]] = taken[0].headers["x-mailslice-reason"]
-        assert bodies[message.encode(item)] == "no such user ?", "bytes that are no text, as handlers read them out of mails"
+        assert bodies[message.encode(item)] == "no such user ?", (
+            "bytes that are no text, as handlers read them out of mails"
+        )
         assert bodies[b"no mail"].startswith("not a mail")
         assert spool.ready(spool.names.work_queue) == 0
 
 
 @pytest.mark.parametrize("by_broker", [True, False])
-async def test_a_mail_that_is_rejected_twice_at_once_or_cut_short_is_settled_once(spool: Any, monkeypatch: pytest.MonkeyPatch, *, by_broker: bool) -> None:
+async def test_a_mail_that_is_rejected_twice_at_once_or_cut_short_is_settled_once(
+    spool: Any, monkeypatch: pytest.MonkeyPatch, *, by_broker: bool
+) -> None:
     noting = asyncio.Event()
 
     async def stuck(*_: object) -> None:
@@ -131,7 +154,9 @@ async def test_a_mail_that_is_rejected_twice_at_once_or_cut_short_is_settled_onc
             await worker.enqueue(mail(f"m-{number}"), CONTENT)
         async with aclosing(worker.deliveries(4)) as deliveries:
             first, second, third, last = [await next_of(deliveries) for _ in range(4)]
-            await asyncio.gather(first.reject("no"), first.reject("no"), second.reject("no"), second.complete())
+            await asyncio.gather(
+                first.reject("no"), first.reject("no"), second.reject("no"), second.complete()
+            )
             monkeypatch.setattr(delivery_module, "note_dead_letter", stuck)
             rejecting = asyncio.create_task(third.reject("no"))
             await asyncio.wait_for(noting.wait(), 20)
@@ -161,30 +186,51 @@ async def test_a_marked_mail_is_dropped_before_its_content_is_loaded(spool: Any)
 
 
 @pytest.mark.parametrize(
-    "case", ["minimal", "full", "null-sender", "mime-8bit", "mime-empty", "mime-folded", "mime-no-body", "deduplication", "generation-aware"]
+    "case",
+    [
+        "minimal",
+        "full",
+        "null-sender",
+        "mime-8bit",
+        "mime-empty",
+        "mime-folded",
+        "mime-no-body",
+        "deduplication",
+        "generation-aware",
+    ],
 )
 async def test_what_james_wrote_is_handled_and_its_random_blobs_go(spool: Any, case: str) -> None:
     import base64
 
     given = golden(case)
     item = message.decode(golden_body(case))
-    stored = {given["s3"][part]["key"]: base64.b64decode(given["s3"][part]["base64"]) for part in ("header", "body")}
+    stored = {
+        given["s3"][part]["key"]: base64.b64decode(given["s3"][part]["base64"])
+        for part in ("header", "body")
+    }
     place = Place(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0)
     spool.put_as_james(item, stored[item.header_blob_id], stored[item.body_blob_id], place)
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(3)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(3)) as deliveries,
+    ):
         delivery = await next_of(deliveries)
         assert delivery.item == item
         assert delivery.content == stored[item.header_blob_id] + stored[item.body_blob_id]
         await delivery.complete()
     assert spool.marks() == {item.enqueue_id}
-    assert spool.blob_keys() == (set(stored) if given["blob_strategy"] == "deduplication" else set())
+    assert spool.blob_keys() == (
+        set(stored) if given["blob_strategy"] == "deduplication" else set()
+    )
 
 
 async def test_a_message_of_ours_is_one_of_james_but_for_our_headers(spool: Any) -> None:
     expected = golden("minimal")["amqp"]
     given = message.decode(golden_body("minimal")).mail
     async with open_worker(spool.settings, spool.queue) as worker:
-        item = await worker.enqueue(given, b"From: alice@example.org\r\nTo: bob@example.net\r\nSubject: hi\r\n\r\nbody\r\n")
+        item = await worker.enqueue(
+            given, b"From: alice@example.org\r\nTo: bob@example.net\r\nSubject: hi\r\n\r\nbody\r\n"
+        )
     properties, body = spool.take(spool.names.work_queue)
     ours = body.decode()
     for new, old in (
@@ -194,7 +240,14 @@ async def test_a_message_of_ours_is_one_of_james_but_for_our_headers(spool: Any)
     ):
         ours = ours.replace(new, old)
     assert ours == expected["body_text"]
-    for name in ("content_type", "delivery_mode", "priority", "message_id", "expiration", "correlation_id"):
+    for name in (
+        "content_type",
+        "delivery_mode",
+        "priority",
+        "message_id",
+        "expiration",
+        "correlation_id",
+    ):
         assert getattr(properties, name) == expected["properties"][name]
     assert properties.headers.items() >= expected["properties"]["headers"].items()
 
@@ -213,7 +266,9 @@ async def test_retry_hands_the_mail_out_again_at_once(spool: Any) -> None:
     assert spool.ready(spool.names.work_queue) == 0
 
 
-async def test_retry_with_the_recipients_that_remain_keeps_the_identity_and_shows_them_in_the_view(spool: Any) -> None:
+async def test_retry_with_the_recipients_that_remain_keeps_the_identity_and_shows_them_in_the_view(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(recipients=("a@x", "b@x", "c@x")), CONTENT)
         async with aclosing(worker.deliveries(3)) as deliveries:
@@ -232,7 +287,9 @@ async def test_retry_with_the_recipients_that_remain_keeps_the_identity_and_show
     assert spool.ready(spool.names.work_queue) == 0
 
 
-async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_come_back(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_that_a_cleanup_deletes_in_the_middle_of_a_retry_does_not_come_back(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = delivery_module.row_of
 
     async def read_and_cleaned(*args: Any, **options: Any) -> Any:
@@ -260,14 +317,24 @@ async def test_a_mail_deleted_while_it_was_handled_is_not_retried(spool: Any) ->
 
 
 def unknown(name: str = "stranger") -> QueuedMail:
-    return QueuedMail(EnqueueId(UUID(int=77)), mail(name), BlobId("11111111-1111-4111-8111-111111111111"), BlobId("22222222-2222-4222-8222-222222222222"))
+    return QueuedMail(
+        EnqueueId(UUID(int=77)),
+        mail(name),
+        BlobId("11111111-1111-4111-8111-111111111111"),
+        BlobId("22222222-2222-4222-8222-222222222222"),
+    )
 
 
 @pytest.mark.parametrize("shared", ["true", "false"])
-async def test_a_mail_without_row_and_mark_is_cleaned_on_an_own_queue_and_handled_on_a_shared_one(fresh: Any, shared: str) -> None:
+async def test_a_mail_without_row_and_mark_is_cleaned_on_an_own_queue_and_handled_on_a_shared_one(
+    fresh: Any, shared: str
+) -> None:
     for spool in at(fresh.but(MAILSLICE_QUEUE_SHARED=shared).settings):
         spool.put_as_james(unknown(), b"A: b\r\n\r\n", b"c", None)
-        async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(3)) as deliveries:
+        async with (
+            open_worker(spool.settings, spool.queue) as worker,
+            aclosing(worker.deliveries(3)) as deliveries,
+        ):
             if shared == "true":
                 assert (await next_of(deliveries)).content == CONTENT
             else:
@@ -278,32 +345,55 @@ async def test_a_mail_without_row_and_mark_is_cleaned_on_an_own_queue_and_handle
 
 
 async def test_on_an_own_queue_an_old_mail_that_still_has_its_row_is_handled(fresh: Any) -> None:
-    for spool in at(fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="2s").settings):
-        spool.put_as_james(unknown(), b"A: b\r\n\r\n", b"c", Place(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0))
+    for spool in at(
+        fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="2s").settings
+    ):
+        spool.put_as_james(
+            unknown(),
+            b"A: b\r\n\r\n",
+            b"c",
+            Place(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0),
+        )
         async with open_worker(spool.settings, spool.queue) as worker:
             ours = await worker.enqueue(mail("ours"), CONTENT)
             await asyncio.sleep(4.5)
             async with aclosing(worker.deliveries(3)) as deliveries:
                 found = [await next_of(deliveries), await next_of(deliveries)]
-                assert {delivery.item.enqueue_id for delivery in found} == {unknown().enqueue_id, ours.enqueue_id}
+                assert {delivery.item.enqueue_id for delivery in found} == {
+                    unknown().enqueue_id,
+                    ours.enqueue_id,
+                }
 
 
-async def test_on_an_own_queue_a_row_that_comes_a_moment_after_its_message_is_waited_for(fresh: Any) -> None:
-    for spool in at(fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="2s").settings):
+async def test_on_an_own_queue_a_row_that_comes_a_moment_after_its_message_is_waited_for(
+    fresh: Any,
+) -> None:
+    for spool in at(
+        fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="2s").settings
+    ):
         place = Place(slice_start(datetime.now(UTC), spool.settings.queue.slice_window), 0)
         spool.put_as_james(unknown(), b"A: b\r\n\r\n", b"c", None)
         spool.stores.tables.browse_starts.insert_first(spool.queue, place.slice_start)
-        async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(3)) as deliveries:
+        async with (
+            open_worker(spool.settings, spool.queue) as worker,
+            aclosing(worker.deliveries(3)) as deliveries,
+        ):
             coming = asyncio.ensure_future(next_of(deliveries))
             await asyncio.sleep(0.7)
             from mailslice.model.mail import ViewRow
 
-            spool.stores.tables.written.insert_many([ViewRow(spool.queue, place, place.slice_start, unknown())])
+            spool.stores.tables.written.insert_many(
+                [ViewRow(spool.queue, place, place.slice_start, unknown())]
+            )
             assert (await coming).item == unknown()
 
 
-async def test_on_an_own_queue_a_mail_whose_rows_were_cleaned_with_its_mark_is_never_handled(fresh: Any) -> None:
-    for spool in at(fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="1s").settings):
+async def test_on_an_own_queue_a_mail_whose_rows_were_cleaned_with_its_mark_is_never_handled(
+    fresh: Any,
+) -> None:
+    for spool in at(
+        fresh.but(MAILSLICE_QUEUE_SHARED="false", MAILSLICE_QUEUE_SLICE_WINDOW="1s").settings
+    ):
         async with open_worker(spool.settings, spool.queue) as worker:
             await worker.enqueue(mail("cleaned"), CONTENT)
             await asyncio.sleep(1.2)

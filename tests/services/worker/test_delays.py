@@ -68,7 +68,9 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=3.5))
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
-            assert timedelta(seconds=3.5) <= datetime.now(UTC) - began < timedelta(seconds=12)  # far from the next level's 30 s
+            assert (
+                timedelta(seconds=3.5) <= datetime.now(UTC) - began < timedelta(seconds=12)
+            )  # far from the next level's 30 s
             await first.retry(after=timedelta(seconds=1))
             second = await next_of(deliveries)
             assert second.item == item
@@ -76,7 +78,9 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
             assert await nothing_within(deliveries, 1.5)
 
 
-async def test_a_mail_is_never_early_although_its_handler_delays_it_at_once_again_and_again(spool: Any) -> None:
+async def test_a_mail_is_never_early_although_its_handler_delays_it_at_once_again_and_again(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=0.2))
         async with aclosing(worker.deliveries(4)) as deliveries:
@@ -88,7 +92,9 @@ async def test_a_mail_is_never_early_although_its_handler_delays_it_at_once_agai
             assert await nothing_within(deliveries, 2.5)
 
 
-async def test_a_delayed_mail_that_was_deleted_is_dropped_when_it_surfaces_and_its_blobs_go(spool: Any) -> None:
+async def test_a_delayed_mail_that_was_deleted_is_dropped_when_it_surfaces_and_its_blobs_go(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1))
         spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
@@ -100,26 +106,39 @@ async def test_a_delayed_mail_that_was_deleted_is_dropped_when_it_surfaces_and_i
 
 async def test_flush_delivers_every_delayed_mail_now_and_drops_the_late_copies(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
-        items = [await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=timedelta(seconds=3 + number % 3)) for number in range(12)]
+        items = [
+            await worker.enqueue(
+                mail(f"m-{number}"), CONTENT, delay=timedelta(seconds=3 + number % 3)
+            )
+            for number in range(12)
+        ]
         gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(hours=3))
         spool.stores.tables.deleted.mark_many(spool.queue, [gone.enqueue_id])
         assert await worker.flush() == 12
         assert await worker.flush() == 0
         async with aclosing(worker.deliveries(20)) as deliveries:
             found = [await next_of(deliveries) for _ in items]
-            assert {delivery.item.enqueue_id for delivery in found} == {item.enqueue_id for item in items}
-            await asyncio.sleep(6)  # the copies surface while the mails are still in hand: only their rows can tell
+            assert {delivery.item.enqueue_id for delivery in found} == {
+                item.enqueue_id for item in items
+            }
+            await asyncio.sleep(
+                6
+            )  # the copies surface while the mails are still in hand: only their rows can tell
             assert await nothing_within(deliveries, 0.5)
             for delivery in found:
                 await delivery.complete()
 
 
-async def test_a_flush_goes_by_the_row_as_it_is_and_not_as_it_was_listed(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flush_goes_by_the_row_as_it_is_and_not_as_it_was_listed(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mail came due and was delayed anew meanwhile, for fewer recipients: the older row's message would reach the others twice."""
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1))
         listed = row(spool, item)
-        spool.stores.own.delayed_mails.write_future(spool.queue, replace(listed, token=uuid4())).result()
+        spool.stores.own.delayed_mails.write_future(
+            spool.queue, replace(listed, token=uuid4())
+        ).result()
         with monkeypatch.context() as patch:
             patch.setattr(DelayedMails, "rows", lambda *_: iter([listed]))
             assert await worker.flush() == 0
@@ -138,7 +157,12 @@ async def test_a_copy_without_its_row_is_delivered_rather_than_lost(spool: Any) 
 async def test_a_copy_with_another_token_than_the_rows_is_dropped(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=2))
-        spool.publish("", message.encode(item), {"x-mailslice-token": str(uuid4())}, routing_key=spool.names.hop_queue)
+        spool.publish(
+            "",
+            message.encode(item),
+            {"x-mailslice-token": str(uuid4())},
+            routing_key=spool.names.hop_queue,
+        )
         async with aclosing(worker.deliveries(4)) as deliveries:
             assert await nothing_within(deliveries, 1.5)
         assert spool.coming(spool.names.hop_queue, 0) == 0
@@ -154,13 +178,20 @@ async def test_a_doubled_copy_is_delivered_once(spool: Any) -> None:
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
             await asyncio.sleep(0.3)
-            spool.publish("", message.encode(item), {"x-mailslice-token": token}, routing_key=spool.names.hop_queue)
+            spool.publish(
+                "",
+                message.encode(item),
+                {"x-mailslice-token": token},
+                routing_key=spool.names.hop_queue,
+            )
             assert await nothing_within(deliveries, 1)
             await first.complete()
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_a_mail_whose_row_cannot_be_closed_is_published_once(spool: Any, monkeypatch: pytest.MonkeyPatch, flushed: bool) -> None:
+async def test_a_mail_whose_row_cannot_be_closed_is_published_once(
+    spool: Any, monkeypatch: pytest.MonkeyPatch, flushed: bool
+) -> None:
     close, refused = Delays._close, []
 
     async def failing(self: Delays, *given: Any) -> None:
@@ -171,7 +202,9 @@ async def test_a_mail_whose_row_cannot_be_closed_is_published_once(spool: Any, m
 
     monkeypatch.setattr(Delays, "_close", failing)
     async with open_worker(spool.settings, spool.queue) as worker:
-        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(hours=1) if flushed else timedelta(seconds=0.2))
+        item = await worker.enqueue(
+            mail(), CONTENT, delay=timedelta(hours=1) if flushed else timedelta(seconds=0.2)
+        )
         for _ in range(3 * flushed):
             with pytest.raises(StoreUnavailable):
                 await worker.flush()
@@ -186,7 +219,9 @@ async def test_a_mail_whose_row_cannot_be_closed_is_published_once(spool: Any, m
     assert spool.coming(spool.names.work_queue, 1) == 1  # given back, and no double behind it
 
 
-async def test_a_worker_that_ends_closes_the_rows_of_what_it_published(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_ends_closes_the_rows_of_what_it_published(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     close, begun = Delays._close, asyncio.Event()
 
     async def slow(self: Delays, *given: Any) -> None:
@@ -207,7 +242,10 @@ async def test_a_worker_that_ends_closes_the_rows_of_what_it_published(spool: An
 
 
 async def test_what_is_no_mail_in_the_hop_queue_goes_to_the_dead_letters(spool: Any) -> None:
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         assert await nothing_within(deliveries, 0.5)
         spool.publish("", b"{nonsense", routing_key=spool.names.hop_queue)
         assert await nothing_within(deliveries, 0.7)
@@ -217,13 +255,21 @@ async def test_what_is_no_mail_in_the_hop_queue_goes_to_the_dead_letters(spool: 
     assert properties.headers["x-mailslice-reason"].startswith("not a mail, in the hop queue")
 
 
-async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_again(spool: Any) -> None:
+async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_again(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
             # A kill after the copy was confirmed and before the ack leaves this: the mail on the work queue, and a copy in a level.
-            await Delays(worker.wiring).schedule(item.enqueue_id, message.encode(item), {}, None, datetime.now(UTC) + timedelta(seconds=1.5))
+            await Delays(worker.wiring).schedule(
+                item.enqueue_id,
+                message.encode(item),
+                {},
+                None,
+                datetime.now(UTC) + timedelta(seconds=1.5),
+            )
             await first.retry()
             again = await next_of(deliveries)
             assert again.redelivered
@@ -242,7 +288,9 @@ def cleaned(spool: Any, place: Any) -> None:
     spool.stores.tables.written.delete_partition(spool.queue, place, time.time_ns() // 1000)
 
 
-async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_back(spool: Any) -> None:
+async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_back(
+    spool: Any,
+) -> None:
     """Shared with James, whose cleanup drops row and mark whatever waits in our levels. A live one is delivered, also before a browseStart."""
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(seconds=1))
@@ -250,7 +298,10 @@ async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_ba
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(2)) as worker:
         live = await worker.enqueue(mail("live"), CONTENT, delay=timedelta(seconds=1))
     spool.stores.tables.browse_starts.write(spool.queue, datetime.now(UTC), time.time_ns() // 1000)
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         first = await next_of(deliveries)
         await until(lambda: row(spool, gone).published)
         assert first.item == live
@@ -260,7 +311,9 @@ async def test_a_delayed_mail_that_was_deleted_and_cleaned_away_does_not_come_ba
     assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
-async def test_a_flush_leaves_out_what_was_deleted_and_cleaned_away_also_when_its_copy_is_gone(spool: Any) -> None:
+async def test_a_flush_leaves_out_what_was_deleted_and_cleaned_away_also_when_its_copy_is_gone(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         gone = await worker.enqueue(mail("gone"), CONTENT, delay=timedelta(hours=9))
         cleaned(spool, row(spool, gone).place)
@@ -270,11 +323,18 @@ async def test_a_flush_leaves_out_what_was_deleted_and_cleaned_away_also_when_it
     assert spool.ready(spool.names.work_queue) == 0
 
 
-async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_come_back_either(spool: Any) -> None:
-    item = QueuedMail(EnqueueId(uuid4()), mail("of James"), BlobId(str(uuid4())), BlobId(str(uuid4())))
+async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_come_back_either(
+    spool: Any,
+) -> None:
+    item = QueuedMail(
+        EnqueueId(uuid4()), mail("of James"), BlobId(str(uuid4())), BlobId(str(uuid4()))
+    )
     place = Place(slice_start(hours_ago(3)(), timedelta(hours=1)), 0)
     spool.put_as_james(item, b"A: b\r\n\r\n", b"later", place)
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
         assert (row(spool, item).place, row(spool, item).failures) == (place, 1)
         again = await next_of(deliveries)  # its row is there
@@ -284,12 +344,17 @@ async def test_a_mail_of_james_that_was_put_off_knows_its_place_and_does_not_com
         assert await nothing_within(deliveries, 0.5)
 
 
-async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_is_due(spool: Any) -> None:
+async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_is_due(
+    spool: Any,
+) -> None:
     """One that somebody forced back, or whose view was lost: that it has no row then says nothing of what happened since."""
     async with open_worker(spool.settings, spool.queue, clock=hours_ago(3)) as worker:
         item = await worker.enqueue(mail(), CONTENT)
         cleaned(spool, Place(slice_start(hours_ago(3)(), timedelta(hours=1)), 0))
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
         assert row(spool, item).place is None
         again = await next_of(deliveries)
@@ -297,11 +362,17 @@ async def test_a_mail_that_had_no_row_when_it_was_put_off_is_delivered_when_it_i
         await again.complete()
 
 
-async def test_on_an_own_queue_a_mail_that_has_lost_its_row_and_is_put_off_is_delivered_when_it_is_due(spool: Any) -> None:
+async def test_on_an_own_queue_a_mail_that_has_lost_its_row_and_is_put_off_is_delivered_when_it_is_due(
+    spool: Any,
+) -> None:
     """Nobody can have cleaned it, for its slice is open: it gets its row back, by which it is live when the slice is over."""
-    settings = spool.settings.model_copy(update={"queue": spool.settings.queue.model_copy(update={"shared": False})})
+    settings = spool.settings.model_copy(
+        update={"queue": spool.settings.queue.model_copy(update={"shared": False})}
+    )
     into = datetime.now(UTC) - slice_start(datetime.now(UTC), timedelta(hours=1))
-    async with open_worker(settings, spool.queue, clock=lambda: datetime.now(UTC) - into + timedelta(minutes=1)) as worker:
+    async with open_worker(
+        settings, spool.queue, clock=lambda: datetime.now(UTC) - into + timedelta(minutes=1)
+    ) as worker:
         item = await worker.enqueue(mail(), CONTENT)
         (before,) = spool.rows()
         cleaned(spool, before.place)
@@ -309,23 +380,33 @@ async def test_on_an_own_queue_a_mail_that_has_lost_its_row_and_is_put_off_is_de
         async with aclosing(worker.deliveries(4)) as deliveries:
             await (await next_of(deliveries)).retry(after=timedelta(seconds=1))
     assert [(found.item, found.place) for found in spool.live()] == [(item, before.place)]
-    async with open_worker(settings, spool.queue, clock=hours_ago(-3)) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(settings, spool.queue, clock=hours_ago(-3)) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         again = await next_of(deliveries)
         assert again.item == item
         await again.complete()
     assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
-async def test_in_doubt_a_delayed_mail_is_delivered(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_doubt_a_delayed_mail_is_delivered(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row is not absent because a store did not answer, because it is written late, because it is in a table that was made since, or nobody knows where."""
-    old, now = (Place(slice_start(at, timedelta(hours=1)), 0) for at in (hours_ago(3)(), datetime.now(UTC) + timedelta(hours=1)))
+    old, now = (
+        Place(slice_start(at, timedelta(hours=1)), 0)
+        for at in (hours_ago(3)(), datetime.now(UTC) + timedelta(hours=1))
+    )
     late, other, none = (EnqueueId(uuid4()) for _ in range(3))
     look = cleaned_check._is_in_one
     item = QueuedMail(late, mail("late"), BlobId(""), BlobId(""))
 
     async def then_written(*given: Any) -> bool:
         found = await look(*given)
-        spool.stores.tables.written.insert_many([ViewRow(spool.queue, old, datetime.now(UTC), item)])
+        spool.stores.tables.written.insert_many(
+            [ViewRow(spool.queue, old, datetime.now(UTC), item)]
+        )
         return found
 
     async def unanswered(*_: Any) -> bool:
@@ -340,7 +421,9 @@ async def test_in_doubt_a_delayed_mail_is_delivered(spool: Any, monkeypatch: pyt
                 await was_cleaned(worker.wiring, none, old)
             patch.setattr(cleaned_check, "_is_in_one", then_written)
             assert not await was_cleaned(worker.wiring, late, old)
-        spool.stores.tables.written.insert_many([ViewRow(spool.queue, old, datetime.now(UTC), replace(item, enqueue_id=other))])
+        spool.stores.tables.written.insert_many(
+            [ViewRow(spool.queue, old, datetime.now(UTC), replace(item, enqueue_id=other))]
+        )
         worker.wiring.tables.__dict__["existing"] = ()
         assert not await was_cleaned(worker.wiring, other, None, old)
         assert await was_cleaned(worker.wiring, none, old)
@@ -358,10 +441,14 @@ async def test_levels_work_on_classic_and_quorum_queues(fresh: Any, quorum: str)
         arguments = spool.stores.management.arguments(spool.names.delay_queue(1))
         assert arguments["x-message-ttl"] == 1000
         assert "x-expires" not in arguments
-        assert arguments.get("x-dead-letter-strategy") == ("at-least-once" if quorum == "true" else None)
+        assert arguments.get("x-dead-letter-strategy") == (
+            "at-least-once" if quorum == "true" else None
+        )
 
 
-async def test_failed_attempts_are_counted_through_delays_flushes_restarts_and_by_every_worker(spool: Any) -> None:
+async def test_failed_attempts_are_counted_through_delays_flushes_restarts_and_by_every_worker(
+    spool: Any,
+) -> None:
     counts: list[tuple[int, int]] = []
     item = None
     for number in range(3):
@@ -395,21 +482,33 @@ async def test_what_does_not_count_is_not_counted(spool: Any) -> None:
             await (await next_of(deliveries)).retry(["b@y.example"])
             again = await next_of(deliveries)
             await again.retry(after=timedelta(hours=1), throttled=True)
-            assert (again.failures, row(spool, item).failures, row(spool, item).throttled) == (0, 0, True)
+            assert (again.failures, row(spool, item).failures, row(spool, item).throttled) == (
+                0,
+                0,
+                True,
+            )
             await worker.flush()
             back = await next_of(deliveries)
-            assert (back.failures, back.throttled, back.item.mail.recipients) == (0, True, ("b@y.example",))
+            assert (back.failures, back.throttled, back.item.mail.recipients) == (
+                0,
+                True,
+                ("b@y.example",),
+            )
             await back.retry(after=timedelta(hours=1), counted=False)
             assert (row(spool, item).failures, row(spool, item).throttled) == (0, False)
 
 
-async def test_a_delay_of_more_than_thirty_days_is_refused_and_nothing_is_enqueued(spool: Any) -> None:
+async def test_a_delay_of_more_than_thirty_days_is_refused_and_nothing_is_enqueued(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         with pytest.raises(BadInput, match="at most 30d"):
             await worker.enqueue(mail(), CONTENT, delay=timedelta(days=30, seconds=1))
         assert (spool.rows(), spool.blob_keys()) == ([], set())
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(days=30))
-        assert abs(row(spool, item).due - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=1)
+        assert abs(row(spool, item).due - datetime.now(UTC) - timedelta(days=30)) < timedelta(
+            minutes=1
+        )
 
 
 async def test_the_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spool: Any) -> None:

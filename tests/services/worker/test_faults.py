@@ -37,9 +37,15 @@ def through(fresh: Any, store: str, port: int) -> Any:
     """The settings with one store behind the proxy."""
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     change = {
-        "cassandra": {"MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1", "MAILSLICE_CASSANDRA_PORT": str(port), "MAILSLICE_CASSANDRA_TIMEOUT": "2s"},
+        "cassandra": {
+            "MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1",
+            "MAILSLICE_CASSANDRA_PORT": str(port),
+            "MAILSLICE_CASSANDRA_TIMEOUT": "2s",
+        },
         "rabbitmq": {
-            "MAILSLICE_RABBITMQ_URL": url._replace(netloc=f"{url.username}:{url.password}@127.0.0.1:{port}").geturl(),
+            "MAILSLICE_RABBITMQ_URL": url._replace(
+                netloc=f"{url.username}:{url.password}@127.0.0.1:{port}"
+            ).geturl(),
             "MAILSLICE_RABBITMQ_TIMEOUT": "3s",
         },
         "s3": {"MAILSLICE_S3_ENDPOINT": f"http://127.0.0.1:{port}", "MAILSLICE_S3_TIMEOUT": "3s"},
@@ -99,7 +105,9 @@ async def test_an_unknown_queue_is_refused_with_the_known_ones(spool: Any) -> No
     assert "spool" in str(error)
 
 
-async def test_an_enqueue_without_a_broker_fails_with_the_address_and_is_taken_back(fresh: Any, rabbit: Cuttable) -> None:
+async def test_an_enqueue_without_a_broker_fails_with_the_address_and_is_taken_back(
+    fresh: Any, rabbit: Cuttable
+) -> None:
     for spool in at(fresh.settings):
         async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
             await worker.enqueue(mail("before"), CONTENT)
@@ -114,7 +122,9 @@ async def test_an_enqueue_without_a_broker_fails_with_the_address_and_is_taken_b
         assert spool.coming(spool.names.work_queue, 2) == 2
 
 
-async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_message_is_dropped(fresh: Any, rabbit: Cuttable) -> None:
+async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_message_is_dropped(
+    fresh: Any, rabbit: Cuttable
+) -> None:
     for spool in at(fresh.settings):
         async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
             await worker.enqueue(mail("before"), CONTENT)
@@ -123,7 +133,10 @@ async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_messag
                 await worker.enqueue(mail("hanging"), CONTENT)
             rabbit.hangs = False  # and now it is delivered, long after the error
             assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 2) == 2
-        async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+        async with (
+            open_worker(spool.settings, spool.queue) as worker,
+            aclosing(worker.deliveries(4)) as deliveries,
+        ):
             delivery = await next_of(deliveries)
             assert delivery.item.mail.name == "before"
             await delivery.complete()
@@ -132,7 +145,9 @@ async def test_an_enqueue_whose_confirm_never_comes_is_taken_back_and_its_messag
         assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
-async def test_an_enqueue_without_s3_fails_with_the_address_and_nothing_is_published(fresh: Any, s3: Cuttable) -> None:
+async def test_an_enqueue_without_s3_fails_with_the_address_and_nothing_is_published(
+    fresh: Any, s3: Cuttable
+) -> None:
     for spool in at(fresh.settings):
         async with open_worker(through(fresh, "s3", s3.port), spool.queue) as worker:
             await s3.cut()
@@ -156,7 +171,9 @@ async def test_a_cancelled_enqueue_is_taken_back(fresh: Any, rabbit: Cuttable) -
         assert [row.item.mail.name for row in spool.live()] == ["before"]
 
 
-async def test_the_consumer_comes_back_after_its_connection_was_cut_and_hands_nothing_out_twice_at_once(fresh: Any, rabbit: Cuttable) -> None:
+async def test_the_consumer_comes_back_after_its_connection_was_cut_and_hands_nothing_out_twice_at_once(
+    fresh: Any, rabbit: Cuttable
+) -> None:
     for spool in at(fresh.settings):
         async with open_worker(through(fresh, "rabbitmq", rabbit.port), spool.queue) as worker:
             items = [await worker.enqueue(mail(f"m-{number}"), CONTENT) for number in range(6)]
@@ -166,7 +183,9 @@ async def test_the_consumer_comes_back_after_its_connection_was_cut_and_hands_no
                 await asyncio.sleep(1)
                 await rabbit.mend()
                 others = [await next_of(deliveries) for _ in range(5)]
-                assert {other.item.enqueue_id for other in others} == {item.enqueue_id for item in items[1:]}
+                assert {other.item.enqueue_id for other in others} == {
+                    item.enqueue_id for item in items[1:]
+                }
                 await in_hand.complete()  # with a tag of the connection that is gone
                 for other in others:
                     await other.complete()
@@ -176,7 +195,9 @@ async def test_the_consumer_comes_back_after_its_connection_was_cut_and_hands_no
         assert spool.ready(spool.names.work_queue) == 0
 
 
-async def test_a_mail_waits_in_place_while_s3_is_down_and_is_delivered_when_it_is_back(fresh: Any, s3: Cuttable) -> None:
+async def test_a_mail_waits_in_place_while_s3_is_down_and_is_delivered_when_it_is_back(
+    fresh: Any, s3: Cuttable
+) -> None:
     for spool in at(fresh.settings):
         async with open_worker(through(fresh, "s3", s3.port), spool.queue) as worker:
             item = await worker.enqueue(mail(), CONTENT)
@@ -195,7 +216,9 @@ async def test_a_mail_waits_in_place_while_s3_is_down_and_is_delivered_when_it_i
 
 
 @pytest.mark.parametrize("store", ["rabbitmq", "s3"])
-async def test_deliveries_give_up_with_the_address_when_told_to(fresh: Any, rabbit: Cuttable, s3: Cuttable, store: str) -> None:
+async def test_deliveries_give_up_with_the_address_when_told_to(
+    fresh: Any, rabbit: Cuttable, s3: Cuttable, store: str
+) -> None:
     proxy = {"rabbitmq": rabbit, "s3": s3}[store]
     for spool in at(fresh.settings):
         async with (
@@ -212,12 +235,18 @@ async def test_deliveries_give_up_with_the_address_when_told_to(fresh: Any, rabb
             assert time.monotonic() - began < 20
 
 
-async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_the_budget(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_the_budget(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(1)) as deliveries:
-            await (await next_of(deliveries)).give_back()  # from now on it may be a second copy, which is checked again once it is loaded
-            asked = iter([False, StoreUnavailable("Cassandra at c:9042 does not answer"), False, False])
+            await (
+                await next_of(deliveries)
+            ).give_back()  # from now on it may be a second copy, which is checked again once it is loaded
+            asked = iter(
+                [False, StoreUnavailable("Cassandra at c:9042 does not answer"), False, False]
+            )
 
             async def is_marked(_: object) -> bool:
                 answer = next(asked)
@@ -229,7 +258,9 @@ async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_
             delivery = await next_of(deliveries)
             monkeypatch.undo()
             await delivery.complete()
-        everything = worker.wiring.loader.budget.try_acquire(worker.wiring.settings.worker.memory_budget_mib << 20)
+        everything = worker.wiring.loader.budget.try_acquire(
+            worker.wiring.settings.worker.memory_budget_mib << 20
+        )
         assert everything is not None
 
 
@@ -239,7 +270,13 @@ async def test_a_mail_that_is_settled_twice_at_once_is_acknowledged_once(spool: 
             await worker.enqueue(mail(f"m-{number}"), CONTENT)
         async with aclosing(worker.deliveries(3)) as deliveries:
             first, second, third = [await next_of(deliveries) for _ in range(3)]
-            await asyncio.gather(first.complete(), first.complete(), first.retry(), second.complete(), second.complete())
+            await asyncio.gather(
+                first.complete(),
+                first.complete(),
+                first.retry(),
+                second.complete(),
+                second.complete(),
+            )
             await asyncio.sleep(0.3)  # for a broker that closes the channel
             assert deliveries.connected
             await third.complete()
@@ -248,8 +285,13 @@ async def test_a_mail_that_is_settled_twice_at_once_is_acknowledged_once(spool: 
 
 
 async def test_two_workers_and_a_completion_between_share_the_mails(spool: Any) -> None:
-    async with open_worker(spool.settings, spool.queue) as one, open_worker(spool.settings, spool.queue) as two:
-        items = await asyncio.gather(*(one.enqueue(mail(f"m-{number}"), CONTENT) for number in range(30)))
+    async with (
+        open_worker(spool.settings, spool.queue) as one,
+        open_worker(spool.settings, spool.queue) as two,
+    ):
+        items = await asyncio.gather(
+            *(one.enqueue(mail(f"m-{number}"), CONTENT) for number in range(30))
+        )
 
         both = asyncio.Barrier(2)
 
@@ -273,7 +315,9 @@ async def test_two_workers_and_a_completion_between_share_the_mails(spool: Any) 
 async def test_a_completion_while_cassandra_is_down_can_be_asked_for_again(fresh: Any) -> None:
     async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
         for spool in at(fresh.settings):
-            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+            async with open_worker(
+                through(fresh, "cassandra", cassandra.port), spool.queue
+            ) as worker:
                 item = await worker.enqueue(mail(), CONTENT)
                 async with aclosing(worker.deliveries(4)) as deliveries:
                     delivery = await next_of(deliveries)
@@ -292,11 +336,15 @@ async def test_a_completion_while_cassandra_is_down_can_be_asked_for_again(fresh
             assert [row.item.mail.name for row in spool.live()] == []
 
 
-async def test_an_outage_of_cassandra_leaves_a_message_for_what_was_under_way_and_none_for_each_try_in_it(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_of_cassandra_leaves_a_message_for_what_was_under_way_and_none_for_each_try_in_it(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(enqueuer, "_UNDO_SECONDS", 0.2)  # the outage is longer than that
     async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
         for spool in at(fresh.settings):
-            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+            async with open_worker(
+                through(fresh, "cassandra", cassandra.port), spool.queue
+            ) as worker:
                 await worker.enqueue(mail("before"), CONTENT)
                 await cassandra.cut()
                 for name in ("under way", "tried again", "and again"):
@@ -318,7 +366,9 @@ async def test_an_outage_of_cassandra_leaves_a_message_for_what_was_under_way_an
             assert names == ["before", "under way", "after"]
 
 
-async def test_a_stop_while_cassandra_is_away_ends_and_what_was_handled_goes_back(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_while_cassandra_is_away_ends_and_what_was_handled_goes_back(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handling, "DRAIN_SECONDS", 1.0)
     stop = asyncio.Event()
     async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
@@ -328,14 +378,18 @@ async def test_a_stop_while_cassandra_is_away_ends_and_what_was_handled_goes_bac
             stop.set()
 
         for spool in at(fresh.settings):
-            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+            async with open_worker(
+                through(fresh, "cassandra", cassandra.port), spool.queue
+            ) as worker:
                 await worker.enqueue(mail(), CONTENT)
                 done = await asyncio.wait_for(consume(worker, handle, concurrency=1, stop=stop), 60)
                 assert done.total == 0
                 assert await asyncio.to_thread(spool.coming, spool.names.work_queue, 1) == 1
 
 
-async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closing, go_on, close = asyncio.Event(), asyncio.Event(), HopConsumer.close
 
     async def slowly(self: HopConsumer) -> None:
@@ -365,7 +419,9 @@ async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(sp
 async def test_a_mail_waits_while_cassandra_is_down(fresh: Any) -> None:
     async with Cuttable("127.0.0.1", int(fresh.env["MAILSLICE_CASSANDRA_PORT"])) as cassandra:
         for spool in at(fresh.settings):
-            async with open_worker(through(fresh, "cassandra", cassandra.port), spool.queue) as worker:
+            async with open_worker(
+                through(fresh, "cassandra", cassandra.port), spool.queue
+            ) as worker:
                 item = await worker.enqueue(mail(), CONTENT)
                 await cassandra.cut()
                 async with aclosing(worker.deliveries(4)) as deliveries:
@@ -385,7 +441,9 @@ async def dropping_its_cancellation() -> None:
 
 
 @pytest.mark.parametrize("where", ["loading", "surfacing"])
-async def test_deliveries_end_although_a_store_fails_as_they_do(fresh: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+async def test_deliveries_end_although_a_store_fails_as_they_do(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     at_it = asyncio.Event()
 
     async def stuck(*_: object, **__: object) -> None:
@@ -395,8 +453,12 @@ async def test_deliveries_end_although_a_store_fails_as_they_do(fresh: Any, monk
     queue = QueueName("spool")
     directory.create(open_stores(fresh.settings), queue)
     async with open_worker(fresh.settings, queue) as worker:
-        await worker.enqueue(mail(), CONTENT, delay=None if where == "loading" else timedelta(seconds=0.2))
-        monkeypatch.setattr(*((Loader, "load", stuck) if where == "loading" else (Delays, "surfaced", stuck)))
+        await worker.enqueue(
+            mail(), CONTENT, delay=None if where == "loading" else timedelta(seconds=0.2)
+        )
+        monkeypatch.setattr(
+            *((Loader, "load", stuck) if where == "loading" else (Delays, "surfaced", stuck))
+        )
         deliveries = worker.deliveries(4)
         coming = asyncio.ensure_future(anext(deliveries, None))
         await asyncio.wait_for(at_it.wait(), 30)

@@ -23,8 +23,21 @@ A, B, C = "a@next.example", "b@next.example", "c@next.example"
 class InHand:
     """A queue whose one mail is in hand here, by a connection that can be lost."""
 
-    def __init__(self, spool: Place4Queue, rabbit: Cuttable, worker: Any, deliveries: Deliveries, delivery: Delivery) -> None:
-        self.spool, self.rabbit, self.worker, self.deliveries, self.delivery = spool, rabbit, worker, deliveries, delivery
+    def __init__(
+        self,
+        spool: Place4Queue,
+        rabbit: Cuttable,
+        worker: Any,
+        deliveries: Deliveries,
+        delivery: Delivery,
+    ) -> None:
+        self.spool, self.rabbit, self.worker, self.deliveries, self.delivery = (
+            spool,
+            rabbit,
+            worker,
+            deliveries,
+            delivery,
+        )
 
     async def lose(self) -> None:
         """The connection is lost, and another one made."""
@@ -49,10 +62,14 @@ def in_hand(fresh: Any) -> Any:
     async def opened() -> AsyncIterator[InHand]:
         url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
         async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
-            proxied = url._replace(netloc=f"{url.username}:{url.password}@127.0.0.1:{rabbit.port}").geturl()
+            proxied = url._replace(
+                netloc=f"{url.username}:{url.password}@127.0.0.1:{rabbit.port}"
+            ).geturl()
             for spool in at(fresh.settings):
                 async with (
-                    open_worker(fresh.but(MAILSLICE_RABBITMQ_URL=proxied).settings, spool.queue) as worker,
+                    open_worker(
+                        fresh.but(MAILSLICE_RABBITMQ_URL=proxied).settings, spool.queue
+                    ) as worker,
                     aclosing(worker.deliveries(8)) as deliveries,
                 ):
                     await worker.enqueue(mail(recipients=(A, B, C)), CONTENT)
@@ -61,7 +78,9 @@ def in_hand(fresh: Any) -> Any:
     return opened
 
 
-async def test_who_was_served_is_not_served_again_when_the_connection_is_lost_under_the_handler(in_hand: Any) -> None:
+async def test_who_was_served_is_not_served_again_when_the_connection_is_lost_under_the_handler(
+    in_hand: Any,
+) -> None:
     async with in_hand() as it:
         await it.lose()
         await it.handed_out_again(it.delivery)
@@ -74,12 +93,16 @@ async def test_who_was_served_is_not_served_again_when_the_connection_is_lost_un
         assert await asyncio.to_thread(it.spool.coming, it.spool.names.dead_letter_queue, 1) == 1
 
 
-async def test_nor_when_it_is_handed_out_again_only_after_that_and_who_is_left_is_not_lost(in_hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nor_when_it_is_handed_out_again_only_after_that_and_who_is_left_is_not_lost(
+    in_hand: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with in_hand() as it:
         with monkeypatch.context() as broken:
             broken.setattr(Message, "ack", lambda _: False)  # it never gets to the broker
             await it.delivery.retry([B, C])
-        await until(lambda: len(it.worker.wiring.in_hand) == 1)  # what is left has come, and is not handed out
+        await until(
+            lambda: len(it.worker.wiring.in_hand) == 1
+        )  # what is left has come, and is not handed out
         await it.lose()  # both come again
         rest = await next_of(it.deliveries)
         assert (rest.item.mail.recipients, rest.redelivered) == ((B, C), True)
@@ -92,7 +115,9 @@ async def test_nor_when_it_is_handed_out_again_only_after_that_and_who_is_left_i
         await it.nothing_is_left()
 
 
-async def test_a_pause_is_kept_and_the_mail_comes_after_it_however_often_it_is_handed_out_again(in_hand: Any) -> None:
+async def test_a_pause_is_kept_and_the_mail_comes_after_it_however_often_it_is_handed_out_again(
+    in_hand: Any,
+) -> None:
     async with in_hand() as it:
         await it.lose()
         await it.handed_out_again(it.delivery)
@@ -103,10 +128,14 @@ async def test_a_pause_is_kept_and_the_mail_comes_after_it_however_often_it_is_h
         assert (later.failures, later.item.mail.recipients) == (1, (A, B, C))
         await it.lose()
         await it.handed_out_again(later)
-        await later.retry()  # a requeue, by a connection that is gone: the copy that waits is all there is
+        await (
+            later.retry()
+        )  # a requeue, by a connection that is gone: the copy that waits is all there is
         last = await next_of(it.deliveries)
         assert (last.failures, last.redelivered) == (1, True)
-        await last.retry(after=timedelta(seconds=1), counted=False)  # its copy cannot be told from it, but came later
+        await last.retry(
+            after=timedelta(seconds=1), counted=False
+        )  # its copy cannot be told from it, but came later
         copy = await next_of(it.deliveries)
         await it.lose()
         await it.handed_out_again(copy)

@@ -21,7 +21,10 @@ MIB = 1 << 20
 
 
 async def through_the_queue(spool: Any, sent: Any, content: bytes) -> None:
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(2)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(2)) as deliveries,
+    ):
         item = await worker.enqueue(sent, content)
         delivery = await next_of(deliveries, 60)
         assert delivery.item == item
@@ -33,10 +36,18 @@ async def through_the_queue(spool: Any, sent: Any, content: bytes) -> None:
     assert spool.blob_keys() == set()
 
 
-async def test_ten_thousand_recipients_pass_and_are_shown_and_fewer_of_them_remain_in_a_retry(spool: Any) -> None:
-    recipients = tuple(f"recipient-{number:05}@a-rather-long-domain-name-{number % 100}.example" for number in range(10_000))
+async def test_ten_thousand_recipients_pass_and_are_shown_and_fewer_of_them_remain_in_a_retry(
+    spool: Any,
+) -> None:
+    recipients = tuple(
+        f"recipient-{number:05}@a-rather-long-domain-name-{number % 100}.example"
+        for number in range(10_000)
+    )
     sent = mail(recipients=recipients)
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(2)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(2)) as deliveries,
+    ):
         await worker.enqueue(sent, b"A: b\r\n\r\nc")
         (row,) = spool.live()
         assert row.item.mail.recipients == recipients
@@ -49,7 +60,9 @@ async def test_ten_thousand_recipients_pass_and_are_shown_and_fewer_of_them_rema
 
 
 async def test_a_header_of_a_megabyte_is_a_header(spool: Any) -> None:
-    header = b"".join(b"X-Line-%06d: %s\r\n" % (number, b"x" * 80) for number in range(11_000)) + b"\r\n"
+    header = (
+        b"".join(b"X-Line-%06d: %s\r\n" % (number, b"x" * 80) for number in range(11_000)) + b"\r\n"
+    )
     assert len(header) > MIB
     content = header + b"body"
     assert bytes(split(content)[0]) == header
@@ -61,7 +74,9 @@ async def test_a_header_without_an_end_passes_too(spool: Any) -> None:
 
 
 @pytest.mark.parametrize("mib", [40, pytest.param(150, marks=pytest.mark.soak)])
-async def test_a_large_mail_passes_whole_and_is_in_memory_once(fresh: Any, tmp_path: Path, mib: int) -> None:
+async def test_a_large_mail_passes_whole_and_is_in_memory_once(
+    fresh: Any, tmp_path: Path, mib: int
+) -> None:
     file = tmp_path / "large.eml"
     file.write_bytes(b"Subject: large\r\n\r\n" + os.urandom(mib * MIB - 100))
     for spool in at(fresh.settings):
@@ -79,7 +94,9 @@ async def _enqueue(settings: Settings, queue: Any, file: Path) -> None:
 async def _deliver(settings: Settings, queue: Any, file: Path) -> None:
     async with open_worker(settings, queue) as worker, aclosing(worker.deliveries(2)) as deliveries:
         delivery = await next_of(deliveries, 100)
-        assert (len(delivery.content), delivery.content[-1000:]) == await asyncio.to_thread(_size_and_end, file)
+        assert (len(delivery.content), delivery.content[-1000:]) == await asyncio.to_thread(
+            _size_and_end, file
+        )
         await delivery.complete()
 
 

@@ -35,7 +35,9 @@ async def until(what, seconds=30):
 
 def record(place, worker):
     """The worker's record, None before it has written one."""
-    return WorkerRecords(place.stores.cassandra, place.settings.own.keyspace).read(place.queue, worker)
+    return WorkerRecords(place.stores.cassandra, place.settings.own.keyspace).read(
+        place.queue, worker
+    )
 
 
 def listed(worker):
@@ -51,7 +53,14 @@ async def test_what_is_in_hand_what_waits_and_what_is_done_is_in_the_record(reco
         async with aclosing(worker.deliveries(8)) as deliveries:
             first, second = await anext(deliveries), await anext(deliveries)
             await first.complete()
-            found = await until(lambda: (seen := record(recorded, name)) and len(seen.in_flight) == 3 and seen.in_flight[0].message and seen)
+            found = await until(
+                lambda: (
+                    (seen := record(recorded, name))
+                    and len(seen.in_flight) == 3
+                    and seen.in_flight[0].message
+                    and seen
+                )
+            )
             begun, *waiting = found.in_flight
             listed = (begun, *sorted(waiting, key=lambda each: each.name))
             assert [(each.name, each.begun, each.stage, each.returned) for each in listed] == [
@@ -80,7 +89,9 @@ async def test_a_mail_whose_connection_is_gone_is_the_brokers_until_it_waits_her
             assert not held.message.link.is_open
             assert [each.returned for each in listed(worker)] == [True]
             await until(lambda: held.waiters)
-            assert [(each.enqueue_id, each.begun, each.returned) for each in listed(worker)] == [(held.item.enqueue_id, True, False)]
+            assert [(each.enqueue_id, each.begun, each.returned) for each in listed(worker)] == [
+                (held.item.enqueue_id, True, False)
+            ]
             await held.complete()
             coming.cancel()
             await asyncio.wait({coming})
@@ -112,9 +123,13 @@ async def test_records_that_cannot_be_written_are_skipped_and_mails_go_on(record
     assert recorded.live() == []
 
 
-async def test_a_fault_of_the_record_is_no_fault_of_the_worker_and_told_once_a_minute(recorded, monkeypatch):
+async def test_a_fault_of_the_record_is_no_fault_of_the_worker_and_told_once_a_minute(
+    recorded, monkeypatch
+):
     asked = []
-    monkeypatch.setattr("mailslice.worker.recording._of_delivery", lambda *_: asked.append(1) or 1 / 0)
+    monkeypatch.setattr(
+        "mailslice.worker.recording._of_delivery", lambda *_: asked.append(1) or 1 / 0
+    )
     async with open_worker(recorded.settings, recorded.queue) as worker:
         await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(8)) as deliveries:
@@ -133,7 +148,9 @@ async def test_no_record_is_written_where_the_setting_says_so(fresh):
                 held = await anext(deliveries)
                 await asyncio.sleep(1.5)
                 await held.complete()
-        assert WorkerRecords.TABLE not in tables_of(place.stores.cassandra, place.settings.own.keyspace)
+        assert WorkerRecords.TABLE not in tables_of(
+            place.stores.cassandra, place.settings.own.keyspace
+        )
 
 
 async def test_a_rejected_mail_that_was_closed_meanwhile_is_no_dead_letter(recorded):
@@ -141,6 +158,11 @@ async def test_a_rejected_mail_that_was_closed_meanwhile_is_no_dead_letter(recor
         await worker.enqueue(mail(), CONTENT)
         async with aclosing(worker.deliveries(8)) as deliveries:
             held = await anext(deliveries)
-            await asyncio.to_thread(recorded.stores.tables.deleted.mark_many, recorded.queue, [held.item.enqueue_id])
+            await asyncio.to_thread(
+                recorded.stores.tables.deleted.mark_many, recorded.queue, [held.item.enqueue_id]
+            )
             await held.reject("too late")
-    assert [recorded.ready(name) for name in (recorded.names.work_queue, recorded.names.dead_letter_queue)] == [0, 0]
+    assert [
+        recorded.ready(name)
+        for name in (recorded.names.work_queue, recorded.names.dead_letter_queue)
+    ] == [0, 0]

@@ -52,7 +52,9 @@ async def test_content_comes_back_byte_for_byte_whatever_it_is(spool: Any) -> No
 
 
 @given(content=st.binary(max_size=3000))
-@hypothesis_settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_any_bytes_come_back(spool: Any, content: bytes) -> None:
     async def there_and_back() -> bytes:
         async with open_worker(spool.settings, spool.queue) as worker:
@@ -70,7 +72,11 @@ async def test_what_is_enqueued_is_delivered_in_order_with_all_its_fields(spool:
     async with open_worker(spool.settings, spool.queue) as worker:
         for number in range(20):
             item = mail(
-                f"m-{number}", sender=None, state="bounces", attributes={"a": b'{"serializer":"IntSerializer","value":7}'}, last_updated_ns=5_000_000_001
+                f"m-{number}",
+                sender=None,
+                state="bounces",
+                attributes={"a": b'{"serializer":"IntSerializer","value":7}'},
+                last_updated_ns=5_000_000_001,
             )
             sent.append(await worker.enqueue(item, b"A: b\r\n\r\nc"))
         async with aclosing(worker.deliveries(8)) as deliveries:
@@ -96,7 +102,9 @@ async def test_the_row_is_in_the_slice_and_bucket_that_the_headers_name(fresh: A
     from tests.services.worker.conftest import at
 
     now = datetime(2026, 11, 21, 10, 7, 33, 123000, tzinfo=UTC)
-    for spool in at(fresh.but(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_BUCKET_COUNT="7").settings):
+    for spool in at(
+        fresh.but(MAILSLICE_QUEUE_SLICE_WINDOW="10m", MAILSLICE_QUEUE_BUCKET_COUNT="7").settings
+    ):
         async with open_worker(spool.settings, spool.queue, clock=lambda: now) as worker:
             await worker.enqueue(mail("a"), b"x")
         (row,) = spool.rows()
@@ -111,7 +119,11 @@ async def test_the_row_is_in_the_slice_and_bucket_that_the_headers_name(fresh: A
             "x-mailslice-slice": int(row.place.slice_start.timestamp() * 1000),
             "x-mailslice-bucket": 6,
         }
-        assert (properties.content_type, properties.delivery_mode, properties.priority) == ("text/plain", 2, 0)
+        assert (properties.content_type, properties.delivery_mode, properties.priority) == (
+            "text/plain",
+            2,
+            0,
+        )
         assert properties.timestamp == int(now.timestamp())
 
 
@@ -132,7 +144,10 @@ async def test_a_mail_that_is_too_large_is_refused_before_anything_is_written(fr
         async with open_worker(spool.settings, spool.queue) as worker:
             with pytest.raises(BadInput) as raised:
                 await worker.enqueue(mail("big"), b"x" * 11)
-            assert str(raised.value) == "mail 'big' has 11 bytes; allowed are 10 (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
+            assert (
+                str(raised.value)
+                == "mail 'big' has 11 bytes; allowed are 10 (MAILSLICE_QUEUE_MAX_MAIL_BYTES)"
+            )
         assert spool.blob_keys() == set()
         assert spool.rows() == []
 
@@ -144,13 +159,23 @@ async def test_what_is_not_settled_comes_again(spool: Any) -> None:
         async with aclosing(worker.deliveries(4)) as deliveries:
             (delivery,) = await take(deliveries, 1)
             assert delivery.item == first
-    async with open_worker(spool.settings, spool.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         again = await take(deliveries, 2)
-        assert first.enqueue_id in {delivery.item.enqueue_id for delivery in again if delivery.redelivered}
-        assert {delivery.item.enqueue_id for delivery in again} == {first.enqueue_id, second.enqueue_id}
+        assert first.enqueue_id in {
+            delivery.item.enqueue_id for delivery in again if delivery.redelivered
+        }
+        assert {delivery.item.enqueue_id for delivery in again} == {
+            first.enqueue_id,
+            second.enqueue_id,
+        }
 
 
-async def test_a_delivery_in_hand_can_be_completed_after_the_deliveries_were_closed(spool: Any) -> None:
+async def test_a_delivery_in_hand_can_be_completed_after_the_deliveries_were_closed(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await worker.enqueue(mail(), b"1")
         async with aclosing(worker.deliveries(4)) as deliveries:
@@ -166,7 +191,9 @@ async def test_large_mails_take_turns_and_all_pass(fresh: Any, tmp_path: Path) -
     content = b"A: b\r\n\r\n" + bytes(3_000_000)
     for spool in at(fresh.but(MAILSLICE_WORKER_MEMORY_BUDGET_MIB="8").settings):
         async with open_worker(spool.settings, spool.queue) as worker:
-            await asyncio.gather(*(worker.enqueue(mail(f"m-{number}"), content) for number in range(5)))
+            await asyncio.gather(
+                *(worker.enqueue(mail(f"m-{number}"), content) for number in range(5))
+            )
             async with aclosing(worker.deliveries(5)) as deliveries:
                 first = await anext(deliveries)
                 try:
@@ -188,8 +215,15 @@ async def test_a_deduplicated_blob_stays(fresh: Any) -> None:
 
     for spool in at(fresh.but(MAILSLICE_BLOB_STRATEGY="deduplication").settings):
         async with open_worker(spool.settings, spool.queue) as worker:
-            items = [await worker.enqueue(mail(name), b"From: alice@example.org\r\n\r\nbody\r\n") for name in ("a", "b")]
-            assert items[0].body_blob_id == items[1].body_blob_id == "Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="
+            items = [
+                await worker.enqueue(mail(name), b"From: alice@example.org\r\n\r\nbody\r\n")
+                for name in ("a", "b")
+            ]
+            assert (
+                items[0].body_blob_id
+                == items[1].body_blob_id
+                == "Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="
+            )
             async with aclosing(worker.deliveries(4)) as deliveries:
                 for delivery in await take(deliveries, 2):
                     assert delivery.content == b"From: alice@example.org\r\n\r\nbody\r\n"
@@ -217,10 +251,18 @@ async def test_a_consumer_lets_go_of_contents_that_are_settled(spool: Any) -> No
 
     async def handle(_mail: Any, _content: bytes) -> None:
         nonlocal alive
-        alive = max(alive, sum(type(each) is Delivery and each._wiring is worker.wiring for each in gc.get_objects()))
+        alive = max(
+            alive,
+            sum(
+                type(each) is Delivery and each._wiring is worker.wiring
+                for each in gc.get_objects()
+            ),
+        )
 
     async with open_worker(spool.settings, spool.queue) as worker:
-        await asyncio.gather(*(worker.enqueue(mail(f"m-{number}"), b"A: b\r\n\r\nc") for number in range(30)))
+        await asyncio.gather(
+            *(worker.enqueue(mail(f"m-{number}"), b"A: b\r\n\r\nc") for number in range(30))
+        )
         gc.disable()  # what it would find is what must not be left to it
         try:
             done = await consume(worker, handle, prefetch=2, concurrency=1, most=30)

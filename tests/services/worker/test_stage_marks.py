@@ -32,7 +32,9 @@ BOUNCES = "reports"
 
 @pytest.fixture(scope="module")
 def deployment(fresh_module: Any) -> Any:
-    return fresh_module.but(MAILSLICE_WORKER_RECORD_EVERY="300ms", MAILSLICE_WORKER_BOUNCE_QUEUE=BOUNCES)
+    return fresh_module.but(
+        MAILSLICE_WORKER_RECORD_EVERY="300ms", MAILSLICE_WORKER_BOUNCE_QUEUE=BOUNCES
+    )
 
 
 @pytest.fixture
@@ -56,10 +58,19 @@ def record(spool: Place4Queue, item: QueuedMail) -> MailStage | None:
     return None if found is None else replace(found, updated=None)
 
 
-def put(spool: Place4Queue, enqueue_id: EnqueueId, remaining: tuple[str, ...] = (), *, owner: str = "gone", **states: Stage) -> None:
+def put(
+    spool: Place4Queue,
+    enqueue_id: EnqueueId,
+    remaining: tuple[str, ...] = (),
+    *,
+    owner: str = "gone",
+    **states: Stage,
+) -> None:
     """A record that a worker who is gone has left."""
     named = {f"{name}@next.example": stage for name, stage in states.items()}
-    assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(enqueue_id, owner, 1, 1, remaining, named))
+    assert spool.stores.own.mail_stages.advance(
+        spool.queue, None, MailStage(enqueue_id, owner, 1, 1, remaining, named)
+    )
 
 
 async def settled(spool: Place4Queue, deliveries: Deliveries, *items: QueuedMail) -> None:
@@ -76,22 +87,43 @@ async def settled(spool: Place4Queue, deliveries: Deliveries, *items: QueuedMail
 def set_aside(spool: Place4Queue) -> list[tuple[EnqueueId, int, tuple[str, ...], str]]:
     """(enqueue id, attempt, recipients, whether it was finished after all) of each mail in quarantine."""
     return [
-        (kept.enqueue_id, kept.attempt, message.decode(kept.message).mail.recipients, kept.finished is not None)
+        (
+            kept.enqueue_id,
+            kept.attempt,
+            message.decode(kept.message).mail.recipients,
+            kept.finished is not None,
+        )
         for kept in spool.stores.own.quarantine.list(spool.queue)
     ]
 
 
 def decisions(spool: Place4Queue) -> list[tuple[EnqueueId, str]]:
     now = datetime.now(UTC)
-    return [(row.enqueue_id, row.action) for row in spool.stores.own.decisions.list(spool.queue, now - timedelta(days=1), now + timedelta(days=1))]
+    return [
+        (row.enqueue_id, row.action)
+        for row in spool.stores.own.decisions.list(
+            spool.queue, now - timedelta(days=1), now + timedelta(days=1)
+        )
+    ]
 
 
 def reports(spool: Place4Queue) -> list[tuple[tuple[str, ...], email.message.EmailMessage]]:
     found = []
-    for row in [row for place in spool.stores.tables.written.places(BOUNCES) for row in spool.stores.tables.written.rows(BOUNCES, place)]:
-        content = spool.stores.blobs.get(row.item.header_blob_id) + spool.stores.blobs.get(row.item.body_blob_id)
+    for row in [
+        row
+        for place in spool.stores.tables.written.places(BOUNCES)
+        for row in spool.stores.tables.written.rows(BOUNCES, place)
+    ]:
+        content = spool.stores.blobs.get(row.item.header_blob_id) + spool.stores.blobs.get(
+            row.item.body_blob_id
+        )
         assert row.item.mail.sender is None
-        found.append((row.item.mail.recipients, email.message_from_bytes(content, policy=email.policy.default)))
+        found.append(
+            (
+                row.item.mail.recipients,
+                email.message_from_bytes(content, policy=email.policy.default),
+            )
+        )
     return found
 
 
@@ -131,13 +163,17 @@ async def test_each_recipient_is_marked_as_sending_and_as_sent(spool: Any) -> No
             stage = delivery.stage_for_coroutine()
             await stage.sending([A, B])
             me = worker.wiring.worker
-            assert record(spool, item) == MailStage(item.enqueue_id, me, 1, 1, (C,), {A: SENDING, B: SENDING})
+            assert record(spool, item) == MailStage(
+                item.enqueue_id, me, 1, 1, (C,), {A: SENDING, B: SENDING}
+            )
             assert delivery.stage == "sending"
             await stage.sent()
             await stage.sending()
             await stage.not_sent()
             await stage.sending([C])
-            assert record(spool, item) == MailStage(item.enqueue_id, me, 1, 4, (), {A: SENT, B: SENT, C: SENDING})
+            assert record(spool, item) == MailStage(
+                item.enqueue_id, me, 1, 4, (), {A: SENT, B: SENT, C: SENDING}
+            )
             await stage.sent([C])
             assert delivery.stage == "sent"
             await delivery.complete()
@@ -159,7 +195,9 @@ async def test_marks_that_make_no_sense_are_refused(spool: Any) -> None:
                     await stage.sending(wrong)
 
 
-async def test_a_retry_writes_the_next_attempt_first_and_carries_only_who_remains(spool: Any) -> None:
+async def test_a_retry_writes_the_next_attempt_first_and_carries_only_who_remains(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)
         async with aclosing(worker.deliveries(3)) as deliveries:
@@ -170,7 +208,9 @@ async def test_a_retry_writes_the_next_attempt_first_and_carries_only_who_remain
             await stage.sending([B])
             await stage.not_sent()
             await delivery.retry()  # says nothing of whom it served: the marks do
-            assert record(spool, item) == MailStage(item.enqueue_id, worker.wiring.worker, 2, 4, (B, C), {A: SENT})
+            assert record(spool, item) == MailStage(
+                item.enqueue_id, worker.wiring.worker, 2, 4, (B, C), {A: SENT}
+            )
             again = await next_of(deliveries)
             assert (again.attempt, again.item.mail.recipients) == (2, (B, C))
             await again.retry(recipients=[C], after=timedelta(seconds=1))
@@ -188,7 +228,9 @@ async def test_an_older_copy_serves_only_who_remains(spool: Any) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)
         put(spool, item.enqueue_id, (C,), a=SENT, b=FAILED)
-        spool.publish(spool.names.exchange, message.encode(item))  # a redrive: it does not say redelivered
+        spool.publish(
+            spool.names.exchange, message.encode(item)
+        )  # a redrive: it does not say redelivered
         async with aclosing(worker.deliveries(3)) as deliveries:
             delivery = await next_of(deliveries)
             assert delivery.item.mail.recipients == (C,)
@@ -208,7 +250,9 @@ async def test_a_mail_whose_recipients_all_were_served_is_completed(spool: Any) 
     assert not {item.header_blob_id, item.body_blob_id} & spool.blob_keys()
 
 
-async def test_who_was_being_sent_to_by_one_who_is_gone_has_failed_and_is_told_and_the_others_are_served(spool: Any, caplog: Any) -> None:
+async def test_who_was_being_sent_to_by_one_who_is_gone_has_failed_and_is_told_and_the_others_are_served(
+    spool: Any, caplog: Any
+) -> None:
     before = reported(spool)
     failed: list[int] = []
     async with open_worker(spool.settings, spool.queue) as worker:
@@ -219,7 +263,9 @@ async def test_who_was_being_sent_to_by_one_who_is_gone_has_failed_and_is_told_a
             async with aclosing(worker.deliveries(3)) as deliveries:
                 delivery = await next_of(deliveries)
                 assert (delivery.item.mail.recipients, delivery.attempt) == ((C,), 2)
-                assert record(spool, item) == MailStage(item.enqueue_id, worker.wiring.worker, 2, 2, (C,), {A: SENT, B: FAILED})
+                assert record(spool, item) == MailStage(
+                    item.enqueue_id, worker.wiring.worker, 2, 2, (C,), {A: SENT, B: FAILED}
+                )
                 await delivery.complete()
     assert failed == [1]
     assert set_aside(spool) == [(item.enqueue_id, 1, (B,), False)]
@@ -242,15 +288,25 @@ async def test_a_mail_of_which_nobody_is_left_after_a_failure_is_closed(spool: A
     assert new_reports(spool, before) == [B]
 
 
-async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender_gets_none(spool: Any) -> None:
+async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender_gets_none(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
-        nobody = await worker.enqueue(mail("from nobody", sender=None, recipients=("nobody-told@next.example",)), CONTENT)
-        told = await worker.enqueue(mail("told", sender="author@home.example", recipients=("told@next.example",)), CONTENT)
+        nobody = await worker.enqueue(
+            mail("from nobody", sender=None, recipients=("nobody-told@next.example",)), CONTENT
+        )
+        told = await worker.enqueue(
+            mail("told", sender="author@home.example", recipients=("told@next.example",)), CONTENT
+        )
         # James' JSON may name a sender of whom no header can be made: the operator is told, and the mail is held by nobody for ever.
-        hopeless = await worker.enqueue(mail("hopeless", sender="a@[", recipients=("never-told@next.example",)), CONTENT)
+        hopeless = await worker.enqueue(
+            mail("hopeless", sender="a@[", recipients=("never-told@next.example",)), CONTENT
+        )
         for item in (nobody, told, hopeless):
             states = {item.mail.recipients[0]: SENDING}
-            assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(item.enqueue_id, "gone", 1, 1, (), states))
+            assert spool.stores.own.mail_stages.advance(
+                spool.queue, None, MailStage(item.enqueue_id, "gone", 1, 1, (), states)
+            )
         async with aclosing(worker.deliveries(3)) as deliveries:
             await settled(spool, deliveries, nobody, told, hopeless)
     assert not {"nobody-told@next.example", "never-told@next.example"} & set(reported(spool))
@@ -262,7 +318,10 @@ async def test_the_report_goes_to_the_sender_with_the_header_and_the_null_sender
 
 async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
     """Two workers hold the same mail, as after a lost connection: the second one neither sends nor fails it while the first one lives."""
-    async with open_worker(spool.settings, spool.queue) as first, open_worker(spool.settings, spool.queue) as second:
+    async with (
+        open_worker(spool.settings, spool.queue) as first,
+        open_worker(spool.settings, spool.queue) as second,
+    ):
         item = await enqueued(first, A)
         async with aclosing(first.deliveries(1)) as ours, aclosing(second.deliveries(1)) as theirs:
             delivery = await next_of(ours)
@@ -272,7 +331,10 @@ async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
             with pytest.raises(TimeoutError):
                 await next_of(theirs, 4)
             assert record(spool, item).recipients == {A: SENDING}
-            marking = {each.worker: each.stage_marks for each in spool.stores.own.worker_records.list(spool.queue)}
+            marking = {
+                each.worker: each.stage_marks
+                for each in spool.stores.own.worker_records.list(spool.queue)
+            }
             assert marking.get(first.wiring.worker) is True
             assert not marking.get(second.wiring.worker, False)  # it gave nobody a stage to mark
             await stage.sent()
@@ -284,7 +346,10 @@ async def test_a_sender_who_lives_is_waited_for(spool: Any) -> None:
 
 
 async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: Any) -> None:
-    async with open_worker(spool.settings, spool.queue) as first, open_worker(spool.settings, spool.queue) as second:
+    async with (
+        open_worker(spool.settings, spool.queue) as first,
+        open_worker(spool.settings, spool.queue) as second,
+    ):
         item = await enqueued(first, A, B)
         async with aclosing(first.deliveries(1)) as ours, aclosing(second.deliveries(1)) as theirs:
             mine = await next_of(ours)
@@ -301,7 +366,9 @@ async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: An
             await yours.stage_for_coroutine().sent()
             await yours.retry(recipients=[B])
             again = await next_of(ours)
-            if again.attempt == 1:  # the copy that was given back, looked at between the two writes of the other's retry
+            if (
+                again.attempt == 1
+            ):  # the copy that was given back, looked at between the two writes of the other's retry
                 with pytest.raises(TakenOver):
                     await again.stage_for_coroutine().sending([B])
                 await again.complete()
@@ -309,7 +376,9 @@ async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: An
             assert (again.item.mail.recipients, again.attempt) == ((B,), 2)
             await again.complete()
             for deliveries in (ours, theirs):
-                with suppress(TimeoutError):  # one may have been looked at before the mark was there
+                with suppress(
+                    TimeoutError
+                ):  # one may have been looked at before the mark was there
                     left = await next_of(deliveries, 1)
                     with pytest.raises(TakenOver):
                         await left.stage_for_coroutine().sending([B])
@@ -318,7 +387,9 @@ async def test_of_two_who_hold_a_mail_one_is_refused_and_gives_it_back(spool: An
     assert spool.marks() == {item.enqueue_id}
 
 
-async def test_a_handler_that_ends_in_doubt_fails_those_it_was_sending_to_and_the_rest_is_retried(spool: Any) -> None:
+async def test_a_handler_that_ends_in_doubt_fails_those_it_was_sending_to_and_the_rest_is_retried(
+    spool: Any,
+) -> None:
     before = reported(spool)
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)
@@ -335,7 +406,9 @@ async def test_a_handler_that_ends_in_doubt_fails_those_it_was_sending_to_and_th
     assert new_reports(spool, before) == [A, B, C]
 
 
-async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handler_touches_nobody_else(spool: Any) -> None:
+async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handler_touches_nobody_else(
+    spool: Any,
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker)
         async with aclosing(worker.deliveries(3)) as deliveries:
@@ -343,11 +416,21 @@ async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handle
             stage = delivery.stage_for_coroutine()
             await stage.sending([A])
             read = spool.stores.own.mail_stages.read(spool.queue, item.enqueue_id)
-            decision = decide(read, item.enqueue_id, item.mail.recipients, by="run of a duty", now=worker.wiring.clock())
+            decision = decide(
+                read,
+                item.enqueue_id,
+                item.mail.recipients,
+                by="run of a duty",
+                now=worker.wiring.clock(),
+            )
             assert decision.failed == (A,)
             holder = Holder(worker.wiring.worker, "sending", worker.wiring.clock(), timedelta(0))
-            Quarantine(spool.stores, spool.queue, worker.wiring.clock).keep(item, holder, Decided("failed", "hangs", "duty"), State.KEPT)
-            assert spool.stores.own.mail_stages.advance(spool.queue, decision.record, decision.after)
+            Quarantine(spool.stores, spool.queue, worker.wiring.clock).keep(
+                item, holder, Decided("failed", "hangs", "duty"), State.KEPT
+            )
+            assert spool.stores.own.mail_stages.advance(
+                spool.queue, decision.record, decision.after
+            )
             await stage.sent()
             with pytest.raises(TakenOver):
                 await stage.sending()
@@ -361,7 +444,9 @@ async def test_what_was_failed_and_is_sent_after_all_is_corrected_and_the_handle
 
 
 @pytest.mark.parametrize("action", ["failed", "released"])
-async def test_those_in_doubt_have_a_row_of_their_own_whatever_a_run_was_recovering(spool: Any, action: str) -> None:
+async def test_those_in_doubt_have_a_row_of_their_own_whatever_a_run_was_recovering(
+    spool: Any, action: str
+) -> None:
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker, A, B)
         async with aclosing(worker.deliveries(3)) as deliveries:
@@ -370,7 +455,9 @@ async def test_those_in_doubt_have_a_row_of_their_own_whatever_a_run_was_recover
             quarantine = Quarantine(spool.stores, spool.queue, worker.wiring.clock)
             holder = Holder(worker.wiring.worker, "sending", worker.wiring.clock(), timedelta(0))
             doubtful = replace(item, mail=replace(item.mail, recipients=(A,)))
-            of_run = quarantine.keep(doubtful, holder, Decided(action, "hangs", "duty", "run-1"), State.RECOVERING)
+            of_run = quarantine.keep(
+                doubtful, holder, Decided(action, "hangs", "duty", "run-1"), State.RECOVERING
+            )
             await delivery.retry()  # as for an exception, between the run's row and its taking of the mail, which is refused then
             assert not quarantine.withdraw(of_run)
             assert set_aside(spool) == [(item.enqueue_id, 1, (A,), False)]
@@ -393,7 +480,9 @@ async def test_a_rejected_mail_names_only_who_remains_also_when_it_is_redriven(s
     assert record(spool, item).attempt == 2
 
 
-async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_the_dead_letters(spool: Any) -> None:
+async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_the_dead_letters(
+    spool: Any,
+) -> None:
     before = reported(spool)
     async with open_worker(spool.settings, spool.queue) as worker:
         item = await enqueued(worker, A)
@@ -408,7 +497,10 @@ async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_
     assert new_reports(spool, before) == [A]
     assert spool.marks() == {item.enqueue_id}
     assert record(spool, item).recipients == {A: FAILED}
-    assert (spool.coming(spool.names.dead_letter_queue, 1), spool.ready(spool.names.work_queue)) == (1, 0)
+    assert (
+        spool.coming(spool.names.dead_letter_queue, 1),
+        spool.ready(spool.names.work_queue),
+    ) == (1, 0)
     assert record(spool, nobody).recipients == {}
 
 
@@ -444,10 +536,14 @@ async def test_what_stage_marks_and_reports_need_is_checked_at_the_start(deploym
         create(spool.stores, BOUNCES)
         marked = deployment.but(MAILSLICE_QUEUE_STAGE_MARKS="checked")
         with pytest.raises(BadSetting, match="MAILSLICE_WORKER_RECORD_EVERY=0s"):
-            async with open_worker(marked.but(MAILSLICE_WORKER_RECORD_EVERY="0s").settings, spool.queue):
+            async with open_worker(
+                marked.but(MAILSLICE_WORKER_RECORD_EVERY="0s").settings, spool.queue
+            ):
                 pass
         with pytest.raises(UnknownQueue, match="nowhere"):
-            async with open_worker(deployment.but(MAILSLICE_WORKER_BOUNCE_QUEUE="nowhere").settings, spool.queue):
+            async with open_worker(
+                deployment.but(MAILSLICE_WORKER_BOUNCE_QUEUE="nowhere").settings, spool.queue
+            ):
                 pass
 
 

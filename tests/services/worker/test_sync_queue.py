@@ -35,11 +35,18 @@ def shared(fresh_module: Any) -> Iterator[Place4Queue]:
 @pytest.fixture
 def spool(shared: Place4Queue, request: pytest.FixtureRequest) -> Place4Queue:
     """A queue of the test's own in stores that the module shares."""
-    return Place4Queue(shared.settings, shared.stores, create(shared.stores, request.node.name[:100]))
+    return Place4Queue(
+        shared.settings, shared.stores, create(shared.stores, request.node.name[:100])
+    )
 
 
 def put(queue: Any, count: int) -> None:
-    assert [each.error for each in queue.enqueue_many((mail(f"m-{number}"), b"A: b\r\n\r\nc") for number in range(count))] == [None] * count
+    assert [
+        each.error
+        for each in queue.enqueue_many(
+            (mail(f"m-{number}"), b"A: b\r\n\r\nc") for number in range(count)
+        )
+    ] == [None] * count
 
 
 def eventually(true: Any, seconds: float = 30) -> None:
@@ -54,7 +61,9 @@ def test_an_unknown_queue_is_named_and_no_thread_stays(shared: Place4Queue) -> N
         pass
     with pytest.raises(BadInput, match="'a/b'"), open_queue("a/b", shared.settings):
         pass
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("queue ")] == []
+    assert [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("queue ")
+    ] == []
 
 
 def test_a_closed_queue_says_so(spool: Place4Queue) -> None:
@@ -69,9 +78,16 @@ def test_a_closed_queue_says_so(spool: Place4Queue) -> None:
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [({"prefetch": 0}, "prefetch=0"), ({"prefetch": 65_536}, "prefetch=65536"), ({"concurrency": 0}, "concurrency=0"), ({"idle": 1}, "idle=1")],
+    [
+        ({"prefetch": 0}, "prefetch=0"),
+        ({"prefetch": 65_536}, "prefetch=65536"),
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"idle": 1}, "idle=1"),
+    ],
 )
-def test_what_consume_cannot_do_is_told_at_once(spool: Place4Queue, given: dict[str, Any], words: str) -> None:
+def test_what_consume_cannot_do_is_told_at_once(
+    spool: Place4Queue, given: dict[str, Any], words: str
+) -> None:
     with open_queue(spool.queue, spool.settings) as queue:
         with pytest.raises(BadInput, match=words):
             queue.consume(lambda _mail, _content: None, **given)
@@ -90,7 +106,9 @@ def test_many_threads_share_one_queue(spool: Place4Queue) -> None:
         assert queue.view.size() == 30
 
 
-def test_of_many_mails_the_bad_ones_are_given_with_their_errors_and_the_rest_goes_on(spool: Place4Queue, tmp_path: Path) -> None:
+def test_of_many_mails_the_bad_ones_are_given_with_their_errors_and_the_rest_goes_on(
+    spool: Place4Queue, tmp_path: Path
+) -> None:
     (tmp_path / "good.eml").write_bytes(b"A: b\r\n\r\nfrom a file")
     mails: list[tuple[Mail, Any]] = [
         (mail("good"), b"x"),
@@ -128,10 +146,14 @@ def test_many_mails_are_drawn_as_there_is_room(spool: Place4Queue) -> None:
             queue.enqueue_many([], in_flight=0)
 
 
-def test_when_a_store_goes_away_no_more_mails_are_drawn_and_each_that_was_is_told(fresh_module: Any, spool: Place4Queue) -> None:
+def test_when_a_store_goes_away_no_more_mails_are_drawn_and_each_that_was_is_told(
+    fresh_module: Any, spool: Place4Queue
+) -> None:
     place = urlsplit(fresh_module.env["MAILSLICE_S3_ENDPOINT"])
     proxy = Proxy((place.hostname, place.port))
-    settings = fresh_module.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{proxy.port}", MAILSLICE_S3_TIMEOUT="2s").settings
+    settings = fresh_module.but(
+        MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{proxy.port}", MAILSLICE_S3_TIMEOUT="2s"
+    ).settings
     told = []
 
     def mails() -> Iterator[tuple[Mail, bytes]]:
@@ -149,7 +171,9 @@ def test_when_a_store_goes_away_no_more_mails_are_drawn_and_each_that_was_is_tol
         assert {f"m-{number}" for number in range(6)} <= done
 
 
-def test_consume_ends_after_so_many_and_gives_back_what_it_fetched_beyond(spool: Place4Queue) -> None:
+def test_consume_ends_after_so_many_and_gives_back_what_it_fetched_beyond(
+    spool: Place4Queue,
+) -> None:
     names = []
     with open_queue(spool.queue, spool.settings) as queue:
         put(queue, 9)
@@ -173,7 +197,9 @@ def test_stop_lets_running_handlers_end_and_gives_the_rest_back(spool: Place4Que
 
     with open_queue(spool.queue, spool.settings) as queue:
         put(queue, 6)
-        consuming = threading.Thread(target=lambda: results.append(queue.consume(slow, concurrency=1, prefetch=3)))
+        consuming = threading.Thread(
+            target=lambda: results.append(queue.consume(slow, concurrency=1, prefetch=3))
+        )
         consuming.start()
         assert begun.wait(30)
         queue.stop()
@@ -208,11 +234,15 @@ def test_a_handler_that_fails_is_counted_and_its_mail_waits(spool: Place4Queue) 
         put(queue, 3)
         done = queue.consume(handle, idle=IDLE)
         assert (done.completed, done.retried, done.rejected, done.failures) == (1, 1, 1, 1)
-        assert [row.item.mail.name for row in queue.view.browse() if row.item.mail.name == "m-0"] == ["m-0"]
+        assert [
+            row.item.mail.name for row in queue.view.browse() if row.item.mail.name == "m-0"
+        ] == ["m-0"]
     assert spool.coming(spool.names.dead_letter_queue, 1) == 1
 
 
-def test_a_plain_handler_may_enqueue_and_an_async_one_is_told_why_it_cannot(spool: Place4Queue) -> None:
+def test_a_plain_handler_may_enqueue_and_an_async_one_is_told_why_it_cannot(
+    spool: Place4Queue,
+) -> None:
     said = []
     with open_queue(spool.queue, spool.settings) as queue:
 
@@ -229,7 +259,9 @@ def test_a_plain_handler_may_enqueue_and_an_async_one_is_told_why_it_cannot(spoo
     assert "its own event loop" in said[0]
 
 
-def test_an_iterator_that_is_left_gives_back_what_it_fetched_and_what_is_in_hand_can_still_be_settled(spool: Place4Queue) -> None:
+def test_an_iterator_that_is_left_gives_back_what_it_fetched_and_what_is_in_hand_can_still_be_settled(
+    spool: Place4Queue,
+) -> None:
     with open_queue(spool.queue, spool.settings) as queue:
         put(queue, 5)
         delivery = next(queue.deliveries())  # the iterator is let go at once
@@ -290,7 +322,9 @@ def test_ctrl_c_ends_consume_and_the_mail_goes_back(spool: Place4Queue, fresh_mo
     with open_queue(spool.queue, spool.settings) as queue:
         put(queue, 1)
     code = INTERRUPTED.format(queue=spool.queue)
-    with subprocess.Popen([sys.executable, "-c", code], env=fresh_module.environ, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=fresh_module.environ, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "begun\n"

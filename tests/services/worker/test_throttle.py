@@ -27,7 +27,9 @@ SLOW = ("slow.example",)
 
 def limited(spool: Any, port: int = 25, **given: Any) -> Any:
     given = {"host": "127.0.0.1", "port": port, **given}
-    return type(spool.settings).model_validate(spool.settings.model_dump() | {"relay": spool.settings.relay.model_dump() | given})
+    return type(spool.settings).model_validate(
+        spool.settings.model_dump() | {"relay": spool.settings.relay.model_dump() | given}
+    )
 
 
 def throttle_of(worker: QueueWorker) -> Throttle:
@@ -36,7 +38,11 @@ def throttle_of(worker: QueueWorker) -> Throttle:
 
 
 def book(spool: Any, domain: str = "slow.example") -> Book:
-    return destinations(spool.stores.cassandra, spool.settings).books(spool.queue, [domain]).get(domain, Book())
+    return (
+        destinations(spool.stores.cassandra, spool.settings)
+        .books(spool.queue, [domain])
+        .get(domain, Book())
+    )
 
 
 async def until(wanted: Callable[[], bool]) -> None:
@@ -45,11 +51,17 @@ async def until(wanted: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_two_workers_share_a_rate_and_what_comes_in_one_moment_is_granted_once(spool: Any) -> None:
+async def test_two_workers_share_a_rate_and_what_comes_in_one_moment_is_granted_once(
+    spool: Any,
+) -> None:
     settings = limited(spool, rates="slow.example=600")
     async with open_worker(settings, spool.queue) as one, open_worker(settings, spool.queue) as two:
         began = time.monotonic()
-        asked = [throttle_of(worker).enter(f"{worker.wiring.worker}-{n}", SLOW, waited=False) for worker in (one, two) for n in range(60)]
+        asked = [
+            throttle_of(worker).enter(f"{worker.wiring.worker}-{n}", SLOW, waited=False)
+            for worker in (one, two)
+            for n in range(60)
+        ]
         answers = await asyncio.gather(*asked)
         took = time.monotonic() - began
     granted = sum(not answer for answer in answers)
@@ -72,9 +84,13 @@ async def test_connections_at_once_are_counted_over_all_workers_and_come_back(sp
         assert await throttle_of(two).enter("5", ("other.example",), waited=False) == {}
 
 
-async def test_the_forms_of_a_domain_share_its_book_and_each_is_told_how_long_it_waits(spool: Any) -> None:
+async def test_the_forms_of_a_domain_share_its_book_and_each_is_told_how_long_it_waits(
+    spool: Any,
+) -> None:
     forms = ("Bücher.example.", "xn--bcher-kva.example", "bücher.example")
-    async with open_worker(limited(spool, connections="*=1,bücher.example.=1"), spool.queue) as worker:
+    async with open_worker(
+        limited(spool, connections="*=1,bücher.example.=1"), spool.queue
+    ) as worker:
         throttle = throttle_of(worker)
         assert await throttle.enter("first", ("xn--bcher-kva.example",), waited=False) == {}
         asking = BlockingThrottle(throttle, loop=asyncio.get_running_loop())
@@ -89,15 +105,24 @@ async def test_the_forms_of_a_domain_share_its_book_and_each_is_told_how_long_it
     assert book(spool, "bücher.example") == Book()
 
 
-async def test_domains_without_a_limit_ask_nobody(spool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_domains_without_a_limit_ask_nobody(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Throttle, "_desk", lambda *_: pytest.fail("asked"))
-    async with open_worker(limited(spool, rates="slow.example=1,free.example=0"), spool.queue) as worker:
-        assert await throttle_of(worker).enter("a", ("other.example", "free.example"), waited=False) == {}
+    async with open_worker(
+        limited(spool, rates="slow.example=1,free.example=0"), spool.queue
+    ) as worker:
+        assert (
+            await throttle_of(worker).enter("a", ("other.example", "free.example"), waited=False)
+            == {}
+        )
     async with open_worker(spool.settings, spool.queue) as worker:
         assert worker.wiring.throttle is None
 
 
-async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others_gave(spool: Any) -> None:
+async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others_gave(
+    spool: Any,
+) -> None:
     async with open_worker(limited(spool, connections="*=1"), spool.queue) as worker:
         throttle = throttle_of(worker)
         assert await throttle.enter("a", SLOW, waited=False) == {}
@@ -123,11 +148,18 @@ async def relayed(settings: Any, queue: Any, workers: int, seconds: float) -> No
         stop.set()
 
 
-async def test_what_is_over_the_limit_waits_in_the_levels_and_the_rest_of_the_mail_is_sent(spool: Any) -> None:
+async def test_what_is_over_the_limit_waits_in_the_levels_and_the_rest_of_the_mail_is_sent(
+    spool: Any,
+) -> None:
     with running(Sink()) as sink:
         settings = limited(spool, sink.port, rates="slow.example=1")
         async with open_worker(settings, spool.queue) as worker:
-            items = [await worker.enqueue(mail(f"m-{n}", recipients=("a@Slow.example", "b@fast.example")), CONTENT) for n in range(3)]
+            items = [
+                await worker.enqueue(
+                    mail(f"m-{n}", recipients=("a@Slow.example", "b@fast.example")), CONTENT
+                )
+                for n in range(3)
+            ]
             stop = asyncio.Event()
             consuming = asyncio.create_task(consume(worker, Relay(settings), stop=stop))
             await until(lambda: sum(len(got[1]) for got in sink.got) == 4)
@@ -135,19 +167,31 @@ async def test_what_is_over_the_limit_waits_in_the_levels_and_the_rest_of_the_ma
             done = await consuming
             assert worker.wiring.doings.count == 1
     assert (done.completed, done.retried, done.failures) == (1, 2, 0)
-    assert sorted(recipient for got in sink.got for recipient in got[1]) == ["a@Slow.example", *["b@fast.example"] * 3]
+    assert sorted(recipient for got in sink.got for recipient in got[1]) == [
+        "a@Slow.example",
+        *["b@fast.example"] * 3,
+    ]
     rows = [spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) for item in items]
     waiting = [row for row in rows if row is not None]
-    assert [(row.throttled, row.failures, row.published) for row in waiting] == [(True, 0, False)] * 2
+    assert [(row.throttled, row.failures, row.published) for row in waiting] == [
+        (True, 0, False)
+    ] * 2
     assert sorted(live.item.mail.recipients for live in spool.live()) == [("a@Slow.example",)] * 2
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("rate", "workers"), [(300, 1), (300, 3), (60, 3)])
-async def test_a_minute_of_more_mail_than_it_takes_is_used_to_within_a_tenth(spool: Any, rate: int, workers: int) -> None:
+async def test_a_minute_of_more_mail_than_it_takes_is_used_to_within_a_tenth(
+    spool: Any, rate: int, workers: int
+) -> None:
     with running(Sink()) as sink:
         settings = limited(spool, sink.port, rates=f"slow.example={rate}")
         async with open_worker(settings, spool.queue) as worker:
-            await asyncio.gather(*(worker.enqueue(mail(f"m-{n}", recipients=("a@slow.example",)), CONTENT) for n in range(rate * 2)))
+            await asyncio.gather(
+                *(
+                    worker.enqueue(mail(f"m-{n}", recipients=("a@slow.example",)), CONTENT)
+                    for n in range(rate * 2)
+                )
+            )
         await relayed(settings, spool.queue, workers, 60)
         assert rate * 0.9 <= len(sink.got) <= rate * 1.1 + 1

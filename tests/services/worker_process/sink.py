@@ -17,8 +17,25 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 def certificate(folder: Path) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1, signed by itself, and its key."""
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*made, "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True)
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    ]
+    subprocess.run(
+        [*made, "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True,
+        capture_output=True,
+    )
     return folder / "cert.pem", folder / "key.pem"
 
 
@@ -33,14 +50,18 @@ class Sink:
     drop_at: str = ""
     """`answer`: takes the mail and hangs up without a word."""
 
-    async def handle_MAIL(self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
+    async def handle_MAIL(
+        self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
         if "MAIL" in self.refuse:
             return self.refuse["MAIL"]
         envelope.mail_from = address
         envelope.mail_options.extend(options)
         return "250 OK"
 
-    async def handle_RCPT(self, server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]) -> str:
+    async def handle_RCPT(
+        self, server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
+    ) -> str:
         if address in self.refuse:
             return self.refuse[address]
         if self.drop_after_rcpt:
@@ -53,12 +74,21 @@ class Sink:
             return self.refuse["DATA"]
         if self.drop_at == "answer":
             server.transport.abort()
-        self.got.append((envelope.mail_from or "", tuple(envelope.rcpt_tos), envelope.original_content or b"", tuple(envelope.mail_options)))
+        self.got.append(
+            (
+                envelope.mail_from or "",
+                tuple(envelope.rcpt_tos),
+                envelope.original_content or b"",
+                tuple(envelope.mail_options),
+            )
+        )
         return "250 OK"
 
 
 @contextmanager
-def running(sink: Sink, *, utf8: bool = True, tls: ssl.SSLContext | None = None, **options: Any) -> Iterator[Sink]:
+def running(
+    sink: Sink, *, utf8: bool = True, tls: ssl.SSLContext | None = None, **options: Any
+) -> Iterator[Sink]:
     """The sink, listening on a free port of loopback."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
@@ -66,7 +96,18 @@ def running(sink: Sink, *, utf8: bool = True, tls: ssl.SSLContext | None = None,
     def serve() -> None:
         asyncio.set_event_loop(loop)
         made = loop.run_until_complete(
-            loop.create_server(lambda: SMTP(sink, enable_SMTPUTF8=utf8, hostname="sink", tls_context=tls, loop=loop, **options), "127.0.0.1", 0)
+            loop.create_server(
+                lambda: SMTP(
+                    sink,
+                    enable_SMTPUTF8=utf8,
+                    hostname="sink",
+                    tls_context=tls,
+                    loop=loop,
+                    **options,
+                ),
+                "127.0.0.1",
+                0,
+            )
         )
         sink.port = made.sockets[0].getsockname()[1]
         ready.set()

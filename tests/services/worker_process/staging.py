@@ -51,7 +51,9 @@ def points(mode: str, wanted: str) -> None:
         if f"{name}#{passed[name]}" == wanted and mode in SIGNALS:
             os.kill(os.getpid(), SIGNALS[mode])
 
-    def around(owner: Any, method: str, before: Callable[..., str | None], after: Callable[..., str | None]) -> None:
+    def around(
+        owner: Any, method: str, before: Callable[..., str | None], after: Callable[..., str | None]
+    ) -> None:
         original = getattr(owner, method)
 
         async def awaited(*args: Any, **kwargs: Any) -> Any:
@@ -81,22 +83,33 @@ def points(mode: str, wanted: str) -> None:
         return name
 
     def dot(name: str) -> Callable[..., str | None]:
-        return lambda _server, data: name if isinstance(data, bytes) and data.endswith(b"\r\n.\r\n") else None
+        return lambda _server, data: (
+            name if isinstance(data, bytes) and data.endswith(b"\r\n.\r\n") else None
+        )
 
     around(Stages, "ask", lambda *_: "read", lambda *_: None)
     around(Loader, "load", lambda *_: None, lambda *_: "loaded")
-    around(Stages, "advance", moved(("sending", "answered", "again")), moved(("began", "sent", "next")))
+    around(
+        Stages, "advance", moved(("sending", "answered", "again")), moved(("began", "sent", "next"))
+    )
     around(smtplib.SMTP, "send", dot("dot"), dot("unanswered"))
     around(Publisher, "publish", lambda *_: "publish", lambda *_: "published")
     around(Wiring, "mark", lambda *_: "mark", lambda *_: "marked")
     around(Message, "ack", lambda *_: "ack", lambda *_: "acked")
 
 
-async def relaying(settings: Settings, queue: QueueName, stop: asyncio.Event, on_idle: Callable[[float], None] = lambda _seconds: None) -> None:
+async def relaying(
+    settings: Settings,
+    queue: QueueName,
+    stop: asyncio.Event,
+    on_idle: Callable[[float], None] = lambda _seconds: None,
+) -> None:
     """Relays what the queue gives until `stop`; tells `on_idle` for how long there was nothing. A retry does not wait."""
     at_once = handling.Policy(BackOff(cap=timedelta(0)))
     async with open_worker(settings, queue) as worker:
-        running = handling.Handling(load_handler("relay", settings), 2, ConsumerMetrics(queue, CollectorRegistry()), at_once)
+        running = handling.Handling(
+            load_handler("relay", settings), 2, ConsumerMetrics(queue, CollectorRegistry()), at_once
+        )
         async with aclosing(worker.deliveries(4)) as deliveries:
             while not stop.is_set():
                 try:
@@ -125,7 +138,13 @@ async def main() -> None:
     settings = load_settings()
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await relaying(settings.model_copy(update={"relay": settings.relay.model_copy(update={"port": int(port)})}), QueueName(queue), stop)
+    await relaying(
+        settings.model_copy(
+            update={"relay": settings.relay.model_copy(update={"port": int(port)})}
+        ),
+        QueueName(queue),
+        stop,
+    )
 
 
 if __name__ == "__main__":

@@ -33,10 +33,21 @@ def sink() -> Iterator[Sink]:
 
 
 def relay(port: int, **given: Any) -> Relay:
-    return Relay(Settings.model_validate({"relay": {"host": "127.0.0.1", "port": port, "timeout": "5s", **given}}))
+    return Relay(
+        Settings.model_validate(
+            {"relay": {"host": "127.0.0.1", "port": port, "timeout": "5s", **given}}
+        )
+    )
 
 
-def send(sink: Sink, content: bytes = CONTENT, *, sender: str | None = "s@home.example", to: tuple[str, ...] = (A, B), **mail: Any) -> Outcome:
+def send(
+    sink: Sink,
+    content: bytes = CONTENT,
+    *,
+    sender: str | None = "s@home.example",
+    to: tuple[str, ...] = (A, B),
+    **mail: Any,
+) -> Outcome:
     return relay(sink.port)(Mail("m", sender, to, **mail), content)
 
 
@@ -61,7 +72,9 @@ def test_the_null_sender_is_sent_as_such(sink: Sink) -> None:
         (b"smuggle\n.\nMAIL FROM:<x@y>\r\n", b"smuggle\r\n.\r\nMAIL FROM:<x@y>\r\n"),
     ],
 )
-def test_the_bytes_arrive_and_only_line_ends_are_made_as_smtp_wants_them(sink: Sink, content: bytes, wire: bytes) -> None:
+def test_the_bytes_arrive_and_only_line_ends_are_made_as_smtp_wants_them(
+    sink: Sink, content: bytes, wire: bytes
+) -> None:
     assert send(sink, content) == Complete()
     assert [got[2] for got in sink.got] == [wire]
 
@@ -74,13 +87,19 @@ def test_eight_bit_content_is_announced(sink: Sink) -> None:
 def test_unicode_addresses_go_with_smtputf8(sink: Sink) -> None:
     assert send(sink, sender="jürgen@bücher.example", to=("用户@例子.example",)) == Complete()
     sender, recipients, _, options = sink.got[0]
-    assert (sender, recipients, "SMTPUTF8" in options) == ("jürgen@bücher.example", ("用户@例子.example",), True)
+    assert (sender, recipients, "SMTPUTF8" in options) == (
+        "jürgen@bücher.example",
+        ("用户@例子.example",),
+        True,
+    )
 
 
 def test_a_server_without_smtputf8_refuses_only_the_recipients_that_need_it() -> None:
     with running(Sink(), utf8=False) as sink:
         assert send(sink, to=(A, "ü@next.example")) == Retry(recipients=("ü@next.example",))
-        assert send(sink, to=("ü@next.example",)) == Reject("the next hop refused all recipients for good: no SMTPUTF8 for 1")
+        assert send(sink, to=("ü@next.example",)) == Reject(
+            "the next hop refused all recipients for good: no SMTPUTF8 for 1"
+        )
         assert [got[1] for got in sink.got] == [(A,)]
 
 
@@ -102,14 +121,24 @@ def test_a_recipient_refused_for_good_ends_alone_in_the_dead_letters(sink: Sink)
     ("where", "answer", "outcome"),
     [
         ("MAIL", "451 4.3.0 later", Retry(recipients=(A, B), back_off=True)),
-        ("MAIL", "550 5.7.1 never", Reject("the next hop refused all recipients for good: 550 for 2")),
+        (
+            "MAIL",
+            "550 5.7.1 never",
+            Reject("the next hop refused all recipients for good: 550 for 2"),
+        ),
         ("MAIL", "530 5.7.0 AUTH first", Retry(recipients=(A, B), back_off=True)),
         ("DATA", "452 4.3.1 full", Retry(recipients=(A, B), back_off=True)),
-        ("DATA", "554 5.6.0 spam", Reject("the next hop refused all recipients for good: 554 for 2")),
+        (
+            "DATA",
+            "554 5.6.0 spam",
+            Reject("the next hop refused all recipients for good: 554 for 2"),
+        ),
         ("MAIL", "421 4.3.2 closing", Retry(recipients=(A, B), back_off=True)),
     ],
 )
-def test_a_refusal_of_the_whole_mail_counts_for_every_recipient(sink: Sink, where: str, answer: str, outcome: Outcome) -> None:
+def test_a_refusal_of_the_whole_mail_counts_for_every_recipient(
+    sink: Sink, where: str, answer: str, outcome: Outcome
+) -> None:
     sink.refuse[where] = answer
     assert send(sink) == outcome
 
@@ -141,7 +170,9 @@ def test_headers_for_one_recipient_are_seen_by_that_one_alone(sink: Sink) -> Non
 
 def test_of_two_transactions_the_one_that_went_through_is_not_repeated(sink: Sink) -> None:
     sink.refuse[B] = "450 later"
-    assert send(sink, per_recipient_headers=(RecipientHeader(B, "X-For", "b"),)) == Retry(recipients=(B,), back_off=True)
+    assert send(sink, per_recipient_headers=(RecipientHeader(B, "X-For", "b"),)) == Retry(
+        recipients=(B,), back_off=True
+    )
     assert [got[1] for got in sink.got] == [(A,)]
 
 
@@ -157,7 +188,9 @@ def test_required_starttls_that_is_not_offered_sends_nothing(sink: Sink) -> None
     assert (outcome, sink.got) == (Retry(recipients=(A,), back_off=True), [])
 
 
-def test_mail_goes_through_starttls_to_a_server_that_can_be_verified_and_only_to_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_goes_through_starttls_to_a_server_that_can_be_verified_and_only_to_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cert, key = certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
@@ -174,7 +207,9 @@ def test_no_address_is_logged_above_debug(sink: Sink, caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, logger="mailslice")
     sink.drop_after_rcpt = True
     send(sink)
-    text = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("mailslice"))
+    text = "\n".join(
+        record.getMessage() for record in caplog.records if record.name.startswith("mailslice")
+    )
     assert f"next hop 127.0.0.1:{sink.port} failed" in text
     assert "@" not in text
 
@@ -197,16 +232,30 @@ class Marked(BlockingStage):
         self.told.append(("not sent", tuple(recipients or ()), len(self.sink.got)))
 
 
-def marked(sink: Sink, *, age: timedelta | None = None, sender: str | None = "s@home.example", headers: bool = True, **given: Any) -> tuple[Outcome, Marked]:
+def marked(
+    sink: Sink,
+    *,
+    age: timedelta | None = None,
+    sender: str | None = "s@home.example",
+    headers: bool = True,
+    **given: Any,
+) -> tuple[Outcome, Marked]:
     stage = Marked(sink, age)
     own = (RecipientHeader(B, "X", "y"),) if headers else ()
-    return relay(sink.port, **given)(Mail("m", sender, (A, B), per_recipient_headers=own), CONTENT, stage=stage), stage
+    return relay(sink.port, **given)(
+        Mail("m", sender, (A, B), per_recipient_headers=own), CONTENT, stage=stage
+    ), stage
 
 
 def test_each_transaction_is_marked_before_its_data_and_after_its_250(sink: Sink) -> None:
     outcome, stage = marked(sink)
     assert outcome == Complete()
-    assert stage.told == [("sending", (A,), 0), ("sent", (A,), 1), ("sending", (B,), 1), ("sent", (B,), 2)]
+    assert stage.told == [
+        ("sending", (A,), 0),
+        ("sent", (A,), 1),
+        ("sending", (B,), 1),
+        ("sent", (B,), 2),
+    ]
 
 
 def test_who_is_refused_at_rcpt_was_never_begun(sink: Sink) -> None:
@@ -216,7 +265,12 @@ def test_who_is_refused_at_rcpt_was_never_begun(sink: Sink) -> None:
 
 def test_a_refusal_of_the_data_is_certain(sink: Sink) -> None:
     sink.refuse["DATA"] = "452 full"
-    assert marked(sink)[1].told == [("sending", (A,), 0), ("not sent", (A,), 0), ("sending", (B,), 0), ("not sent", (B,), 0)]
+    assert marked(sink)[1].told == [
+        ("sending", (A,), 0),
+        ("not sent", (A,), 0),
+        ("sending", (B,), 0),
+        ("not sent", (B,), 0),
+    ]
 
 
 def test_only_a_mail_that_was_sent_whole_and_not_answered_is_in_doubt(sink: Sink) -> None:
@@ -226,7 +280,9 @@ def test_only_a_mail_that_was_sent_whole_and_not_answered_is_in_doubt(sink: Sink
     assert (outcome, len(sink.got)) == (Retry(recipients=(A, B), back_off=True), 1)
 
 
-def test_a_server_that_hangs_up_at_data_has_nothing(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
+def test_a_server_that_hangs_up_at_data_has_nothing(
+    monkeypatch: pytest.MonkeyPatch, sink: Sink
+) -> None:
     original = smtplib.SMTP.docmd
 
     def hangs_up(server: smtplib.SMTP, command: str, args: str = "") -> tuple[int, bytes]:
@@ -257,7 +313,9 @@ def test_a_mail_that_is_too_old_is_given_up_but_not_before_it_was_tried(sink: Si
     assert marked(sink, age=timedelta(days=5))[0] == Retry(recipients=(A, B), back_off=True)
     expected = "given up after 5d (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: 450 for 1, 550 for 1"
     assert marked(sink, age=OLD)[0] == Reject(expected)
-    assert marked(sink, age=timedelta(hours=2), max_age="1h")[0] == Reject(expected.replace("5d", "1h"))
+    assert marked(sink, age=timedelta(hours=2), max_age="1h")[0] == Reject(
+        expected.replace("5d", "1h")
+    )
 
 
 def test_who_was_served_is_not_given_up_with_the_rest(sink: Sink) -> None:
@@ -276,11 +334,16 @@ def test_a_mail_of_unknown_age_is_tried_again(sink: Sink) -> None:
 def test_what_is_given_up_is_bounced_where_that_is_set(sink: Sink) -> None:
     sink.refuse.update({A: "550 5.1.1 no such user", B: "554 5.7.1 spam"})
     settings = Settings.model_validate(
-        {"relay": {"host": "127.0.0.1", "port": sink.port, "timeout": "5s", "give_up": "bounce"}, "worker": {"bounce_queue": "out"}}
+        {
+            "relay": {"host": "127.0.0.1", "port": sink.port, "timeout": "5s", "give_up": "bounce"},
+            "worker": {"bounce_queue": "out"},
+        }
     )
     outcome = Relay(settings)(Mail("m", "s@home.example", (A, B)), CONTENT)
     assert isinstance(outcome, Bounce)
-    assert [(failure.recipient, failure.status, failure.diagnostic) for failure in outcome.failures] == [
+    assert [
+        (failure.recipient, failure.status, failure.diagnostic) for failure in outcome.failures
+    ] == [
         (A, "5.1.1", "550 5.1.1 no such user"),
         (B, "5.7.1", "554 5.7.1 spam"),
     ]

@@ -32,7 +32,9 @@ A, B = "a@x.example", "b@x.example"
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
 LARGE = b"x" * 1022 + b"\r\n"
 LARGE *= 9 << 10
-TRACE = re.compile(rb"Received: from [^\r]+\r\n\tby [^\r]+ with (\w+) id ([^\r;]+);\r\n\tSat, 21 Nov 2026 09:30:15 \+0000\r\n")
+TRACE = re.compile(
+    rb"Received: from [^\r]+\r\n\tby [^\r]+ with (\w+) id ([^\r;]+);\r\n\tSat, 21 Nov 2026 09:30:15 \+0000\r\n"
+)
 Got = TypeVar("Got")
 
 
@@ -67,7 +69,9 @@ class Server:
         """Runs a blocking client in a thread."""
 
         def client() -> Got:
-            with smtplib.SMTP("127.0.0.1", self.port, local_hostname="client.example", timeout=10) as smtp:
+            with smtplib.SMTP(
+                "127.0.0.1", self.port, local_hostname="client.example", timeout=10
+            ) as smtp:
                 return work(smtp)
 
         return await asyncio.to_thread(client)
@@ -91,13 +95,24 @@ class Server:
 
 @asynccontextmanager
 async def serving(*, finish: bool = True, **given: Any) -> AsyncIterator[Server]:
-    groups: dict[str, Any] = {name: given.pop(name) for name in ("worker", "queue") if name in given}
-    settings = Settings.model_validate({"smtp_in": {"port": 0, "hostname": "mx.home.example", "timeout": "20s", **given}, **groups})
+    groups: dict[str, Any] = {
+        name: given.pop(name) for name in ("worker", "queue") if name in given
+    }
+    settings = Settings.model_validate(
+        {"smtp_in": {"port": 0, "hostname": "mx.home.example", "timeout": "20s", **given}, **groups}
+    )
     keeper, stop, listening = Keeper(), asyncio.Event(), asyncio.get_running_loop().create_future()
     if finish:
         keeper.may_finish.set()
     task = asyncio.create_task(
-        serve(settings, policy_of(settings.smtp_in), keeper, stop, clock=lambda: NOW, on_listening=lambda _host, port: listening.set_result(port))
+        serve(
+            settings,
+            policy_of(settings.smtp_in),
+            keeper,
+            stop,
+            clock=lambda: NOW,
+            on_listening=lambda _host, port: listening.set_result(port),
+        )
     )
     await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -111,7 +126,12 @@ async def serving(*, finish: bool = True, **given: Any) -> AsyncIterator[Server]
         await asyncio.wait_for(task, 15)
 
 
-def send(content: bytes = CONTENT, sender: str = "s@y.example", to: tuple[str, ...] = (A, B), options: tuple[str, ...] = ()) -> Callable[[smtplib.SMTP], Any]:
+def send(
+    content: bytes = CONTENT,
+    sender: str = "s@y.example",
+    to: tuple[str, ...] = (A, B),
+    options: tuple[str, ...] = (),
+) -> Callable[[smtplib.SMTP], Any]:
     return lambda smtp: smtp.sendmail(sender, to, content, mail_options=options)
 
 
@@ -120,8 +140,16 @@ async def test_a_mail_is_kept_with_its_envelope_and_where_it_came_from() -> None
         await server.do(send())
         mail, content = server.only
     assert content == CONTENT
-    assert (mail.sender, mail.recipients, mail.state, mail.remote_addr, mail.remote_host) == ("s@y.example", (A, B), "root", "127.0.0.1", "localhost")
-    assert mail.attributes == {"org.apache.james.HELO": b'{"serializer":"StringSerializer","value":"client.example"}'}
+    assert (mail.sender, mail.recipients, mail.state, mail.remote_addr, mail.remote_host) == (
+        "s@y.example",
+        (A, B),
+        "root",
+        "127.0.0.1",
+        "localhost",
+    )
+    assert mail.attributes == {
+        "org.apache.james.HELO": b'{"serializer":"StringSerializer","value":"client.example"}'
+    }
     assert mail.last_updated_ns == 1795253415123_000_000
     assert re.fullmatch(r"Mail1795253415123-[0-9a-f-]{36}", mail.name)
 
@@ -130,7 +158,10 @@ async def test_a_mail_is_kept_with_its_envelope_and_where_it_came_from() -> None
     ("sent", "kept"),
     [
         (b"S: x\r\n\r\n..dots\r\n...\r\n.", b"S: x\r\n\r\n.dots\r\n..\r\n"),
-        (b"S: x\r\n\r\nbare\nline feed\rand return\r\n.", b"S: x\r\n\r\nbare\nline feed\rand return\r\n"),
+        (
+            b"S: x\r\n\r\nbare\nline feed\rand return\r\n.",
+            b"S: x\r\n\r\nbare\nline feed\rand return\r\n",
+        ),
         (b"S: \xe9\xff\x00\r\n\r\n\x80\r\n.", b"S: \xe9\xff\x00\r\n\r\n\x80\r\n"),
         (b"smuggled\n.\nMAIL FROM:<x@y>\r\n.", b"smuggled\n.\nMAIL FROM:<x@y>\r\n"),
         (b"long " + b"x" * 300_000 + b"\r\n.", b"long " + b"x" * 300_000 + b"\r\n"),
@@ -139,7 +170,9 @@ async def test_a_mail_is_kept_with_its_envelope_and_where_it_came_from() -> None
 )
 async def test_the_bytes_after_the_trace_are_the_bytes_that_came(sent: bytes, kept: bytes) -> None:
     async with serving() as server:
-        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y> BODY=8BITMIME", b"RCPT TO:<a@x.example>", b"DATA", sent)
+        answers = await server.say(
+            b"EHLO c", b"MAIL FROM:<s@y> BODY=8BITMIME", b"RCPT TO:<a@x.example>", b"DATA", sent
+        )
         assert b"250 2.0.0 OK queued as 00000000-0000-0000-0000-000000000005\r\n" in answers
         assert server.only[1] == kept
 
@@ -161,7 +194,9 @@ async def test_250_is_said_only_when_the_enqueue_is_durable() -> None:
         assert len(server.keeper.kept) == 1
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("S3 at http://10.0.0.9 does not answer"), RuntimeError("inside")])
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("S3 at http://10.0.0.9 does not answer"), RuntimeError("inside")]
+)
 async def test_what_cannot_be_stored_is_451_and_the_client_keeps_it(error: Exception) -> None:
     async with serving() as server:
         server.keeper.error = error
@@ -213,7 +248,10 @@ async def test_a_stop_lets_a_mail_that_is_being_received_end_and_sends_idle_clie
         sending = asyncio.create_task(server.do(send()))
         await asyncio.wait_for(server.keeper.begun.wait(), 5)
         server.stop.set()
-        assert await asyncio.wait_for(idle.read(), 5) == b"421 4.3.2 The server is shutting down, try again later\r\n"
+        assert (
+            await asyncio.wait_for(idle.read(), 5)
+            == b"421 4.3.2 The server is shutting down, try again later\r\n"
+        )
         assert not server.task.done()
         server.keeper.may_finish.set()
         assert await sending == {}
@@ -225,7 +263,9 @@ async def test_a_mail_over_the_size_is_552_whether_it_says_so_or_not() -> None:
     async with serving(queue={"max_mail_bytes": 1000}) as server:
         with pytest.raises(smtplib.SMTPSenderRefused) as announced:
             await server.do(send(b"x" * 1001))
-        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", b"x\r\n" * 400 + b".")
+        answers = await server.say(
+            b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", b"x\r\n" * 400 + b"."
+        )
         await server.do(send(b"y" * 998))
         assert announced.value.smtp_code == 552
         assert b"\r\n552 " in answers
@@ -263,7 +303,10 @@ async def test_strangers_may_send_after_auth_and_the_mail_says_who() -> None:
 
         await server.do(client)
         mail, _ = server.only
-        assert json.loads(mail.attributes["org.apache.james.SMTPAuthUser"]) == {"serializer": "StringSerializer", "value": "ursula"}
+        assert json.loads(mail.attributes["org.apache.james.SMTPAuthUser"]) == {
+            "serializer": "StringSerializer",
+            "value": "ursula",
+        }
         assert b"with ESMTPA id" in server.keeper.kept[0][1]
 
 
@@ -283,7 +326,14 @@ async def test_a_client_that_logged_in_may_say_for_whom_as_postfix_does() -> Non
 async def test_an_address_is_kept_as_it_was_given_and_no_encoded_word_in_it_is_decoded() -> None:
     local = b"=?utf-8?q?eve=40evil.example?="
     async with serving() as server:
-        await server.say(b"EHLO c", b"MAIL FROM:<s@y.example>", b"RCPT TO:<" + local + b"@x.example>", b"DATA", b"", b".")
+        await server.say(
+            b"EHLO c",
+            b"MAIL FROM:<s@y.example>",
+            b"RCPT TO:<" + local + b"@x.example>",
+            b"DATA",
+            b"",
+            b".",
+        )
         assert server.only[0].recipients == (local.decode() + "@x.example",)
 
 
@@ -306,34 +356,72 @@ async def test_auth_is_not_announced_where_there_is_no_user() -> None:
 async def test_unicode_addresses_need_smtputf8_and_are_kept() -> None:
     async with serving() as server:
         refused = await server.say(b"EHLO c", "MAIL FROM:<jürgen@y.example>".encode())
-        await server.do(send(sender="jürgen@bücher.example", to=("用户@例子.example",), options=("SMTPUTF8",)))
+        await server.do(
+            send(sender="jürgen@bücher.example", to=("用户@例子.example",), options=("SMTPUTF8",))
+        )
         mail, _ = server.only
         assert b"\r\n553 5.6.7 " in refused
         assert (mail.sender, mail.recipients) == ("jürgen@bücher.example", ("用户@例子.example",))
         assert b"with UTF8SMTP id" in server.keeper.kept[0][1]
 
 
-@pytest.mark.parametrize("line", [b"RCPT TO:<\xff\xfe@x>", b"RCPT TO:<nodomain>", b"RCPT TO:<a@>", b"RCPT TO:<a b@x>"])
+@pytest.mark.parametrize(
+    "line", [b"RCPT TO:<\xff\xfe@x>", b"RCPT TO:<nodomain>", b"RCPT TO:<a@>", b"RCPT TO:<a b@x>"]
+)
 async def test_an_address_that_cannot_be_kept_is_refused(line: bytes) -> None:
     async with serving() as server:
         answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y> SMTPUTF8", line)
         assert answers.splitlines()[-2][:4] == b"553 "
 
 
-@pytest.mark.parametrize("address", ["a@x.", "a..b@x.y", ".a@x", "a.@x", "a@x..y", "a@.x", "a@-x.y", "a@x-.y", '""@x', '"a..b"@x'])
-async def test_an_address_that_james_would_dead_letter_the_whole_mail_for_is_refused(address: str) -> None:
+@pytest.mark.parametrize(
+    "address",
+    ["a@x.", "a..b@x.y", ".a@x", "a.@x", "a@x..y", "a@.x", "a@-x.y", "a@x-.y", '""@x', '"a..b"@x'],
+)
+async def test_an_address_that_james_would_dead_letter_the_whole_mail_for_is_refused(
+    address: str,
+) -> None:
     async with serving() as server:
-        asked = [f"MAIL FROM:<{address}>", f"MAIL FROM:<{address}> SMTPUTF8", "MAIL FROM:<>", f"RCPT TO:<{address}>", "RCPT TO:<b@x>"]
+        asked = [
+            f"MAIL FROM:<{address}>",
+            f"MAIL FROM:<{address}> SMTPUTF8",
+            "MAIL FROM:<>",
+            f"RCPT TO:<{address}>",
+            "RCPT TO:<b@x>",
+        ]
         answers = await server.say(b"EHLO c", *(line.encode() for line in asked))
-        assert [line[:9] for line in answers.splitlines()[-6:-1]] == [b"553 5.1.3", b"553 5.1.3", b"250 2.1.0", b"553 5.1.3", b"250 2.1.5"]
+        assert [line[:9] for line in answers.splitlines()[-6:-1]] == [
+            b"553 5.1.3",
+            b"553 5.1.3",
+            b"250 2.1.0",
+            b"553 5.1.3",
+            b"250 2.1.5",
+        ]
 
 
 @pytest.mark.parametrize(
-    "address", ['"a b"@x', '"a@b"@x.y', '".a."@x', "a@[192.0.2.1]", "a@[IPv6:2001:db8::1]", "a.b+c=d@x-y.z", "a@x_y.z", "jürgen@bücher.example", "a@1x.y"]
+    "address",
+    [
+        '"a b"@x',
+        '"a@b"@x.y',
+        '".a."@x',
+        "a@[192.0.2.1]",
+        "a@[IPv6:2001:db8::1]",
+        "a.b+c=d@x-y.z",
+        "a@x_y.z",
+        "jürgen@bücher.example",
+        "a@1x.y",
+    ],
 )
 async def test_unusual_addresses_that_are_right_are_kept(address: str) -> None:
     async with serving() as server:
-        lines = [b"EHLO c", f"MAIL FROM:<{address}> SMTPUTF8".encode(), f"RCPT TO:<{address}>".encode(), b"DATA", b"x\r\n."]
+        lines = [
+            b"EHLO c",
+            f"MAIL FROM:<{address}> SMTPUTF8".encode(),
+            f"RCPT TO:<{address}>".encode(),
+            b"DATA",
+            b"x\r\n.",
+        ]
         await server.say(*lines)
         mail, _ = server.only
         assert (mail.sender, mail.recipients) == (address, (address,))
@@ -347,18 +435,32 @@ async def test_one_recipient_too_many_is_452_and_the_rest_get_the_mail() -> None
 
 
 async def test_ten_thousand_recipients_and_a_header_of_a_megabyte_come_in_one_mail() -> None:
-    header = b"".join(b"X-Line-%05d: %s\r\n" % (number, b"x" * 80) for number in range(11_000)) + b"\r\n"
+    header = (
+        b"".join(b"X-Line-%05d: %s\r\n" % (number, b"x" * 80) for number in range(11_000)) + b"\r\n"
+    )
     async with serving() as server:
         wanted = tuple(f"r{number}@x.example" for number in range(10_000))
-        await server.say(b"EHLO c", b"MAIL FROM:<s@y>", *(f"RCPT TO:<{one}>".encode() for one in wanted), b"DATA", header + b"body\r\n.")
+        await server.say(
+            b"EHLO c",
+            b"MAIL FROM:<s@y>",
+            *(f"RCPT TO:<{one}>".encode() for one in wanted),
+            b"DATA",
+            header + b"body\r\n.",
+        )
         assert server.only[0].recipients == wanted
         assert server.only[1] == header + b"body\r\n"
 
 
-async def test_many_recipients_are_counted_as_memory_until_their_mail_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_recipients_are_counted_as_memory_until_their_mail_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     budget = IntakeBudget(20_000)
     monkeypatch.setattr(smtp_in, "IntakeBudget", lambda _limit: budget)
-    mail = [b"EHLO c", b"MAIL FROM:<s@y>", *(b"RCPT TO:<recipient-%03d@x.example>" % number for number in range(300))]
+    mail = [
+        b"EHLO c",
+        b"MAIL FROM:<s@y>",
+        *(b"RCPT TO:<recipient-%03d@x.example>" % number for number in range(300)),
+    ]
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"".join(line + b"\r\n" for line in (*mail, b"NOOP")))
@@ -420,7 +522,11 @@ async def deaf_client(port: int) -> AsyncIterator[None]:
 
 
 async def test_a_client_that_never_reads_loses_its_place_after_the_timeout() -> None:
-    async with serving(max_connections=1, timeout="1s") as server, deaf_client(server.port), asyncio.timeout(30):
+    async with (
+        serving(max_connections=1, timeout="1s") as server,
+        deaf_client(server.port),
+        asyncio.timeout(30),
+    ):
         greeting = b""
         while not greeting.startswith(b"220 "):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -429,14 +535,18 @@ async def test_a_client_that_never_reads_loses_its_place_after_the_timeout() -> 
             await asyncio.sleep(0.05)
 
 
-async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(smtp_session, "_GOODBYE", 0.3)
     async with serving() as server, deaf_client(server.port):
         server.stop.set()
         await asyncio.wait_for(server.task, 15)
 
 
-async def test_a_client_that_is_silent_within_its_tls_handshake_does_not_keep_the_server_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_is_silent_within_its_tls_handshake_does_not_keep_the_server_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(smtp_session, "_GOODBYE", 0.3)
     cert, key = certificate(tmp_path)
     async with serving(tls_certificate=cert, tls_key=key) as server:
@@ -451,15 +561,37 @@ async def test_a_client_that_is_silent_within_its_tls_handshake_does_not_keep_th
 
 async def test_commands_sent_in_one_go_are_answered_in_order() -> None:
     async with serving() as server:
-        answers = await server.say(b"EHLO c", b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"RCPT TO:<bad>", b"RCPT TO:<b@x>", b"DATA", b"x\r\n.", b"NOOP")
+        answers = await server.say(
+            b"EHLO c",
+            b"MAIL FROM:<s@y>",
+            b"RCPT TO:<a@x>",
+            b"RCPT TO:<bad>",
+            b"RCPT TO:<b@x>",
+            b"DATA",
+            b"x\r\n.",
+            b"NOOP",
+        )
         codes = [line[:3] for line in answers.splitlines() if line[3:4] == b" "]
-        assert codes == [b"220", b"250", b"250", b"250", b"553", b"250", b"354", b"250", b"250", b"221"]
+        assert codes == [
+            b"220",
+            b"250",
+            b"250",
+            b"250",
+            b"553",
+            b"250",
+            b"354",
+            b"250",
+            b"250",
+            b"221",
+        ]
         assert server.only[0].recipients == ("a@x", "b@x")
 
 
 async def test_a_name_in_helo_cannot_break_out_of_the_trace() -> None:
     async with serving() as server:
-        await server.say("HELO evil)\tX: y ü".encode(), b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", b"x\r\n.")
+        await server.say(
+            "HELO evil)\tX: y ü".encode(), b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", b"x\r\n."
+        )
         content = server.keeper.kept[0][1]
         first = content.split(b"\r\n", 1)[0]
         assert re.fullmatch(rb"Received: from evil\?\?X:\?y\?{2,3} \(\[127\.0\.0\.1\]\)", first)
@@ -468,7 +600,9 @@ async def test_a_name_in_helo_cannot_break_out_of_the_trace() -> None:
 
 async def test_mail_comes_through_starttls_with_auth_behind_it(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
-    async with serving(allowed_networks=(), username="u", password="p", tls_certificate=cert, tls_key=key) as server:
+    async with serving(
+        allowed_networks=(), username="u", password="p", tls_certificate=cert, tls_key=key
+    ) as server:
 
         def client(smtp: smtplib.SMTP) -> None:
             smtp.starttls(context=ssl.create_default_context(cafile=str(cert)))
@@ -498,7 +632,9 @@ async def test_the_postmaster_needs_no_domain() -> None:
         assert server.only[0].recipients == ("Postmaster@mx.home.example",)
 
 
-async def test_commands_behind_starttls_in_the_clear_are_not_taken_for_encrypted_ones(tmp_path: Path) -> None:
+async def test_commands_behind_starttls_in_the_clear_are_not_taken_for_encrypted_ones(
+    tmp_path: Path,
+) -> None:
     cert, key = certificate(tmp_path)
     async with serving(tls_certificate=cert, tls_key=key) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -508,9 +644,16 @@ async def test_commands_behind_starttls_in_the_clear_are_not_taken_for_encrypted
             pass
         writer.write(b"STARTTLS\r\nEHLO injected\r\nMAIL FROM:<evil@x>\r\n")
         assert (await reader.readline())[:3] == b"220"
-        await asyncio.wait_for(writer.start_tls(ssl.create_default_context(cafile=str(cert)), server_hostname="localhost"), 10)
+        await asyncio.wait_for(
+            writer.start_tls(
+                ssl.create_default_context(cafile=str(cert)), server_hostname="localhost"
+            ),
+            10,
+        )
         writer.write(b"RCPT TO:<a@x>\r\n")
-        assert (await asyncio.wait_for(reader.readline(), 10))[:9] == b"503 Error", "nobody has said EHLO, or MAIL"
+        assert (await asyncio.wait_for(reader.readline(), 10))[:9] == b"503 Error", (
+            "nobody has said EHLO, or MAIL"
+        )
         writer.transport.abort()
     assert server.keeper.kept == []
 

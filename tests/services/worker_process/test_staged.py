@@ -34,16 +34,40 @@ from tests.services.worker_process.staging import relaying
 
 SCRIPT = Path(__file__).with_name("staging.py")
 A, B, C = "a@next.example", "b@next.example", "c@next.example"
-MAIL = Mail("m", "author@home.example", (A, B, C), per_recipient_headers=(RecipientHeader(B, "X-For", "b"),))
+MAIL = Mail(
+    "m", "author@home.example", (A, B, C), per_recipient_headers=(RecipientHeader(B, "X-For", "b"),)
+)
 """Two transactions: A and C, then B with a header of its own. C is greylisted: a third one, in the second attempt."""
 POINTS = [
-    *("read#1", "loaded#1", "sending#1", "began#1", "dot#1", "unanswered#1", "answered#1", "sent#1"),
+    *(
+        "read#1",
+        "loaded#1",
+        "sending#1",
+        "began#1",
+        "dot#1",
+        "unanswered#1",
+        "answered#1",
+        "sent#1",
+    ),
     *("sending#2", "began#2", "dot#2", "unanswered#2", "answered#2", "sent#2"),
     *("again#1", "next#1", "publish#1", "published#1", "ack#1", "acked#1"),
-    *("read#2", "loaded#2", "sending#3", "began#3", "dot#3", "unanswered#3", "answered#3", "sent#3"),
+    *(
+        "read#2",
+        "loaded#2",
+        "sending#3",
+        "began#3",
+        "dot#3",
+        "unanswered#3",
+        "answered#3",
+        "sent#3",
+    ),
     *("mark#1", "marked#1", "ack#2", "acked#2"),
 ]
-DOUBTFUL = {f"{point}#{n}": who for n, who in ((1, A), (2, B), (3, C)) for point in ("began", "dot", "unanswered", "answered")}
+DOUBTFUL = {
+    f"{point}#{n}": who
+    for n, who in ((1, A), (2, B), (3, C))
+    for point in ("began", "dot", "unanswered", "answered")
+}
 """Killed here, nobody can know whether that recipient has the mail."""
 NEVER_SETTLED = {"read#1", "loaded#1", "read#2", "loaded#2", "acked#1", "acked#2"}
 """Stopped here, the mail is not in a handler's hands, or no more."""
@@ -55,7 +79,9 @@ class Greylisting(Sink):
 
     seen: set[str] = field(default_factory=set)
 
-    async def handle_RCPT(self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]) -> str:
+    async def handle_RCPT(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
         if address == C and C not in self.seen:
             self.seen.add(C)
             return "450 4.2.0 greylisted"
@@ -91,16 +117,37 @@ def one_round(place: Any, mode: str, point: str) -> Round:
         item = asyncio.run(enqueued(spool))
         broker = urlsplit(place.env["MAILSLICE_RABBITMQ_URL"])
         proxy = Proxy((broker.hostname or "", broker.port or 5672))
-        url = broker._replace(netloc=broker.netloc.replace(f":{broker.port}", f":{proxy.port}")).geturl()
-        command = [sys.executable, str(SCRIPT), "kill" if mode == "kill" else "stop", point, spool.queue, str(sink.port)]
+        url = broker._replace(
+            netloc=broker.netloc.replace(f":{broker.port}", f":{proxy.port}")
+        ).geturl()
+        command = [
+            sys.executable,
+            str(SCRIPT),
+            "kill" if mode == "kill" else "stop",
+            point,
+            spool.queue,
+            str(sink.port),
+        ]
         environ = place.but(MAILSLICE_RABBITMQ_URL=url).environ
         environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             lines = heard(process)
             try:
-                until(lambda: process.poll() is not None or is_stopped(process), f"{name} is passed: {lines}", 90)
+                until(
+                    lambda: process.poll() is not None or is_stopped(process),
+                    f"{name} is passed: {lines}",
+                    90,
+                )
                 proxy.cut()
-                relay = spool.settings.model_copy(update={"relay": spool.settings.relay.model_copy(update={"host": "127.0.0.1", "port": sink.port})})
+                relay = spool.settings.model_copy(
+                    update={
+                        "relay": spool.settings.relay.model_copy(
+                            update={"host": "127.0.0.1", "port": sink.port}
+                        )
+                    }
+                )
                 if mode == "pause":
                     lines.clear()
                     process.send_signal(signal.SIGCONT)
@@ -121,7 +168,11 @@ def one_round(place: Any, mode: str, point: str) -> Round:
         record = spool.stores.own.mail_stages.read(spool.queue, item.enqueue_id)
         return Round(
             counts=sink.counts,
-            told={recipient for kept in spool.stores.own.quarantine.list(spool.queue) for recipient in message.decode(kept.message).mail.recipients},
+            told={
+                recipient
+                for kept in spool.stores.own.quarantine.list(spool.queue)
+                for recipient in message.decode(kept.message).mail.recipients
+            },
             states=dict(record.recipients) if record else {},
             left=spool.ready(spool.names.work_queue) + spool.ready(spool.names.dead_letter_queue),
             marked=item.enqueue_id in spool.marks(),
@@ -188,15 +239,24 @@ def check(mode: str, point: str, found: Round) -> None:
 
 def checked(place: Any, rounds: list[tuple[str, str]]) -> None:
     with ThreadPoolExecutor(3) as threads:
-        for (mode, point), found in zip(rounds, threads.map(lambda each: one_round(place, *each), rounds), strict=True):
+        for (mode, point), found in zip(
+            rounds, threads.map(lambda each: one_round(place, *each), rounds), strict=True
+        ):
             check(mode, point, found)
 
 
-def test_killed_or_stopped_around_the_last_step_nobody_gets_a_mail_twice_and_nobody_is_dropped_in_silence(place: Any) -> None:
-    checked(place, [("kill", "unanswered#1"), ("stop", "dot#1"), ("stop", "sending#2"), ("kill", "next#1")])
+def test_killed_or_stopped_around_the_last_step_nobody_gets_a_mail_twice_and_nobody_is_dropped_in_silence(
+    place: Any,
+) -> None:
+    checked(
+        place,
+        [("kill", "unanswered#1"), ("stop", "dot#1"), ("stop", "sending#2"), ("kill", "next#1")],
+    )
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["kill", "stop", "pause"])
-def test_at_every_point_nobody_gets_a_mail_twice_and_nobody_is_dropped_in_silence(place: Any, mode: str) -> None:
+def test_at_every_point_nobody_gets_a_mail_twice_and_nobody_is_dropped_in_silence(
+    place: Any, mode: str
+) -> None:
     checked(place, [(mode, point) for point in POINTS])

@@ -3,15 +3,38 @@
 from mailslice.cli.bench_curves import curves_of, curves_svg
 
 VIEWS = [
-    {"dead": 0, "cleanup": {"rows": 0, "plan_rows_per_second": None, "apply_rows_per_second": None}},
-    {"dead": 1000, "cleanup": {"rows": 1000, "plan_rows_per_second": 100, "apply_rows_per_second": 500}},
-    {"dead": 100, "cleanup": {"rows": 100, "plan_rows_per_second": 50, "apply_rows_per_second": 100}},
+    {
+        "dead": 0,
+        "cleanup": {"rows": 0, "plan_rows_per_second": None, "apply_rows_per_second": None},
+    },
+    {
+        "dead": 1000,
+        "cleanup": {"rows": 1000, "plan_rows_per_second": 100, "apply_rows_per_second": 500},
+    },
+    {
+        "dead": 100,
+        "cleanup": {"rows": 100, "plan_rows_per_second": 50, "apply_rows_per_second": 100},
+    },
 ]
 DUTIES = [
     {"bench": "counters", "mailboxes": 1, "messages": 1000, "plan_again_messages_per_second": 500},
     {"bench": "counters", "mailboxes": 1000, "messages": 1000, "plan_again_messages_per_second": 1},
-    {"bench": "blob_gc", "keep": False, "references": 1000, "orphans": 50, "references_per_second": 100, "deleted_keys_per_second": None},
-    {"bench": "blob_gc", "keep": True, "references": 9, "orphans": 9, "references_per_second": 9, "deleted_keys_per_second": 9},
+    {
+        "bench": "blob_gc",
+        "keep": False,
+        "references": 1000,
+        "orphans": 50,
+        "references_per_second": 100,
+        "deleted_keys_per_second": None,
+    },
+    {
+        "bench": "blob_gc",
+        "keep": True,
+        "references": 9,
+        "orphans": 9,
+        "references_per_second": 9,
+        "deleted_keys_per_second": 9,
+    },
 ]
 
 

@@ -19,19 +19,33 @@ NONE = {"cassandra": None, "rabbitmq": None, "s3": None}
 
 
 def test_figures_of_all_runs_become_one_and_what_one_run_does_not_know_is_unknown() -> None:
-    runs = [{"rate": rate, "ms": {"p50": rate / 10}, "tenths": [rate, 1], "cpu": cpu, "name": "x"} for rate, cpu in ((30, 1.0), (10, None), (20, 2.0))]
-    assert combined(runs, median) == {"rate": 20, "ms": {"p50": 2.0}, "tenths": [20, 1], "cpu": None}
+    runs = [
+        {"rate": rate, "ms": {"p50": rate / 10}, "tenths": [rate, 1], "cpu": cpu, "name": "x"}
+        for rate, cpu in ((30, 1.0), (10, None), (20, 2.0))
+    ]
+    assert combined(runs, median) == {
+        "rate": 20,
+        "ms": {"p50": 2.0},
+        "tenths": [20, 1],
+        "cpu": None,
+    }
     assert combined(runs, spread)["rate"] == {"min": 10, "median": 20, "max": 30}
 
 
 def test_the_rate_of_tenths_shows_where_it_became_slow() -> None:
-    measured = Measured(ended=[*(0.1 * number for number in range(1, 11)), *(1 + number for number in range(1, 11))])
+    measured = Measured(
+        ended=[*(0.1 * number for number in range(1, 11)), *(1 + number for number in range(1, 11))]
+    )
     assert measured.rate_of_parts() == [10.0] * 5 + [1.0] * 5
     assert Measured(ended=[1.0] * 9).rate_of_parts() == []
 
 
 def test_the_rate_that_the_cpu_allows_needs_all_stores() -> None:
-    measured = Measured(cpu_seconds=1.0, stores={"cassandra": 1.0, "rabbitmq": 0.5, "s3": 1.5}, latencies=[0.1] * 1000)
+    measured = Measured(
+        cpu_seconds=1.0,
+        stores={"cassandra": 1.0, "rabbitmq": 0.5, "s3": 1.5},
+        latencies=[0.1] * 1000,
+    )
     assert cpu_bound_rate(measured) == (os.cpu_count() or 1) * 1000 / 4
     assert cpu_bound_rate(Measured(cpu_seconds=1.0, stores=NONE, latencies=[0.1])) is None
     assert measured.per_thousand(0.5) == 0.5
@@ -40,8 +54,18 @@ def test_the_rate_that_the_cpu_allows_needs_all_stores() -> None:
 
 def test_the_cores_are_shared_out_and_the_rest_is_told() -> None:
     cores = os.cpu_count() or 1
-    measured = Measured(seconds=10.0, cpu_seconds=2.0 * cores, stores={"cassandra": 1.0 * cores, "rabbitmq": 0.5 * cores, "s3": 4.0 * cores})
-    assert share_of_cores(measured) == {"worker": 0.2, "cassandra": 0.1, "rabbitmq": 0.05, "s3": 0.4, "rest": 0.25}
+    measured = Measured(
+        seconds=10.0,
+        cpu_seconds=2.0 * cores,
+        stores={"cassandra": 1.0 * cores, "rabbitmq": 0.5 * cores, "s3": 4.0 * cores},
+    )
+    assert share_of_cores(measured) == {
+        "worker": 0.2,
+        "cassandra": 0.1,
+        "rabbitmq": 0.05,
+        "s3": 0.4,
+        "rest": 0.25,
+    }
     unknown = share_of_cores(Measured(seconds=10.0, cpu_seconds=2.0 * cores, stores=NONE))
     assert (unknown["worker"], unknown["s3"], unknown["rest"]) == (0.2, None, None)
 
@@ -56,7 +80,13 @@ def test_memory_is_this_process_own() -> None:
 
 
 def test_stores_on_other_machines_have_no_cpu_figures() -> None:
-    settings = Settings().model_copy(update={"cassandra": Settings().cassandra.model_copy(update={"contact_points": ("192.0.2.1", "127.0.0.1")})})
+    settings = Settings().model_copy(
+        update={
+            "cassandra": Settings().cassandra.model_copy(
+                update={"contact_points": ("192.0.2.1", "127.0.0.1")}
+            )
+        }
+    )
     assert StoreCpu(settings).read()["cassandra"] is None
 
 

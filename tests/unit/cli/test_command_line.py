@@ -14,11 +14,31 @@ from mailslice.cli import main
 from mailslice.cli.main import run
 
 MAILSLICE = Path(sys.executable).with_name("mailslice")
-HEAVY = ("pyspark", "airflow", "great_expectations", "cassandra", "pika", "obstore", "boto3", "pandas", "matplotlib", "rich.table", "uvloop")
+HEAVY = (
+    "pyspark",
+    "airflow",
+    "great_expectations",
+    "cassandra",
+    "pika",
+    "obstore",
+    "boto3",
+    "pandas",
+    "matplotlib",
+    "rich.table",
+    "uvloop",
+)
 
 
 def call(*words: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(MAILSLICE), *words], capture_output=True, text=True, check=False, stdin=stdin, cwd="/", env={"PATH": "/usr/bin:/bin"})
+    return subprocess.run(
+        [str(MAILSLICE), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=stdin,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +60,9 @@ from mailslice.cli.main import run
 rc = run({words!r})
 print(rc, [name for name in {HEAVY!r} if name in sys.modules])
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.splitlines()[-1] == f"{0 if '--help' in words else 2} []"
 
 
@@ -60,7 +82,10 @@ def test_help_and_a_wrong_word_answer_in_under_a_second(words):
 def test_a_wrong_word_names_the_nearest_right_one_in_two_lines():
     answer = call("queue", "brows")
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == "mailslice: No such command 'brows'. Did you mean 'browse'?\nSee 'mailslice queue --help'.\n"
+    assert (
+        answer.stderr
+        == "mailslice: No such command 'brows'. Did you mean 'browse'?\nSee 'mailslice queue --help'.\n"
+    )
 
 
 def test_every_command_takes_json_and_debug_after_its_name():
@@ -142,23 +167,65 @@ def test_wrong_use_exits_2_and_names_what_is_allowed(line, capsys, monkeypatch):
         ("MAILSLICE_QUEUE_TABLE", "v5", "v3"),
         ("MAILSLICE_CASSANDRA_CONSISTENCY", "ONE", "LOCAL_QUORUM"),
         ("MAILSLICE_QUEUE_SLICE_WINDOW", "fortnight", "'fortnight'"),
-        ("MAILSLICE_RABBITMQ_URL", "amqp://guest:se#cret@h/x", "MAILSLICE_RABBITMQ_URL is not a URL"),
-        ("MAILSLICE_RABBITMQ_MANAGEMENT_URL", "http://guest:se/cret@h", "MAILSLICE_RABBITMQ_MANAGEMENT_URL is not a URL"),
-        ("MAILSLICE_RABBITMQ_MANAGEMENT_URL", "http://guest:secret@[::1", "MAILSLICE_RABBITMQ_MANAGEMENT_URL is not a URL"),
-        ("MAILSLICE_S3_ENDPOINT", "ftp://key:secret@h", "MAILSLICE_S3_ENDPOINT='ftp://h' (in the environment): allowed: http:// or https://host:port"),
-        ("MAILSLICE_S3_ENDPOINT", "key:secret@h", "MAILSLICE_S3_ENDPOINT='h' (in the environment): allowed: http:// or https://host:port"),
+        (
+            "MAILSLICE_RABBITMQ_URL",
+            "amqp://guest:se#cret@h/x",
+            "MAILSLICE_RABBITMQ_URL is not a URL",
+        ),
+        (
+            "MAILSLICE_RABBITMQ_MANAGEMENT_URL",
+            "http://guest:se/cret@h",
+            "MAILSLICE_RABBITMQ_MANAGEMENT_URL is not a URL",
+        ),
+        (
+            "MAILSLICE_RABBITMQ_MANAGEMENT_URL",
+            "http://guest:secret@[::1",
+            "MAILSLICE_RABBITMQ_MANAGEMENT_URL is not a URL",
+        ),
+        (
+            "MAILSLICE_S3_ENDPOINT",
+            "ftp://key:secret@h",
+            "MAILSLICE_S3_ENDPOINT='ftp://h' (in the environment): allowed: http:// or https://host:port",
+        ),
+        (
+            "MAILSLICE_S3_ENDPOINT",
+            "key:secret@h",
+            "MAILSLICE_S3_ENDPOINT='h' (in the environment): allowed: http:// or https://host:port",
+        ),
         ("MAILSLICE_S3_ENDPOINT", "key:s@cret@h:9000/x", "MAILSLICE_S3_ENDPOINT='h:9000/x'"),
         ("MAILSLICE_S3_ENDPOINT", "secret@http://h", "MAILSLICE_S3_ENDPOINT='h'"),
-        ("MAILSLICE_RABBITMQ_URL", "secret:x@h", "MAILSLICE_RABBITMQ_URL has scheme '' and host None"),
-        ("MAILSLICE_RABBITMQ_URL", "u:secret@h", "MAILSLICE_RABBITMQ_URL has scheme '' and host None"),
-        ("MAILSLICE_RABBITMQ_MANAGEMENT_URL", "secret:x@h", "MAILSLICE_RABBITMQ_MANAGEMENT_URL has scheme '' and host None"),
-        ("MAILSLICE_RELAY_HOST", "u:secret@h", "MAILSLICE_RELAY_HOST='***@h' (in the environment): allowed: host names and addresses, without a user"),
-        ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "a,u:secret@h", "MAILSLICE_CASSANDRA_CONTACT_POINTS='***@h' (in the environment): allowed: host names"),
+        (
+            "MAILSLICE_RABBITMQ_URL",
+            "secret:x@h",
+            "MAILSLICE_RABBITMQ_URL has scheme '' and host None",
+        ),
+        (
+            "MAILSLICE_RABBITMQ_URL",
+            "u:secret@h",
+            "MAILSLICE_RABBITMQ_URL has scheme '' and host None",
+        ),
+        (
+            "MAILSLICE_RABBITMQ_MANAGEMENT_URL",
+            "secret:x@h",
+            "MAILSLICE_RABBITMQ_MANAGEMENT_URL has scheme '' and host None",
+        ),
+        (
+            "MAILSLICE_RELAY_HOST",
+            "u:secret@h",
+            "MAILSLICE_RELAY_HOST='***@h' (in the environment): allowed: host names and addresses, without a user",
+        ),
+        (
+            "MAILSLICE_CASSANDRA_CONTACT_POINTS",
+            "a,u:secret@h",
+            "MAILSLICE_CASSANDRA_CONTACT_POINTS='***@h' (in the environment): allowed: host names",
+        ),
         ("MAILSLICE_CASSANDRA_PORT", "u:secret@9042", "MAILSLICE_CASSANDRA_PORT='***@9042'"),
         ("MAILSLICE_QUEUE_BUCKETCOUNT", "2", "Did you mean MAILSLICE_QUEUE_BUCKET_COUNT?"),
     ],
 )
-def test_a_bad_setting_exits_2_and_names_variable_and_value(variable, value, words, capsys, monkeypatch):
+def test_a_bad_setting_exits_2_and_names_variable_and_value(
+    variable, value, words, capsys, monkeypatch
+):
     monkeypatch.setenv(variable, value)
     assert run(["queue", "size", "x"] if "RABBITMQ_URL" in variable else ["queue", "list"]) == 2
     captured = capsys.readouterr()
@@ -187,7 +254,10 @@ def test_a_bug_is_called_a_bug_and_exits_1(capsys, monkeypatch):
 
     monkeypatch.setattr("mailslice.model.settings.load_settings", broken)
     assert run(["queue", "list"]) == 1
-    assert capsys.readouterr().err == "mailslice: ZeroDivisionError: seven \\x1b[31m (this is a bug of mailslice; --debug shows where)\n"
+    assert (
+        capsys.readouterr().err
+        == "mailslice: ZeroDivisionError: seven \\x1b[31m (this is a bug of mailslice; --debug shows where)\n"
+    )
 
 
 def test_of_a_bug_in_a_worker_of_spark_the_last_line_of_its_traceback_is_said(capsys, monkeypatch):
@@ -199,7 +269,10 @@ def test_of_a_bug_in_a_worker_of_spark_the_last_line_of_its_traceback_is_said(ca
     monkeypatch.setattr("mailslice.model.settings.load_settings", broken)
     assert run(["queue", "list"]) == 1
     said = "An exception was thrown from the Python worker. ... NameError: name 'x' is not defined"
-    assert capsys.readouterr().err == f"mailslice: RuntimeError: {said} (this is a bug of mailslice; --debug shows where)\n"
+    assert (
+        capsys.readouterr().err
+        == f"mailslice: RuntimeError: {said} (this is a bug of mailslice; --debug shows where)\n"
+    )
 
 
 def test_version():

@@ -62,7 +62,12 @@ class FakeDelivery:
     def __init__(self, broker, number):
         self.broker, self.number = broker, number
         self.content = b"x\r\n\r\n"
-        self.item = QueuedMail(EnqueueId(UUID(int=number)), Mail(f"m{number}", None, ("a@b.example",)), BlobId("h"), BlobId("b"))
+        self.item = QueuedMail(
+            EnqueueId(UUID(int=number)),
+            Mail(f"m{number}", None, ("a@b.example",)),
+            BlobId("h"),
+            BlobId("b"),
+        )
 
     async def complete(self):
         await asyncio.sleep(0.001)
@@ -83,10 +88,19 @@ class FakeDelivery:
 
 
 async def drain(broker, most=None, outcome=Outcome.SUCCESS, idle=0.4, prefetch=8):
-    await asyncio.wait_for(Draining(broker, Wanted(most, outcome, timedelta(seconds=idle), prefetch, "why"), Output(as_json=True)).run(), 20)
+    await asyncio.wait_for(
+        Draining(
+            broker,
+            Wanted(most, outcome, timedelta(seconds=idle), prefetch, "why"),
+            Output(as_json=True),
+        ).run(),
+        20,
+    )
 
 
-@pytest.mark.parametrize(("mails", "most", "handled"), [(10, 3, 3), (10, 10, 10), (3, 10, 3), (0, 5, 0), (30, None, 30)])
+@pytest.mark.parametrize(
+    ("mails", "most", "handled"), [(10, 3, 3), (10, 10, 10), (3, 10, 3), (0, 5, 0), (30, None, 30)]
+)
 async def test_at_most_n_are_completed_and_the_rest_stays(mails, most, handled, capsys):
     broker = FakeBroker(mails)
     await drain(broker, most)
@@ -136,7 +150,9 @@ async def test_reject_passes_the_reason():
     assert sorted(broker.rejected) == [(0, "why"), (1, "why")]
 
 
-async def test_a_store_that_dies_in_the_middle_is_raised_and_only_what_was_completed_has_a_line(capsys):
+async def test_a_store_that_dies_in_the_middle_is_raised_and_only_what_was_completed_has_a_line(
+    capsys,
+):
     broker = FakeBroker(20)
     broker.fails_at = 7
     with pytest.raises(StoreUnavailable):

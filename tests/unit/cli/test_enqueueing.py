@@ -47,7 +47,17 @@ class FakeWorker:
 
 
 def given(**changes):
-    return Given(**{"sender": None, "recipients": (), "name": None, "state": "root", "delay": None, "max_bytes": 100 * MIB, **changes})
+    return Given(
+        **{
+            "sender": None,
+            "recipients": (),
+            "name": None,
+            "state": "root",
+            "delay": None,
+            "max_bytes": 100 * MIB,
+            **changes,
+        }
+    )
 
 
 async def enqueue(worker, *paths, **changes):
@@ -62,15 +72,28 @@ async def test_every_sample_mail_is_enqueued_byte_for_byte_with_the_envelope_of_
     files = sorted((DATA / "sample").glob("*.eml"))
     assert (run.done, run.failures) == (len(files), [])
     assert sorted(worker.contents) == sorted(file.read_bytes() for file in files)
-    lines = {Path(line["path"]).name: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    lines = {
+        Path(line["path"]).name: line
+        for line in map(json.loads, capsys.readouterr().out.splitlines())
+    }
     assert lines["15-null-sender-bounce.eml"]["sender"] is None
     assert lines["15-null-sender-bounce.eml"]["recipients"] == ["jon@mills.example"]
     assert lines["16-unicode-addresses.eml"]["sender"] == "πέτρος@λιμάνι.example"
-    assert lines["16-unicode-addresses.eml"]["recipients"] == ["дарина@пошта.example", "山田@例え.example"]
-    assert lines["08-folded-headers.eml"]["recipients"] == ["jon@mills.example", "ada@mills.example", "comma@mills.example"]
+    assert lines["16-unicode-addresses.eml"]["recipients"] == [
+        "дарина@пошта.example",
+        "山田@例え.example",
+    ]
+    assert lines["08-folded-headers.eml"]["recipients"] == [
+        "jon@mills.example",
+        "ada@mills.example",
+        "comma@mills.example",
+    ]
     assert len(lines["09-many-recipients.eml"]["recipients"]) == 60
     assert lines["25-list-mail.eml"]["sender"] == "rivers-bounces+jon=mills.example@lists.example"
-    assert lines["01-plain.eml"]["sha256"] == hashlib.sha256((DATA / "sample/01-plain.eml").read_bytes()).hexdigest()
+    assert (
+        lines["01-plain.eml"]["sha256"]
+        == hashlib.sha256((DATA / "sample/01-plain.eml").read_bytes()).hexdigest()
+    )
     assert len({line["name"] for line in lines.values()}) == len(files)
 
 
@@ -78,15 +101,27 @@ async def test_mbox_and_maildir_samples():
     worker = FakeWorker()
     run = await enqueue(worker, DATA / "sample.mbox", DATA / "maildir")
     assert (run.done, run.failures) == (6, [])
-    assert [mail.sender for mail in worker.mails][:3] == ["mira@harbour.example", None, "ada@mills.example"]
+    assert [mail.sender for mail in worker.mails][:3] == [
+        "mira@harbour.example",
+        None,
+        "ada@mills.example",
+    ]
 
 
 async def test_given_sender_and_recipients_win_over_the_headers():
     worker = FakeWorker()
     await enqueue(
-        worker, DATA / "empty.eml", DATA / "sample/01-plain.eml", sender="<>", recipients=("x@y.example",), state="transport", delay=timedelta(minutes=1)
+        worker,
+        DATA / "empty.eml",
+        DATA / "sample/01-plain.eml",
+        sender="<>",
+        recipients=("x@y.example",),
+        state="transport",
+        delay=timedelta(minutes=1),
     )
-    assert {(mail.sender, mail.recipients, mail.state) for mail in worker.mails} == {(None, ("x@y.example",), "transport")}
+    assert {(mail.sender, mail.recipients, mail.state) for mail in worker.mails} == {
+        (None, ("x@y.example",), "transport")
+    }
     assert worker.delays == [timedelta(minutes=1)] * 2
 
 
@@ -95,7 +130,9 @@ async def test_what_fails_is_listed_and_the_rest_goes_on(tmp_path):
     large.write_bytes(b"To: a@b.example\r\n\r\n" + b"x" * 2000)
     bare.write_bytes(b"Subject: to nobody\r\n\r\n")
     worker = FakeWorker()
-    run = await enqueue(worker, tmp_path / "nothing.eml", large, bare, DATA / "sample/01-plain.eml", max_bytes=1000)
+    run = await enqueue(
+        worker, tmp_path / "nothing.eml", large, bare, DATA / "sample/01-plain.eml", max_bytes=1000
+    )
     assert run.done == 1
     failures = {Path(failure["path"]).name: failure["error"] for failure in run.failures}
     assert failures.keys() == {"nothing.eml", "large.eml", "bare.eml"}
@@ -120,7 +157,9 @@ async def test_one_mail_that_the_worker_refuses_stops_no_other(tmp_path):
 
 @pytest.mark.parametrize("deep", [b"(" * 600, b"(" * 3000 + b")" * 3000])
 async def test_a_mail_with_deeply_nested_comments_is_a_mail_as_others(tmp_path, deep):
-    (tmp_path / "0.eml").write_bytes(b"From: " + deep + b" <a@b.example>\r\nTo: " + deep + b" <c@d.example>\r\n\r\n")
+    (tmp_path / "0.eml").write_bytes(
+        b"From: " + deep + b" <a@b.example>\r\nTo: " + deep + b" <c@d.example>\r\n\r\n"
+    )
     worker = FakeWorker()
     run = await enqueue(worker, tmp_path, DATA / "sample")
     assert (run.done, run.failures) == (26, [])
@@ -138,7 +177,10 @@ async def test_a_mail_whose_headers_cannot_be_read_is_listed_and_the_rest_goes_o
     run = await enqueue(worker, DATA / "sample")
     assert run.done == 24
     assert [(Path(failure["path"]).name, failure["error"]) for failure in run.failures] == [
-        ("08-folded-headers.eml", "its headers cannot be read (RecursionError); give --sender and --recipient")
+        (
+            "08-folded-headers.eml",
+            "its headers cannot be read (RecursionError); give --sender and --recipient",
+        )
     ]
     run = await enqueue(worker, DATA / "sample", sender="<>", recipients=("x@y.example",))
     assert (run.done, run.failures) == (25, [])
@@ -151,7 +193,10 @@ async def test_an_mbox_on_standard_input_is_many_mails_each_to_its_own_recipient
         run = await enqueue(worker, "-")
     other = FakeWorker()
     assert (await enqueue(other, DATA / "sample.mbox")).done == run.done > 1
-    mails, others = (sorted(zip(each.contents, [mail.recipients for mail in each.mails], strict=True)) for each in (worker, other))
+    mails, others = (
+        sorted(zip(each.contents, [mail.recipients for mail in each.mails], strict=True))
+        for each in (worker, other)
+    )
     assert mails == others
 
 
@@ -181,15 +226,22 @@ class Full:
 
 async def test_a_mail_whose_line_finds_no_room_is_enqueued_not_failed():
     worker = FakeWorker(delay=0.01)
-    run = Enqueuing(worker, given(), Full(NoRoomError("stdout cannot be written to: No space left on device")))
-    with pytest.raises(NoRoomError, match=r"^stdout cannot be written to: No space left on device; \d+ mails were enqueued, listed or not$") as raised:
+    run = Enqueuing(
+        worker, given(), Full(NoRoomError("stdout cannot be written to: No space left on device"))
+    )
+    with pytest.raises(
+        NoRoomError,
+        match=r"^stdout cannot be written to: No space left on device; \d+ mails were enqueued, listed or not$",
+    ) as raised:
         await run.run([str(DATA / "sample")])
     assert run.failures == []
     assert f"; {len(worker.mails)} mails" in str(raised.value)
 
 
 @pytest.mark.parametrize("error", [ReaderGoneError(), ZeroDivisionError("a bug")])
-async def test_the_error_that_stopped_it_is_raised_itself_also_when_it_was_long_ago(tmp_path, error):
+async def test_the_error_that_stopped_it_is_raised_itself_also_when_it_was_long_ago(
+    tmp_path, error
+):
     for number in range(150):
         (tmp_path / f"{number:03}.eml").write_bytes(b"To: a@b.example\r\n\r\n%d" % number)
     worker = FakeWorker()
@@ -213,7 +265,9 @@ async def test_a_store_that_goes_away_while_standard_input_is_silent_ends_it(mon
             worker = FakeWorker(delay=0.2)
             worker.error = lambda _: StoreUnavailable("S3 at 127.0.0.1:9 does not answer")
             with pytest.raises(StoreUnavailable):
-                await asyncio.wait_for(Enqueuing(worker, given(), Output(as_json=True)).run(["-"]), 60)
+                await asyncio.wait_for(
+                    Enqueuing(worker, given(), Output(as_json=True)).run(["-"]), 60
+                )
     finally:
         os.close(writer)
 
@@ -245,7 +299,9 @@ def test_a_signal_ends_it_while_standard_input_stays_open_and_silent(number, cod
         try:
             process.stdin.write(BOX * 2)
             process.stdin.flush()
-            assert json.loads(process.stdout.readline())["path"] == "-#1", "the first mail is whole when the next begins; now it waits"
+            assert json.loads(process.stdout.readline())["path"] == "-#1", (
+                "the first mail is whole when the next begins; now it waits"
+            )
             process.send_signal(number)
             assert process.wait(60) == code
         finally:

@@ -48,7 +48,12 @@ class Out:
 
 
 def row() -> ViewRow:
-    return ViewRow(QueueName("spool"), Place(NOON, 0), NOON, QueuedMail(EnqueueId(uuid4()), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")))
+    return ViewRow(
+        QueueName("spool"),
+        Place(NOON, 0),
+        NOON,
+        QueuedMail(EnqueueId(uuid4()), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")),
+    )
 
 
 def export(queue: Queue, wanted: ViewRow, folder: Path) -> list[dict[str, Any]]:
@@ -62,7 +67,9 @@ def export(queue: Queue, wanted: ViewRow, folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def test_a_large_mail_is_never_in_memory_as_a_whole_neither_written_nor_compared(tmp_path: Path) -> None:
+def test_a_large_mail_is_never_in_memory_as_a_whole_neither_written_nor_compared(
+    tmp_path: Path,
+) -> None:
     wanted, digest = row(), hashlib.sha256()
     for piece in Queue(40).pieces(wanted):
         digest.update(piece)
@@ -89,8 +96,13 @@ def test_a_file_that_holds_less_or_more_or_other_is_left_as_it_is(tmp_path: Path
         assert file.read_bytes() == written
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left on device"), (errno.EFBIG, "File too large")])
-def test_a_disk_that_takes_no_more_is_said_of_the_file_not_of_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "No space left on device"), (errno.EFBIG, "File too large")],
+)
+def test_a_disk_that_takes_no_more_is_said_of_the_file_not_of_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
     class Full(io.FileIO):
         def write(self, _content: object) -> int:
             raise OSError(number, words)
@@ -99,7 +111,10 @@ def test_a_disk_that_takes_no_more_is_said_of_the_file_not_of_stdout(tmp_path: P
     wanted = row()
     with pytest.raises(MailsliceError) as raised:
         export(Queue(3), wanted, tmp_path)
-    assert str(raised.value) == f"{tmp_path / str(wanted.enqueue_id)}.eml cannot be read or written: {words}"
+    assert (
+        str(raised.value)
+        == f"{tmp_path / str(wanted.enqueue_id)}.eml cannot be read or written: {words}"
+    )
     assert raised.value.exit_code == 1
     assert list(tmp_path.iterdir()) == []
 

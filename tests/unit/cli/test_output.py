@@ -16,7 +16,10 @@ from mailslice.cli.output import Output, ReaderGoneError, cell, iso, json_line
     [
         (datetime(2026, 11, 20, 9, 8, 7, tzinfo=UTC), "2026-11-20T09:08:07Z"),
         (datetime(2026, 11, 20, 9, 8, 7, 654321, tzinfo=UTC), "2026-11-20T09:08:07.654Z"),
-        (datetime(2026, 11, 20, 9, 8, 7, tzinfo=timezone(timedelta(hours=1))), "2026-11-20T08:08:07Z"),
+        (
+            datetime(2026, 11, 20, 9, 8, 7, tzinfo=timezone(timedelta(hours=1))),
+            "2026-11-20T08:08:07Z",
+        ),
     ],
 )
 def test_times_are_iso_8601_in_utc(instant, text):
@@ -108,12 +111,18 @@ def test_a_reader_that_went_away_is_told_apart(monkeypatch):
 def test_numbers_stand_beside_each_other_and_objects_of_one_shape_in_a_grid():
     assert cell(["5", "10", "1280+"]) == "    5    10 1280+"
     assert cell([0, 12]) == "    0    12"
-    assert cell([{"domain": "x.example", "total": 3}, {"domain": "y", "total": 12}]) == "domain     total\nx.example  3    \ny          12   "
+    assert (
+        cell([{"domain": "x.example", "total": 3}, {"domain": "y", "total": 12}])
+        == "domain     total\nx.example  3    \ny          12   "
+    )
     assert cell([{"a": 1}, {"b": 2}]) == "a: 1\nb: 2"
     assert cell(["a@b.c", "d@e.f"]) == "a@b.c\nd@e.f"
 
 
 def test_objects_in_objects_stand_in_one_line_and_figures_beside_each_other() -> None:
-    assert cell({"s3": {"enqueue": 1.8, "dequeue": 1.2}, "all": {}}) == "s3: enqueue 1.8, dequeue 1.2\nall: -"
+    assert (
+        cell({"s3": {"enqueue": 1.8, "dequeue": 1.2}, "all": {}})
+        == "s3: enqueue 1.8, dequeue 1.2\nall: -"
+    )
     assert cell({"ms": {"p50": {"min": 1, "max": 2}}}) == "ms: p50 (min 1, max 2)"
     assert cell([785.2, 1654.0]) == "785.2 1654.0"

@@ -40,7 +40,9 @@ def test_no_older_plan_is_applied_when_the_newest_was(settings):
 def test_who_planned_anew_does_not_apply_an_older_plan(settings):
     ran(settings, OLDER, "plan", "check", "report")
     ran(settings, NEWER, "plan")
-    with pytest.raises(BadInput, match=f"{NEWER}, the newest plan of blob_gc on -, has not passed its check"):
+    with pytest.raises(
+        BadInput, match=f"{NEWER}, the newest plan of blob_gc on -, has not passed its check"
+    ):
         newest_pending(settings, "blob_gc", "-", "apply")
     assert newest_pending(settings, "blob_gc", "-", "check") == NEWER
     ran(settings, NEWER, "check")
@@ -62,7 +64,9 @@ def test_a_run_of_a_chosen_name_is_as_old_as_its_plan(settings):
     assert newest_pending(settings, "blob_gc", "-", "apply") == "by-hand"
 
 
-def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_plan_is_applied_instead(settings, caplog):
+def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_plan_is_applied_instead(
+    settings, caplog
+):
     ran(settings, OLDER, "plan", "check")
     ran(settings, NEWER, "plan", "check")
     assert newest_pending(settings, "blob_gc", "-", "report") == NEWER
@@ -70,17 +74,28 @@ def test_a_newer_run_that_cannot_be_read_is_passed_over_and_said_but_no_older_pl
     place.write(RunFolder(place, "blob_gc", "-", NEWER).file(FILES["plan"]), b'{"decided": ')
     assert newest_pending(settings, "blob_gc", "-", "report") == OLDER
     assert f"run {NEWER} is passed over" in caplog.text
-    with pytest.raises(PlanRefused, match=rf"run {NEWER}, the newest of blob_gc on -: .*plan\.json is no JSON"):
+    with pytest.raises(
+        PlanRefused, match=rf"run {NEWER}, the newest of blob_gc on -: .*plan\.json is no JSON"
+    ):
         newest_pending(settings, "blob_gc", "-", "apply")
 
 
-def test_of_a_run_that_ended_the_asked_step_alone_is_read_so_what_broke_of_it_since_is_not_said(settings, monkeypatch, caplog):
+def test_of_a_run_that_ended_the_asked_step_alone_is_read_so_what_broke_of_it_since_is_not_said(
+    settings, monkeypatch, caplog
+):
     place, read = artifacts(settings), []
     for hour in range(9):
         run = f"20261120T0{hour}0000Z-cccccc"
         ran(settings, run, *FILES)
         place.write(RunFolder(place, "blob_gc", "-", run).file(FILES["plan"]), b'{"decided": ')
-    monkeypatch.setattr(RunFolder, "read_json", lambda self, name, read_json=RunFolder.read_json: (read.append(name), read_json(self, name))[1])
+    monkeypatch.setattr(
+        RunFolder,
+        "read_json",
+        lambda self, name, read_json=RunFolder.read_json: (
+            read.append(name),
+            read_json(self, name),
+        )[1],
+    )
     for step, looks in (("check", 9), ("apply", 1), ("verify", 9), ("report", 9)):
         with pytest.raises(BadInput, match=f"no run of blob_gc on - waits for {step}"):
             newest_pending(settings, "blob_gc", "-", step)

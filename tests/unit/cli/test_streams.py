@@ -17,21 +17,41 @@ MAILSLICE = Path(sys.executable).with_name("mailslice")
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
     """`$M` is the command. What it prints on a stream that is not redirected is given back."""
-    return subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False, cwd="/", env={"M": str(MAILSLICE)}, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        ["/bin/bash", "-c", line],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        env={"M": str(MAILSLICE)},
+        stdin=subprocess.DEVNULL,
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "code", "out", "err"),
     [
-        ("$M queue clear spool --json <&-", 2, "", "mailslice: queue clear asks first, and there is no terminal to ask on: give --yes"),
+        (
+            "$M queue clear spool --json <&-",
+            2,
+            "",
+            "mailslice: queue clear asks first, and there is no terminal to ask on: give --yes",
+        ),
         ("$M queue brows 2>&-", 2, "", ""),
         ("$M duty list >&-", 0, "", ""),
-        ("$M duty list --json >/dev/full", 1, "", "mailslice: stdout cannot be written to: No space left on device"),
+        (
+            "$M duty list --json >/dev/full",
+            1,
+            "",
+            "mailslice: stdout cannot be written to: No space left on device",
+        ),
         ("$M queue --help >/dev/full", 1, "", "mailslice: stdout: No space left on device"),
         ("set -o pipefail; (sleep 0.1; exec $M --help) | true", 141, "", ""),
     ],
 )
-def test_a_stream_that_is_closed_or_full_is_no_bug_and_sends_nothing_to_another(line, code, out, err):
+def test_a_stream_that_is_closed_or_full_is_no_bug_and_sends_nothing_to_another(
+    line, code, out, err
+):
     answer = shell(line)
     assert (answer.returncode, answer.stdout) == (code, out)
     assert answer.stderr.startswith(err)
@@ -70,7 +90,11 @@ def test_a_read_that_waits_ends_when_it_is_told_to_stop():
 
 
 def test_json_and_debug_may_come_first_or_after_the_group():
-    for words in (["--json", "duty", "list"], ["duty", "--json", "list"], ["--debug", "duty", "--debug", "list", "--json"]):
+    for words in (
+        ["--json", "duty", "list"],
+        ["duty", "--json", "list"],
+        ["--debug", "duty", "--debug", "list", "--json"],
+    ):
         lines = [json.loads(line) for line in _inside(words).splitlines()]
         assert {"queue_cleanup", "blob_gc"} < {line["duty"] for line in lines}
 

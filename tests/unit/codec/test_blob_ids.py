@@ -30,10 +30,16 @@ def ids(at: datetime = datetime(2026, 11, 20, tzinfo=UTC), **settings: object) -
 
 
 @pytest.mark.parametrize("part", ["header", "body"])
-@pytest.mark.parametrize(("case", "kind"), [("deduplication", BlobIdKind.PLAIN), ("generation-aware", BlobIdKind.GENERATION_AWARE)])
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [("deduplication", BlobIdKind.PLAIN), ("generation-aware", BlobIdKind.GENERATION_AWARE)],
+)
 def test_deduplication_gives_james_own_ids(case, kind, part):
     blob = golden(case)["s3"][part]
-    assert ids(strategy=BlobStrategy.DEDUPLICATION, id=kind).new(base64.b64decode(blob["base64"])) == blob["key"]
+    assert (
+        ids(strategy=BlobStrategy.DEDUPLICATION, id=kind).new(base64.b64decode(blob["base64"]))
+        == blob["key"]
+    )
 
 
 def test_content_may_be_any_buffer():
@@ -75,8 +81,16 @@ def test_a_generation_is_the_epoch_seconds_divided_and_floored(at, duration, gen
         (f"1_692_{UUID_TEXT}", ParsedBlobId(1, 692, UUID_TEXT), True),
         ("0_0_x", ParsedBlobId(0, 0, "x"), False),
         ("1/692/e/2b/53fb4-f230-473d-b3e4-54f45c80c05f", ParsedBlobId(1, 692, UUID_TEXT), True),
-        ("1/6/a/bc/defghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST=", ParsedBlobId(1, 6, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST="), False),
-        ("1/6/a/bc/efghijklmnopqrstuvwxyzABCDEFGHIJKL=", ParsedBlobId(None, None, "1/6/a/bc/efghijklmnopqrstuvwxyzABCDEFGHIJKL="), False),
+        (
+            "1/6/a/bc/defghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST=",
+            ParsedBlobId(1, 6, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST="),
+            False,
+        ),
+        (
+            "1/6/a/bc/efghijklmnopqrstuvwxyzABCDEFGHIJKL=",
+            ParsedBlobId(None, None, "1/6/a/bc/efghijklmnopqrstuvwxyzABCDEFGHIJKL="),
+            False,
+        ),
         (UUID_TEXT.upper(), ParsedBlobId(None, None, UUID_TEXT.upper()), False),
         (f"x_692_{UUID_TEXT}", ParsedBlobId(None, None, f"x_692_{UUID_TEXT}"), False),
         (f"_1_{UUID_TEXT}", ParsedBlobId(None, None, f"_1_{UUID_TEXT}"), False),
@@ -95,13 +109,19 @@ def test_keys_are_parsed_as_james_parses_them(key, parsed, random):
 def test_no_id_of_content_is_ever_taken_for_random(content, family, generation):
     plain = blob_ids.content_hash(content)
     assert not blob_ids.is_random(plain)
-    assert blob_ids.parse(f"{family}_{generation}_{plain}") == ParsedBlobId(family, generation, plain)
+    assert blob_ids.parse(f"{family}_{generation}_{plain}") == ParsedBlobId(
+        family, generation, plain
+    )
     url_safe = plain.replace("+", "-").replace("/", "_")
     assert blob_ids.parse(url_safe) == ParsedBlobId(None, None, url_safe)
 
 
 @pytest.mark.parametrize(
-    ("encoding", "spelled"), [("base64", "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0="), ("base64url", "ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0=")]
+    ("encoding", "spelled"),
+    [
+        ("base64", "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0="),
+        ("base64url", "ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0="),
+    ],
 )
 def test_the_hash_is_spelled_as_the_setting_says(encoding, spelled):
     assert blob_ids.content_hash(b"abc", HashEncoding(encoding)) == spelled
@@ -109,7 +129,12 @@ def test_the_hash_is_spelled_as_the_setting_says(encoding, spelled):
 
 def test_a_hash_in_hex_is_what_james_3_5_wrote():
     blob = json.loads((GOLDEN / "v3-minimal.json").read_text())["s3"]["header"]
-    assert ids(strategy=BlobStrategy.DEDUPLICATION, hash_encoding=HashEncoding.HEX).new(base64.b64decode(blob["base64"])) == blob["key"]
+    assert (
+        ids(strategy=BlobStrategy.DEDUPLICATION, hash_encoding=HashEncoding.HEX).new(
+            base64.b64decode(blob["base64"])
+        )
+        == blob["key"]
+    )
 
 
 @given(st.binary(max_size=64))
@@ -117,21 +142,35 @@ def test_no_hash_makes_a_key_with_an_empty_segment(content):
     key = blob_ids.content_hash(content)
     assert not key.startswith("/")
     assert "//" not in key
-    assert base64.b64decode(key, altchars=b"-_" if set(key) & set("-_") else None) == hashlib.sha256(content).digest()
+    assert (
+        base64.b64decode(key, altchars=b"-_" if set(key) & set("-_") else None)
+        == hashlib.sha256(content).digest()
+    )
 
 
 def test_a_hash_that_would_begin_with_a_slash_is_spelled_in_base64url():
-    found = next(str(n).encode() for n in range(10_000) if base64.b64encode(hashlib.sha256(str(n).encode()).digest()).startswith(b"/"))
-    assert blob_ids.content_hash(found) == base64.urlsafe_b64encode(hashlib.sha256(found).digest()).decode()
+    found = next(
+        str(n).encode()
+        for n in range(10_000)
+        if base64.b64encode(hashlib.sha256(str(n).encode()).digest()).startswith(b"/")
+    )
+    assert (
+        blob_ids.content_hash(found)
+        == base64.urlsafe_b64encode(hashlib.sha256(found).digest()).decode()
+    )
 
 
-@pytest.mark.parametrize("bare", ["0c2a3f5e51ff40e38f4bec489435b214", "uor62xX_dcod8wDY3z4Zd9kdWozSe9CzbLvAt-bUjpM"])
+@pytest.mark.parametrize(
+    "bare", ["0c2a3f5e51ff40e38f4bec489435b214", "uor62xX_dcod8wDY3z4Zd9kdWozSe9CzbLvAt-bUjpM"]
+)
 def test_an_id_without_dashes_or_padding_counts_behind_a_generation_alone(bare):
     assert is_blob_id(f"1_600_{bare}")
     assert not is_blob_id(bare)
     assert not is_random(f"1_600_{bare}")
 
 
-@pytest.mark.parametrize("key", ["2024_11_report.pdf", "1_600_", "1_600_notes", "backup/2024_11_x", "1_600_" + "a" * 44])
+@pytest.mark.parametrize(
+    "key", ["2024_11_report.pdf", "1_600_", "1_600_notes", "backup/2024_11_x", "1_600_" + "a" * 44]
+)
 def test_other_names_are_no_blob_ids(key):
     assert not is_blob_id(key)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from mailslice.codec.content import split
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-CASES = sorted(path.stem for path in GOLDEN.glob("*.json") if "mime_base64" in json.loads(path.read_text()))
+CASES = sorted(
+    path.stem for path in GOLDEN.glob("*.json") if "mime_base64" in json.loads(path.read_text())
+)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -45,7 +47,10 @@ def test_the_header_ends_with_the_first_empty_line(content, header):
     assert (bytes(split(content)[0]), bytes(split(content)[1])) == (header, content[len(header) :])
 
 
-@given(st.binary() | st.lists(st.sampled_from([b"\r", b"\n", b"a", b": ", b"\r\n", b"\xff"])).map(b"".join))
+@given(
+    st.binary()
+    | st.lists(st.sampled_from([b"\r", b"\n", b"a", b": ", b"\r\n", b"\xff"])).map(b"".join)
+)
 def test_header_and_body_are_always_the_content(content):
     header, body = split(content)
     assert bytes(header) + bytes(body) == content

@@ -26,7 +26,9 @@ def event(window: str) -> str:
 
 
 def test_james_38s_event_comes_back_byte_for_byte():
-    assert events.encode(events.decode(golden_event("tables.json")), 0) == golden_event("tables.json")
+    assert events.encode(events.decode(golden_event("tables.json")), 0) == golden_event(
+        "tables.json"
+    )
 
 
 @pytest.mark.parametrize("name", ["tables.json", "v3-tables.json"])
@@ -35,7 +37,16 @@ def test_both_james_wrote_the_default_configuration(name):
 
 
 @pytest.mark.parametrize(
-    ("window", "seconds"), [("3600", 3600), ("3600.0", 3600), ("3.6E3", 3600), ('"PT1H"', 3600), ('"PT1H30M"', 5400), ('"PT10S"', 10), ('"P1D"', 86400)]
+    ("window", "seconds"),
+    [
+        ("3600", 3600),
+        ("3600.0", 3600),
+        ("3.6E3", 3600),
+        ('"PT1H"', 3600),
+        ('"PT1H30M"', 5400),
+        ('"PT10S"', 10),
+        ('"P1D"', 86400),
+    ],
 )
 def test_every_spelling_of_a_window_is_read(window, seconds):
     assert events.decode(event(window)).slice_window == timedelta(seconds=seconds)
@@ -49,7 +60,10 @@ def test_every_spelling_of_a_window_is_read(window, seconds):
         ("[" * 100_000, "not JSON"),
         ("{}", "its type is None"),
         (events.encode(DEFAULT, 0).replace('"bucketCount":1,', ""), "bucketCount is missing"),
-        (events.encode(DEFAULT, 0).replace('"bucketCount":1', '"bucketCount":true'), "not a whole number"),
+        (
+            events.encode(DEFAULT, 0).replace('"bucketCount":1', '"bucketCount":true'),
+            "not a whole number",
+        ),
         (events.encode(DEFAULT, 0).replace('"bucketCount":1', '"bucketCount":0'), "at least 1"),
         (event("0"), "not a positive number"),
         (event("-5"), "not a positive number"),

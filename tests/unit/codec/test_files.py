@@ -25,7 +25,9 @@ def errors(path, **limits):
 
 
 def test_an_eml_file_is_one_mail_whatever_its_bytes(tmp_path):
-    for number, content in enumerate([b"", b"From x\n\nFrom y\n\n", b"\xff\x00\r\n", FROM + b"A: 1\n\n"]):
+    for number, content in enumerate(
+        [b"", b"From x\n\nFrom y\n\n", b"\xff\x00\r\n", FROM + b"A: 1\n\n"]
+    ):
         path = tmp_path / f"{number}.EML"
         path.write_bytes(content)
         assert contents(path) == [content]
@@ -34,7 +36,9 @@ def test_an_eml_file_is_one_mail_whatever_its_bytes(tmp_path):
 
 def test_an_mbox_gives_each_mail_without_its_from_line_and_the_empty_line_after_it(tmp_path):
     path = tmp_path / "mbox"
-    path.write_bytes(FROM + b"A: 1\n\nbody\n\n" + FROM + b"B: 2\r\n\r\nbody\r\n\r\n\n" + FROM + b"C: 3\n")
+    path.write_bytes(
+        FROM + b"A: 1\n\nbody\n\n" + FROM + b"B: 2\r\n\r\nbody\r\n\r\n\n" + FROM + b"C: 3\n"
+    )
     assert contents(path) == [b"A: 1\n\nbody\n", b"B: 2\r\n\r\nbody\r\n\r\n", b"C: 3\n"]
     assert [found.label for found in read_mails(path)] == [f"{path}#1", f"{path}#2", f"{path}#3"]
 
@@ -71,7 +75,11 @@ def test_what_pythons_mailbox_writes_is_read(tmp_path):
         mail.set_content(f"From here\n\nFrom there {number}\n")
         box.add(mail)
     box.flush()
-    assert [found.splitlines()[0] for found in contents(tmp_path / "mbox")] == [b"Subject: mail 0", b"Subject: mail 1", b"Subject: mail 2"]
+    assert [found.splitlines()[0] for found in contents(tmp_path / "mbox")] == [
+        b"Subject: mail 0",
+        b"Subject: mail 1",
+        b"Subject: mail 2",
+    ]
     assert all(b"\nFrom here\n\nFrom there" in found for found in contents(tmp_path / "mbox"))
 
 
@@ -91,7 +99,9 @@ def test_an_mbox_that_begins_with_garbage_gives_an_error_and_its_mails(tmp_path)
 
 def test_a_mail_over_the_limit_is_said_and_the_rest_goes_on(tmp_path):
     path = tmp_path / "mbox"
-    path.write_bytes(FROM + b"x" * 5_000_000 + b"\n\n" + FROM + b"y" * 99 + b"\n\n" + FROM + b"z" * 101 + b"\n\n")
+    path.write_bytes(
+        FROM + b"x" * 5_000_000 + b"\n\n" + FROM + b"y" * 99 + b"\n\n" + FROM + b"z" * 101 + b"\n\n"
+    )
     found = list(read_mails(path, max_bytes=100))
     assert [one.content for one in found] == [None, b"y" * 99 + b"\n", None]
     assert "larger than the limit of 100 bytes" in found[0].error
@@ -99,7 +109,9 @@ def test_a_mail_over_the_limit_is_said_and_the_rest_goes_on(tmp_path):
     (tmp_path / "fits.eml").write_bytes(b"x" * 100)
     assert contents(tmp_path / "big.eml", max_bytes=100) == [None]
     assert contents(tmp_path / "fits.eml", max_bytes=100) == [b"x" * 100]
-    assert contents(tmp_path / "fits.eml", max_bytes=2**70) == [b"x" * 100], "the limit is no buffer's size"
+    assert contents(tmp_path / "fits.eml", max_bytes=2**70) == [b"x" * 100], (
+        "the limit is no buffer's size"
+    )
 
 
 def test_a_line_longer_than_any_buffer_is_kept(tmp_path):
@@ -155,7 +167,15 @@ def test_a_folder_that_happens_to_have_one_of_a_maildirs_is_none(tmp_path, part,
     assert error.startswith("no *.eml in this folder, and it is no Maildir")
 
 
-@pytest.mark.parametrize("name", ["1795000000_0.12.host,U=3,FMD5=0:2,", "1795000000.12_3.host.example,S=9", "odd:2,RS", "1795.M1P2V3.host"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1795000000_0.12.host,U=3,FMD5=0:2,",
+        "1795000000.12_3.host.example,S=9",
+        "odd:2,RS",
+        "1795.M1P2V3.host",
+    ],
+)
 def test_names_of_mails_as_programs_make_them(tmp_path, name):
     (tmp_path / "cur").mkdir()
     (tmp_path / "cur" / name).write_bytes(b"A: 1\n")
@@ -173,16 +193,27 @@ def test_an_empty_maildir_is_no_error(tmp_path, parts):
 def test_a_pipe_in_a_folder_is_said_instead_of_waited_for(tmp_path):
     os.mkfifo(tmp_path / "1.eml")
     (tmp_path / "2.eml").write_bytes(b"two")
-    assert [(found.content, found.error) for found in read_mails(tmp_path)] == [(None, "not a file"), (b"two", None)]
+    assert [(found.content, found.error) for found in read_mails(tmp_path)] == [
+        (None, "not a file"),
+        (b"two", None),
+    ]
 
 
 def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "1.eml").write_bytes(b"one")
     monkeypatch.chdir(tmp_path)
-    assert [(found.label, found.content, found.error) for found in read_mails("")] == [("", None, "an empty path is no file and no folder")]
+    assert [(found.label, found.content, found.error) for found in read_mails("")] == [
+        ("", None, "an empty path is no file and no folder")
+    ]
 
 
-@pytest.mark.parametrize(("name", "error"), [("nothing", "no such file or folder"), ("empty", "no *.eml in this folder, and it is no Maildir (new, cur)")])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("nothing", "no such file or folder"),
+        ("empty", "no *.eml in this folder, and it is no Maildir (new, cur)"),
+    ],
+)
 def test_what_is_not_there_is_said(tmp_path, name, error):
     (tmp_path / "empty").mkdir()
     assert errors(tmp_path / name) == [error]
@@ -192,11 +223,16 @@ def test_an_unreadable_file_is_said_and_the_others_are_read(tmp_path):
     (tmp_path / "1.eml").symlink_to("nowhere")
     (tmp_path / "2.eml").write_bytes(b"two")
     (tmp_path / "3.eml").mkdir()
-    assert [(found.content, found.error) for found in read_mails(tmp_path)] == [(None, "No such file or directory"), (b"two", None)]
+    assert [(found.content, found.error) for found in read_mails(tmp_path)] == [
+        (None, "No such file or directory"),
+        (b"two", None),
+    ]
 
 
 @pytest.mark.parametrize("maildir", [False, True])
-def test_a_folder_that_cannot_be_read_is_said_and_the_others_are_read(tmp_path, monkeypatch, maildir):
+def test_a_folder_that_cannot_be_read_is_said_and_the_others_are_read(
+    tmp_path, monkeypatch, maildir
+):
     for name in ("new", "cur") if maildir else ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.eml").write_bytes(name.encode())
@@ -214,7 +250,12 @@ def test_a_folder_that_cannot_be_read_is_said_and_the_others_are_read(tmp_path, 
     monkeypatch.setattr(os, "listdir", refuse(os.listdir))
     found = sorted((each.label, each.content, each.error) for each in read_mails(tmp_path))
     other = tmp_path / ("cur" if maildir else "a")
-    assert found == sorted([(str(other / "1.eml"), other.name.encode(), None), (str(broken), None, "Input/output error")])
+    assert found == sorted(
+        [
+            (str(other / "1.eml"), other.name.encode(), None),
+            (str(broken), None, "Input/output error"),
+        ]
+    )
 
 
 def test_a_link_to_a_folder_is_said_unless_its_mails_are_read_already(tmp_path):
@@ -227,21 +268,40 @@ def test_a_link_to_a_folder_is_said_unless_its_mails_are_read_already(tmp_path):
     assert contents(inside) == [b"a"]
     (inside / "elsewhere").symlink_to(outside)
     assert [(each.label, each.content, each.error) for each in read_mails(inside)] == [
-        (str(inside / "elsewhere"), None, "a link to a folder is not followed; name that folder itself"),
+        (
+            str(inside / "elsewhere"),
+            None,
+            "a link to a folder is not followed; name that folder itself",
+        ),
         (str(inside / "a/1.eml"), b"a", None),
     ]
 
 
 def from_stdin(given, **limits):
-    return [(found.label, found.content) for found in read_mails("-", stdin=io.BytesIO(given), **limits)]
+    return [
+        (found.label, found.content) for found in read_mails("-", stdin=io.BytesIO(given), **limits)
+    ]
 
 
-@pytest.mark.parametrize("given", [b"", b"\n", b"A: 1\n\n" + FROM + b"x", b"From me\nA: 1\n\nFrom you\n", b"\n" + FROM, b"x" * 3_000_000, b"From x" * 300_000])
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"",
+        b"\n",
+        b"A: 1\n\n" + FROM + b"x",
+        b"From me\nA: 1\n\nFrom you\n",
+        b"\n" + FROM,
+        b"x" * 3_000_000,
+        b"From x" * 300_000,
+    ],
+)
 def test_a_dash_is_one_mail_on_standard_input(given):
     assert from_stdin(given) == [("-", given)]
     assert from_stdin(given, max_bytes=len(given)) == [("-", given)]
     over = list(read_mails("-", stdin=io.BytesIO(given + b"x"), max_bytes=len(given)))
-    assert [(found.content, f"limit of {len(given)} bytes" in found.error) for found in over] == [(None, True)]
+    assert [(found.content, f"limit of {len(given)} bytes" in found.error) for found in over] == [
+        (None, True)
+    ]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
@@ -250,8 +310,15 @@ def test_a_dash_is_an_mbox_when_it_begins_as_one(end):
         return b"To: a%d@x.y" % number + end + end + b">From me" + end + b"x" * number + end
 
     given = b"".join(FROM.replace(b"\n", end) + mail(number) + end for number in (1, 2_000_000, 3))
-    assert from_stdin(given) == [(f"-#{number + 1}", mail(size).replace(b">From", b"From")) for number, size in enumerate((1, 2_000_000, 3))]
-    assert [content is None for _, content in from_stdin(given, max_bytes=1000)] == [False, True, False]
+    assert from_stdin(given) == [
+        (f"-#{number + 1}", mail(size).replace(b">From", b"From"))
+        for number, size in enumerate((1, 2_000_000, 3))
+    ]
+    assert [content is None for _, content in from_stdin(given, max_bytes=1000)] == [
+        False,
+        True,
+        False,
+    ]
     assert from_stdin(FROM + b"A: 1\n") == [("-#1", b"A: 1\n")]
 
 
@@ -260,7 +327,9 @@ def test_standard_input_that_cannot_be_read_is_said():
         def readline(self, *_):
             raise OSError(5, "Input/output error")
 
-    assert [(found.label, found.content, found.error) for found in read_mails("-", stdin=Broken())] == [("-", None, "Input/output error")]
+    assert [
+        (found.label, found.content, found.error) for found in read_mails("-", stdin=Broken())
+    ] == [("-", None, "Input/output error")]
 
 
 def test_a_line_of_many_times_and_no_year_is_quick(tmp_path):
@@ -269,19 +338,48 @@ def test_a_line_of_many_times_and_no_year_is_quick(tmp_path):
     path.write_bytes(FROM + content + b"\n")
     begun = time.thread_time()
     assert contents(path) == [content]
-    assert time.thread_time() - begun < 2, "is each time of the line the beginning of another search?"
+    assert time.thread_time() - begun < 2, (
+        "is each time of the line the beginning of another search?"
+    )
 
 
-@given(st.lists(st.sampled_from(["From ", "x", " ", "1", "12:34", "5:60", "2026", ":", "\t"]), max_size=12).map("".join))
+@given(
+    st.lists(
+        st.sampled_from(["From ", "x", " ", "1", "12:34", "5:60", "2026", ":", "\t"]), max_size=12
+    ).map("".join)
+)
 def test_a_separator_has_a_time_and_after_it_a_year(text):
-    assert bool(_SEPARATOR.match(text.encode())) == bool(re.match(r"From \S.*\d{1,2}:\d{2}.*\d{4}", text))
+    assert bool(_SEPARATOR.match(text.encode())) == bool(
+        re.match(r"From \S.*\d{1,2}:\d{2}.*\d{4}", text)
+    )
 
 
-lines = st.sampled_from([b"From x", b"From a@b Sat Nov 21 10:00:00 2026", b">From x", b">>From y", b"", b"body", b"\xff\x00", b"A: 1"])
+lines = st.sampled_from(
+    [
+        b"From x",
+        b"From a@b Sat Nov 21 10:00:00 2026",
+        b">From x",
+        b">>From y",
+        b"",
+        b"body",
+        b"\xff\x00",
+        b"A: 1",
+    ]
+)
 
 
-@given(st.lists(st.lists(lines, max_size=6).map(lambda parts: b"".join(part + b"\n" for part in parts)), max_size=4))
+@given(
+    st.lists(
+        st.lists(lines, max_size=6).map(lambda parts: b"".join(part + b"\n" for part in parts)),
+        max_size=4,
+    )
+)
 def test_what_an_mboxrd_writer_wrote_comes_back_byte_for_byte(tmp_path_factory, mails):
     path = tmp_path_factory.getbasetemp() / "written.mbox"
-    path.write_bytes(b"".join(FROM + re.sub(rb"^(>*From )", rb">\1", mail, flags=re.MULTILINE) + b"\n" for mail in mails))
+    path.write_bytes(
+        b"".join(
+            FROM + re.sub(rb"^(>*From )", rb">\1", mail, flags=re.MULTILINE) + b"\n"
+            for mail in mails
+        )
+    )
     assert contents(path) == mails

@@ -16,13 +16,21 @@ from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, RecipientHeader
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-CASES = sorted(path.stem for path in GOLDEN.glob("*.json") if "amqp" in json.loads(path.read_text()))
+CASES = sorted(
+    path.stem for path in GOLDEN.glob("*.json") if "amqp" in json.loads(path.read_text())
+)
 
 
 def golden_bodies() -> list[bytes]:
     outcomes = json.loads((GOLDEN / "outcomes.json").read_text())
-    bodies = [value["body_base64"] for value in outcomes.values() if isinstance(value, dict) and "body_base64" in value]
-    bodies += [json.loads((GOLDEN / f"{case}.json").read_text())["amqp"]["body_base64"] for case in CASES]
+    bodies = [
+        value["body_base64"]
+        for value in outcomes.values()
+        if isinstance(value, dict) and "body_base64" in value
+    ]
+    bodies += [
+        json.loads((GOLDEN / f"{case}.json").read_text())["amqp"]["body_base64"] for case in CASES
+    ]
     return [base64.b64decode(body) for body in bodies]
 
 
@@ -53,12 +61,24 @@ def test_fields_of_a_james_message_are_the_mail_it_was_given(case):
     golden = json.loads((GOLDEN / f"{case}.json").read_text())
     given_mail = golden["mail"]
     mail = message.decode(base64.b64decode(golden["amqp"]["body_base64"])).mail
-    assert (mail.name, mail.sender, list(mail.recipients)) == (given_mail["name"], given_mail["sender"], given_mail["recipients"])
+    assert (mail.name, mail.sender, list(mail.recipients)) == (
+        given_mail["name"],
+        given_mail["sender"],
+        given_mail["recipients"],
+    )
     assert (mail.state, mail.error_message) == (given_mail["state"], given_mail["errorMessage"])
-    assert (mail.remote_addr, mail.remote_host) == (given_mail["remoteAddr"], given_mail["remoteHost"])
+    assert (mail.remote_addr, mail.remote_host) == (
+        given_mail["remoteAddr"],
+        given_mail["remoteHost"],
+    )
     assert mail.last_updated is not None
-    assert mail.last_updated.isoformat(timespec="milliseconds").replace("+00:00", "Z") == given_mail["lastUpdated"]
-    assert [[h.recipient, h.name, h.value] for h in mail.per_recipient_headers] == given_mail["perRecipientHeaders"]
+    assert (
+        mail.last_updated.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        == given_mail["lastUpdated"]
+    )
+    assert [[h.recipient, h.name, h.value] for h in mail.per_recipient_headers] == given_mail[
+        "perRecipientHeaders"
+    ]
 
 
 def test_attributes_are_the_bytes_of_the_view():
@@ -103,14 +123,28 @@ def test_a_key_spelled_with_escapes_is_read():
     assert message.decode(raw).mail.last_updated_ns == 7_250_000_000
 
 
-@pytest.mark.parametrize(("nanos", "text"), [(0, b"0.0"), (-1_500_000_000, b"-1.500000000"), (1, b"0.000000001"), (10**18, b"1000000000.000000000")])
+@pytest.mark.parametrize(
+    ("nanos", "text"),
+    [
+        (0, b"0.0"),
+        (-1_500_000_000, b"-1.500000000"),
+        (1, b"0.000000001"),
+        (10**18, b"1000000000.000000000"),
+    ],
+)
 def test_last_updated_is_written_with_nine_places(nanos, text):
     assert b'"lastUpdated":' + text + b"," in message.encode(mail(last_updated_ns=nanos))
 
 
 def test_missing_optional_fields_are_none_or_empty():
     found = message.decode(body(state=..., lastUpdated=...)).mail
-    assert (found.state, found.error_message, found.last_updated_ns, found.remote_addr, found.remote_host) == (None, None, None, None, None)
+    assert (
+        found.state,
+        found.error_message,
+        found.last_updated_ns,
+        found.remote_addr,
+        found.remote_host,
+    ) == (None, None, None, None, None)
     assert (dict(found.attributes), found.per_recipient_headers) == ({}, ())
 
 
@@ -146,7 +180,10 @@ def test_the_null_sender_spelled_with_brackets_is_none():
         (body(state=1), "state is not text"),
         (body(attributes=[]), "attributes is not an object"),
         (body(attributes={"a": 1}), "an attribute is not text"),
-        (body(perRecipientHeaders={"bob@example.net": {}}), "perRecipientHeaders is not as James writes it"),
+        (
+            body(perRecipientHeaders={"bob@example.net": {}}),
+            "perRecipientHeaders is not as James writes it",
+        ),
         (body(perRecipientHeaders={"bob@example.net": {"header": {"X": [1]}}}), "is not text"),
         (body(perRecipientHeaders=[]), "perRecipientHeaders is not an object"),
         (body(lastUpdated="yesterday"), "lastUpdated is neither"),
@@ -157,7 +194,12 @@ def test_the_null_sender_spelled_with_brackets_is_none():
         (body(headerBlobId=...), "headerBlobId is missing"),
         (body(bodyBlobId=""), "bodyBlobId is empty"),
         (body()[:-1] + b', "name": "other"}', "name is given 2 times"),
-        (body(lastUpdated=0).replace(b'"lastUpdated": 0', b'"lastUpdated": 1e-99999999999999999999'), "read twice: InvalidOperation"),
+        (
+            body(lastUpdated=0).replace(
+                b'"lastUpdated": 0', b'"lastUpdated": 1e-99999999999999999999'
+            ),
+            "read twice: InvalidOperation",
+        ),
     ],
 )
 def test_bad_messages_are_undecodable_with_a_reason_that_names_no_address(raw, reason):
@@ -170,7 +212,10 @@ def test_bad_messages_are_undecodable_with_a_reason_that_names_no_address(raw, r
 @pytest.mark.parametrize("raw", [body(x={"name": 1}), body(x={"lastUpdated": 1}, lastUpdated=7)])
 def test_json_nested_deeper_than_the_second_look_bears_is_undecodable(raw, monkeypatch):
     with suppress(Undecodable):  # how deep it goes depends on Python
-        assert message.decode(raw[:-1] + b', "deep": ' + b"[" * 1000 + b"]" * 1000 + b"}").mail.name == "mail-1"
+        assert (
+            message.decode(raw[:-1] + b', "deep": ' + b"[" * 1000 + b"]" * 1000 + b"}").mail.name
+            == "mail-1"
+        )
     monkeypatch.setattr(message, "json", SimpleNamespace(loads=_too_deep))
     with pytest.raises(Undecodable, match="JSON beyond what is read twice: RecursionError"):
         message.decode(raw)
@@ -180,13 +225,34 @@ def _too_deep(*_, **__):
     raise RecursionError
 
 
-@pytest.mark.parametrize("blob_id", ["a//b", "..", "a/../b", "a/", "/a", "%", "%00", "é", "\u202e", "a b", "\\", "a\nb", "\x7f", "a\x00"])
+@pytest.mark.parametrize(
+    "blob_id",
+    [
+        "a//b",
+        "..",
+        "a/../b",
+        "a/",
+        "/a",
+        "%",
+        "%00",
+        "é",
+        "\u202e",
+        "a b",
+        "\\",
+        "a\nb",
+        "\x7f",
+        "a\x00",
+    ],
+)
 def test_odd_blob_ids_are_for_the_store_to_judge(blob_id):
     assert message.decode(body(headerBlobId=blob_id)).header_blob_id == blob_id
 
 
 def test_an_attribute_may_be_called_like_a_field():
-    assert message.decode(body(attributes={"name": "{}", "sender": "{}"})).mail.attributes == {"name": b"{}", "sender": b"{}"}
+    assert message.decode(body(attributes={"name": "{}", "sender": "{}"})).mail.attributes == {
+        "name": b"{}",
+        "sender": b"{}",
+    }
 
 
 def test_a_lone_surrogate_is_refused_when_written():
@@ -205,13 +271,24 @@ def test_escapes_are_spelled_as_jackson_spells_them():
 
 
 def mail(**changes: object) -> QueuedMail:
-    fields: dict[str, object] = {"name": "mail-1", "sender": "alice@example.org", "recipients": ("bob@example.net",)}
-    return QueuedMail(EnqueueId(UUID("95fc368e-09bf-4ee3-b267-c7b76c386b44")), Mail(**(fields | changes)), BlobId("h"), BlobId("b"))  # type: ignore[arg-type]
+    fields: dict[str, object] = {
+        "name": "mail-1",
+        "sender": "alice@example.org",
+        "recipients": ("bob@example.net",),
+    }
+    return QueuedMail(
+        EnqueueId(UUID("95fc368e-09bf-4ee3-b267-c7b76c386b44")),
+        Mail(**(fields | changes)),
+        BlobId("h"),
+        BlobId("b"),
+    )  # type: ignore[arg-type]
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 headers = st.lists(st.builds(RecipientHeader, text, text, text), max_size=4).map(
-    lambda all_headers: tuple(sorted(all_headers, key=lambda header: (header.recipient, header.name)))
+    lambda all_headers: tuple(
+        sorted(all_headers, key=lambda header: (header.recipient, header.name))
+    )
 )
 mails = st.builds(
     Mail,
@@ -248,7 +325,20 @@ def test_bytes_that_are_no_message_are_undecodable(raw):
         message.decode(raw)
 
 
-@given(st.sampled_from(["recipients", "lastUpdated", "attributes", "perRecipientHeaders", "name", "sender", "enqueueId"]), json_values)
+@given(
+    st.sampled_from(
+        [
+            "recipients",
+            "lastUpdated",
+            "attributes",
+            "perRecipientHeaders",
+            "name",
+            "sender",
+            "enqueueId",
+        ]
+    ),
+    json_values,
+)
 def test_a_field_of_any_type_gives_a_mail_or_undecodable(field, value):
     try:
         decoded = message.decode(body(**{field: value}))

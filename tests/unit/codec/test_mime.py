@@ -61,7 +61,15 @@ def test_the_sender_is_found(header, sender):
         (b"X-To: a@x.y", ()),
         (
             "To: weiß@x.de, weiss@x.de, ﬁx@x.de, fix@x.de, WEISS@x.de, ÉMILE@x.de, émile@x.de, ılker@x.de, ilker@x.de".encode(),
-            ("weiß@x.de", "weiss@x.de", "ﬁx@x.de", "fix@x.de", "ÉMILE@x.de", "ılker@x.de", "ilker@x.de"),
+            (
+                "weiß@x.de",
+                "weiss@x.de",
+                "ﬁx@x.de",
+                "fix@x.de",
+                "ÉMILE@x.de",
+                "ılker@x.de",
+                "ilker@x.de",
+            ),
         ),
     ],
 )
@@ -92,7 +100,15 @@ def test_a_mail_that_begins_with_a_from_line_is_read():
         (b"From : a@x.org", b"To \t: b@y.org"),
         (b"From : a@x.org", b"To: b@y.org"),
         (b"From: a@x.org", b"To: b@y.org", b"Hello,", b"", b"as you wrote:", b"To: dave@z.org"),
-        (b"From: a@x.org", b"To: b@y.org", b"Hello Dave", b"this is what came:", b"and from whom", b"in the end", b"To: dave@z.org"),
+        (
+            b"From: a@x.org",
+            b"To: b@y.org",
+            b"Hello Dave",
+            b"this is what came:",
+            b"and from whom",
+            b"in the end",
+            b"To: dave@z.org",
+        ),
         (b"Subject: x", b"what a filter broke", b" e@z.org", b"From: a@x.org", b"To: b@y.org"),
         (b"To: b@y.org", b"no colon", b"\tc@y.org", b"From: a@x.org"),
         (b"X-Bad Name: x", b"T\xc3\xb6: x", b"From: a@x.org", b"To:", b" b@y.org"),
@@ -109,29 +125,52 @@ def test_no_recipient_of_a_long_list_with_quoted_names_is_lost_or_cut(field):
     for number, listed in enumerate(
         [
             b", ".join(b'"Last, First" <user%04d@example.org>' % each for each in range(2000)),
-            b'"A, B" <user0000@example.org>, ' + b", ".join(b"user%04d@example.org" % each for each in range(1, 2000)),
-            b"(" * 600 + b")" * 600 + b" " + b",\r\n\t".join(b"user%04d@example.org (No. %d, a)" % (each, each) for each in range(2000)),
+            b'"A, B" <user0000@example.org>, '
+            + b", ".join(b"user%04d@example.org" % each for each in range(1, 2000)),
+            b"(" * 600
+            + b")" * 600
+            + b" "
+            + b",\r\n\t".join(
+                b"user%04d@example.org (No. %d, a)" % (each, each) for each in range(2000)
+            ),
         ]
     ):
         found = envelope(field.encode() + b": " + listed + b"\r\n\r\n").recipients
         assert found == tuple(f"user{each:04}@example.org" for each in range(2000)), number
 
 
-@pytest.mark.parametrize("deep", [b"(" * 600, b"(" * 600 + b")" * 600, b'"' * 601, b"<" * 600, b"a:" * 600], ids=lambda deep: repr(deep[:3]))
+@pytest.mark.parametrize(
+    "deep",
+    [b"(" * 600, b"(" * 600 + b")" * 600, b'"' * 601, b"<" * 600, b"a:" * 600],
+    ids=lambda deep: repr(deep[:3]),
+)
 def test_a_sender_or_recipient_behind_deep_nesting_is_found(deep):
     found = envelope(b"From: " + deep + b" <a@x.y>\r\nTo: " + deep + b" <b@x.y>, c@x.y\r\n\r\n")
     assert (found.sender, found.recipients) == ("a@x.y", ("b@x.y", "c@x.y"))
 
 
 def test_ten_thousand_recipients_are_quick():
-    many = b"To: " + b",\r\n ".join(b'"N, %d" <n%d@example.org>' % (number, number) for number in range(10_000)) + b"\r\nCc: "
+    many = (
+        b"To: "
+        + b",\r\n ".join(
+            b'"N, %d" <n%d@example.org>' % (number, number) for number in range(10_000)
+        )
+        + b"\r\nCc: "
+    )
     many += b",\r\n ".join(b"n%d@example.net" % number for number in range(10_000)) + b"\r\n\r\n"
     assert len(envelope(many).recipients) == 20_000
 
 
 @given(
     st.binary(max_size=300)
-    | st.text(max_size=100).map(lambda text: b"To: " + text.encode("utf-8", "replace") + b"\r\nFrom: " + text.encode("utf-8", "replace"))
+    | st.text(max_size=100).map(
+        lambda text: (
+            b"To: "
+            + text.encode("utf-8", "replace")
+            + b"\r\nFrom: "
+            + text.encode("utf-8", "replace")
+        )
+    )
 )
 def test_no_bytes_make_it_fail(content):
     found = envelope(content)
@@ -139,7 +178,20 @@ def test_no_bytes_make_it_fail(content):
     assert found.sender is None or is_address(found.sender)
 
 
-@pytest.mark.parametrize("text", ["a@b", "A.b+c=d@x-y.z", "'quoted'@x", '"a b"@x.y', '"a\\"b"@x.y', "a@[127.0.0.1]", "a@[IPv6:::1]", "é@ü.de", "a/b@x_y"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a@b",
+        "A.b+c=d@x-y.z",
+        "'quoted'@x",
+        '"a b"@x.y',
+        '"a\\"b"@x.y',
+        "a@[127.0.0.1]",
+        "a@[IPv6:::1]",
+        "é@ü.de",
+        "a/b@x_y",
+    ],
+)
 def test_addresses(text):
     assert is_address(text)
     assert checked_address(f" <{text}> ") == text
@@ -174,7 +226,9 @@ def test_not_addresses(text):
 
 
 def test_a_bad_address_is_named_with_its_place():
-    with pytest.raises(BadInput, match="--recipient: 'nobody' is not a mail address; allowed: local@domain"):
+    with pytest.raises(
+        BadInput, match="--recipient: 'nobody' is not a mail address; allowed: local@domain"
+    ):
         checked_address("nobody", "--recipient")
 
 

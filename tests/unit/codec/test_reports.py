@@ -16,22 +16,42 @@ from mailslice.model.mail import Mail
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
 CONTENT = b"From: alice@example.org\r\nSubject: hi\r\nX: \xe9\r\n\r\nsecret body\r\n"
-REFUSED = Failure("bob@example.net", "5.1.1", "the next server refused it for good", "550 5.1.1 no such user")
+REFUSED = Failure(
+    "bob@example.net", "5.1.1", "the next server refused it for good", "550 5.1.1 no such user"
+)
 UNKNOWN = Failure("carol@example.net", "4.4.2", "nobody knows whether it arrived")
 
 
-def report(*failures: Failure, content: bytes | None = CONTENT, **given: Any) -> tuple[EmailMessage, bytes]:
-    words = {"to": "alice@example.org", "reporter": "mx.example.org", "report_id": "r1", "now": NOW, **given}
+def report(
+    *failures: Failure, content: bytes | None = CONTENT, **given: Any
+) -> tuple[EmailMessage, bytes]:
+    words = {
+        "to": "alice@example.org",
+        "reporter": "mx.example.org",
+        "report_id": "r1",
+        "now": NOW,
+        **given,
+    }
     made = failure_report(content, failures or (REFUSED, UNKNOWN), **words)
     return email.message_from_bytes(made, policy=email.policy.default), made  # type: ignore[return-value]
 
 
 def test_it_is_a_report_of_three_parts_that_no_machine_answers() -> None:
     parsed, _ = report()
-    assert (parsed.get_content_type(), parsed.get_param("report-type")) == ("multipart/report", "delivery-status")
-    assert [part.get_content_type() for part in parsed.iter_parts()] == ["text/plain", "message/delivery-status", "text/rfc822-headers"]
+    assert (parsed.get_content_type(), parsed.get_param("report-type")) == (
+        "multipart/report",
+        "delivery-status",
+    )
+    assert [part.get_content_type() for part in parsed.iter_parts()] == [
+        "text/plain",
+        "message/delivery-status",
+        "text/rfc822-headers",
+    ]
     assert parsed["Auto-Submitted"] == "auto-replied"
-    assert (parsed["To"].addresses[0].addr_spec, parsed["From"].addresses[0].addr_spec) == ("alice@example.org", "MAILER-DAEMON@mx.example.org")
+    assert (parsed["To"].addresses[0].addr_spec, parsed["From"].addresses[0].addr_spec) == (
+        "alice@example.org",
+        "MAILER-DAEMON@mx.example.org",
+    )
     assert parsed["Message-ID"] == "<r1@mx.example.org>"
     assert parsed["Date"].datetime == NOW
 
@@ -68,12 +88,22 @@ def test_a_mail_whose_content_is_lost_is_reported_too() -> None:
     assert list(parsed.iter_parts())[2].get_content() == "The content of the mail is lost.\r\n"
 
 
-@pytest.mark.parametrize("evil", ["x@y\r\nBcc: all@example.org", "x@y\n\nbody", "x\x00\x1b[2J@y", "a" * 5000 + "@y"])
+@pytest.mark.parametrize(
+    "evil", ["x@y\r\nBcc: all@example.org", "x@y\n\nbody", "x\x00\x1b[2J@y", "a" * 5000 + "@y"]
+)
 def test_no_address_and_no_answer_of_a_server_adds_a_line(evil: str) -> None:
     parsed, made = report(Failure(evil, "5.0.0", evil, evil), to=evil, reporter="mx")
     assert parsed["Bcc"] is None
-    assert not [line for line in made.split(b"\r\n") if line.startswith(b"Bcc:") or b"\x1b" in line or b"\x00" in line]
-    assert [part.get_content_type() for part in parsed.iter_parts()] == ["text/plain", "message/delivery-status", "text/rfc822-headers"]
+    assert not [
+        line
+        for line in made.split(b"\r\n")
+        if line.startswith(b"Bcc:") or b"\x1b" in line or b"\x00" in line
+    ]
+    assert [part.get_content_type() for part in parsed.iter_parts()] == [
+        "text/plain",
+        "message/delivery-status",
+        "text/rfc822-headers",
+    ]
     assert len(list(parsed.iter_parts())[1].get_payload()) == 2
 
 
@@ -82,27 +112,47 @@ def test_addresses_beyond_ascii_are_sent_as_they_are() -> None:
     assert "To: <jürgen@bücher.example>\r\n".encode() in made
     assert "Final-Recipient: utf-8; 用户@例子.example\r\n".encode() in made
     assert "<用户@例子.example>: no\r\n".encode() in made
-    assert [part.get_content_type() for part in parsed.iter_parts()] == ["text/plain", "message/delivery-status", "text/rfc822-headers"]
+    assert [part.get_content_type() for part in parsed.iter_parts()] == [
+        "text/plain",
+        "message/delivery-status",
+        "text/rfc822-headers",
+    ]
 
 
 def test_words_of_a_server_beyond_ascii_are_for_senders_who_can_read_them() -> None:
     failure = Failure("bob@example.net", "5.1.1", "no", "550 5.1.1 unbekannt: für")
     parsed, made = report(failure)
     assert b"\r\nDiagnostic-Code: smtp; 550 5.1.1 unbekannt: f?r\r\n" in made
-    assert "für" in next(iter(parsed.iter_parts())).get_content(), "the part for people says its charset"
-    assert "Diagnostic-Code: smtp; 550 5.1.1 unbekannt: für\r\n".encode() in report(failure, to="jürgen@bücher.example")[1]
+    assert "für" in next(iter(parsed.iter_parts())).get_content(), (
+        "the part for people says its charset"
+    )
+    assert (
+        "Diagnostic-Code: smtp; 550 5.1.1 unbekannt: für\r\n".encode()
+        in report(failure, to="jürgen@bücher.example")[1]
+    )
 
 
-@pytest.mark.parametrize("status", ["5.1", "", "550", "5.1.1\r\nX: y", "9.1.1", "5.1.1111", "٥.1.1"])
+@pytest.mark.parametrize(
+    "status", ["5.1", "", "550", "5.1.1\r\nX: y", "9.1.1", "5.1.1111", "٥.1.1"]
+)
 def test_a_status_that_is_none_is_told_as_the_general_one(status: str) -> None:
     parsed, _ = report(Failure("bob@example.net", status, "no"))
     (_, block) = list(parsed.iter_parts())[1].get_payload()
-    assert dict(block.items()) == {"Final-Recipient": "rfc822; bob@example.net", "Action": "failed", "Status": "5.0.0"}
+    assert dict(block.items()) == {
+        "Final-Recipient": "rfc822; bob@example.net",
+        "Action": "failed",
+        "Status": "5.0.0",
+    }
 
 
 def test_a_sender_that_cannot_stand_in_a_header_is_bad_input() -> None:
-    with pytest.raises(BadInput, match=r"mail 'm': no report can be made for it \(\w+Error\); allowed: local@domain"):
-        report_of(Mail("m", "a@[", ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW)
+    with pytest.raises(
+        BadInput,
+        match=r"mail 'm': no report can be made for it \(\w+Error\); allowed: local@domain",
+    ):
+        report_of(
+            Mail("m", "a@[", ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW
+        )
 
 
 def test_a_boundary_in_the_mail_does_not_end_a_part() -> None:
@@ -111,14 +161,28 @@ def test_a_boundary_in_the_mail_does_not_end_a_part() -> None:
 
 
 def test_a_report_goes_to_the_sender_from_nobody() -> None:
-    made = report_of(Mail("m", "alice@example.org", ("bob@example.net",)), [in_doubt("bob@example.net")], CONTENT, reporter="mx", now=NOW)
+    made = report_of(
+        Mail("m", "alice@example.org", ("bob@example.net",)),
+        [in_doubt("bob@example.net")],
+        CONTENT,
+        reporter="mx",
+        now=NOW,
+    )
     assert made is not None
     envelope, content = made
     assert (envelope.sender, envelope.recipients) == (None, ("alice@example.org",))
-    assert b"Final-Recipient: rfc822; bob@example.net\r\nAction: failed\r\nStatus: 4.4.2\r\n" in content
+    assert (
+        b"Final-Recipient: rfc822; bob@example.net\r\nAction: failed\r\nStatus: 4.4.2\r\n"
+        in content
+    )
     assert b"it is not known whether the mail arrived" in content
 
 
 @pytest.mark.parametrize("sender", [None, ""])
 def test_the_null_sender_gets_no_report(sender: str | None) -> None:
-    assert report_of(Mail("m", sender, ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW) is None
+    assert (
+        report_of(
+            Mail("m", sender, ("bob@example.net",)), [REFUSED], CONTENT, reporter="mx", now=NOW
+        )
+        is None
+    )

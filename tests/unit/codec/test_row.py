@@ -14,7 +14,9 @@ from mailslice.model.mail import Mail, Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-CASES = sorted(path.stem for path in GOLDEN.glob("*.json") if "cassandra" in json.loads(path.read_text()))
+CASES = sorted(
+    path.stem for path in GOLDEN.glob("*.json") if "cassandra" in json.loads(path.read_text())
+)
 NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
 
 
@@ -45,7 +47,9 @@ def test_golden_rows_are_there():
 @pytest.mark.parametrize("case", CASES)
 def test_a_james_row_says_what_the_james_message_says(case):
     golden = json.loads((GOLDEN / f"{case}.json").read_text())
-    assert row.from_row(driver_row(case)).item == message.decode(base64.b64decode(golden["amqp"]["body_base64"]))
+    assert row.from_row(driver_row(case)).item == message.decode(
+        base64.b64decode(golden["amqp"]["body_base64"])
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -53,7 +57,10 @@ def test_a_james_row_is_written_as_james_wrote_it(case):
     given = driver_row(case)
     written = row.to_row(row.from_row(given))
     assert tuple(written) == row.COLUMNS
-    expected = {name: row.epoch_ms(row.instant(value)) if isinstance(value, datetime) else value for name, value in given.items()}
+    expected = {
+        name: row.epoch_ms(row.instant(value)) if isinstance(value, datetime) else value
+        for name, value in given.items()
+    }
     assert written == expected
 
 
@@ -61,27 +68,48 @@ def test_a_james_row_is_written_as_james_wrote_it(case):
 def test_a_james_row_lies_where_the_rules_say(case):
     golden = json.loads((GOLDEN / f"{case}.json").read_text())
     found = row.from_row(driver_row(case))
-    assert found.place == Place(slice_start(found.enqueued_time, timedelta(hours=1)), bucket_of(found.item.mail.name, golden["bucket_count"]))
+    assert found.place == Place(
+        slice_start(found.enqueued_time, timedelta(hours=1)),
+        bucket_of(found.item.mail.name, golden["bucket_count"]),
+    )
 
 
 def test_rows_are_read_as_mappings_tuples_and_named_tuples():
     given = driver_row("full")
     values = [given[name] for name in row.COLUMNS]
-    assert row.from_row(tuple(values)) == row.from_row(given) == row.from_row(namedtuple("Row", row.COLUMNS)(*values))  # noqa: PYI024 - as the driver makes them
+    assert (
+        row.from_row(tuple(values))
+        == row.from_row(given)
+        == row.from_row(namedtuple("Row", row.COLUMNS)(*values))  # noqa: PYI024 - as the driver makes them
+    )
 
 
 def test_null_collections_are_empty():
-    given = driver_row("full") | {"attributes": None, "recipients": None, "perrecipientspecificheaders": None}
+    given = driver_row("full") | {
+        "attributes": None,
+        "recipients": None,
+        "perrecipientspecificheaders": None,
+    }
     mail = row.from_row(given).item.mail
     assert (dict(mail.attributes), mail.recipients, mail.per_recipient_headers) == ({}, (), ())
 
 
 def test_a_row_of_nothing_but_its_key_is_read():
     place = Place(datetime(2026, 11, 20, 12, tzinfo=UTC), 0)
-    key = {"queuename": "q", "timerangestart": datetime(2026, 11, 20, 12), "bucketid": 0, "enqueueid": UUID(int=1)}  # noqa: DTZ001
+    key = {
+        "queuename": "q",
+        "timerangestart": datetime(2026, 11, 20, 12),  # noqa: DTZ001
+        "bucketid": 0,
+        "enqueueid": UUID(int=1),
+    }
     found = row.from_row(dict.fromkeys(row.COLUMNS) | key)
     assert found == ViewRow(
-        QueueName("q"), place, place.slice_start, QueuedMail(UUID(int=1), Mail("", None, (), None, remote_addr=None, remote_host=None), "", "")
+        QueueName("q"),
+        place,
+        place.slice_start,
+        QueuedMail(
+            UUID(int=1), Mail("", None, (), None, remote_addr=None, remote_host=None), "", ""
+        ),
     )
 
 

@@ -30,4 +30,6 @@ def test_what_a_terminal_would_obey_is_escaped(text, safe):
 @given(st.text())
 def test_nothing_unprintable_but_blanks_is_left(text):
     assert all(character.isprintable() or character.isspace() for character in shown(text))
-    assert not any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in shown(text))
+    assert not any(
+        ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in shown(text)
+    )

@@ -21,18 +21,34 @@ from mailslice.model.settings import clone_root, read_env_file, variables
 ROOT = clone_root()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-DOCKERFILES = {path.name.removesuffix(".Dockerfile"): path.read_text(encoding="utf-8") for path in sorted((ROOT / "docker").glob("*.Dockerfile"))}
+DOCKERFILES = {
+    path.name.removesuffix(".Dockerfile"): path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "docker").glob("*.Dockerfile"))
+}
 AIRFLOW = ("airflow-init", "api-server", "scheduler", "dag-processor", "triggerer")
 ONE_SHOT = {"airflow-init", "queue-init"}
 MAILSLICE_IMAGES = {"mailslice-airflow", "mailslice-spark", "mailslice-worker"}
 DIFFERENT = {
     # another database, other folders, another machine
-    *("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__CORE__PLUGINS_FOLDER", "AIRFLOW__LOGGING__BASE_LOG_FOLDER"),
-    *("AIRFLOW__API__HOST", "AIRFLOW__API__BASE_URL", "AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API_AUTH__JWT_SECRET"),
+    *(
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+        "AIRFLOW__CORE__DAGS_FOLDER",
+        "AIRFLOW__CORE__PLUGINS_FOLDER",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER",
+    ),
+    *(
+        "AIRFLOW__API__HOST",
+        "AIRFLOW__API__BASE_URL",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL",
+        "AIRFLOW__API_AUTH__JWT_SECRET",
+    ),
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE",
 }
 """Airflow settings whose values cannot be those of the local stack; they are set in both."""
-LOCAL_ONLY = {"AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT", "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT"}
+LOCAL_ONLY = {
+    "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT",
+    "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT",
+}
 
 
 @pytest.fixture
@@ -43,7 +59,9 @@ def stack(tmp_path: Path) -> StackSettings:
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    text = (resources.files("check_jsonschema.builtin_schemas.vendor") / "compose-spec.json").read_text(encoding="utf-8")
+    text = (
+        resources.files("check_jsonschema.builtin_schemas.vendor") / "compose-spec.json"
+    ).read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
@@ -54,7 +72,10 @@ def environment(service: str) -> dict[str, str]:
 
 def published(service: str) -> dict[int, str]:
     """Container port -> what stands before it."""
-    return {int(text.rpartition(":")[2]): text.rpartition(":")[0] for text in SERVICES[service].get("ports", [])}
+    return {
+        int(text.rpartition(":")[2]): text.rpartition(":")[0]
+        for text in SERVICES[service].get("ports", [])
+    }
 
 
 def default(text: str) -> str:
@@ -66,7 +87,10 @@ def test_the_file_holds_to_the_compose_schema(schema: dict[str, Any]) -> None:
     jsonschema.validate(COMPOSE, schema)
 
 
-@pytest.mark.parametrize(("where", "value"), [("imagee", "x"), ("ports", {"a": 1}), ("healthcheck", {"retries": [1]}), ("restart", 3)])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("imagee", "x"), ("ports", {"a": 1}), ("healthcheck", {"retries": [1]}), ("restart", 3)],
+)
 def test_the_schema_would_see_a_mistake(schema: dict[str, Any], where: str, value: object) -> None:
     broken = copy.deepcopy(COMPOSE)
     broken["services"]["postgres"][where] = value
@@ -84,10 +108,14 @@ def test_every_part_of_the_system_is_there() -> None:
 def test_stores_have_the_versions_of_the_local_stack(stack: StackSettings) -> None:
     assert SERVICES["cassandra"]["image"] == f"cassandra:{stack.sizes.cassandra_version}"
     assert f"FROM andrewgaul/s3proxy:s3proxy-{stack.sizes.s3proxy_version}\n" in DOCKERFILES["s3"]
-    assert re.fullmatch(r"rabbitmq:3\.10\.\d+-management", SERVICES["rabbitmq"]["image"])  # Debian 12's series: reference/local-services.md
+    assert re.fullmatch(
+        r"rabbitmq:3\.10\.\d+-management", SERVICES["rabbitmq"]["image"]
+    )  # Debian 12's series: reference/local-services.md
 
 
-def test_ports_on_this_machine_are_those_of_the_local_stack_and_on_loopback(stack: StackSettings) -> None:
+def test_ports_on_this_machine_are_those_of_the_local_stack_and_on_loopback(
+    stack: StackSettings,
+) -> None:
     ports = stack.ports
     expected = {
         ("api-server", 8080): ports.airflow_port,
@@ -107,12 +135,19 @@ def test_mailslice_is_told_of_the_same_stores_by_the_same_settings(stack: StackS
     for service, about in SERVICES.items():
         if about["image"].partition(":")[0] in MAILSLICE_IMAGES and service != "spark-master":
             assert wanted <= set(environment(service)), service
-            assert environment(service)["MAILSLICE_S3_REGION"] == store_settings(stack)["MAILSLICE_S3_REGION"]
+            assert (
+                environment(service)["MAILSLICE_S3_REGION"]
+                == store_settings(stack)["MAILSLICE_S3_REGION"]
+            )
 
 
 def test_every_mailslice_setting_exists_and_points_to_a_service_that_does() -> None:
     for service in SERVICES:
-        ours = {name: value for name, value in environment(service).items() if name.startswith("MAILSLICE_")}
+        ours = {
+            name: value
+            for name, value in environment(service).items()
+            if name.startswith("MAILSLICE_")
+        }
         assert set(ours) <= set(variables()) | {"MAILSLICE_ADMIN_PASSWORD"}, service
         for name, value in ours.items():
             for host, port in re.findall(r"(?:@|//)([a-z0-9-]+):(\d+)", default(value)):
@@ -120,17 +155,29 @@ def test_every_mailslice_setting_exists_and_points_to_a_service_that_does() -> N
                 assert int(port) in {9000, 5672, 15672, 7077}
 
 
-def test_the_s3_server_and_cassandra_are_as_large_and_as_set_as_the_local_ones(stack: StackSettings) -> None:
+def test_the_s3_server_and_cassandra_are_as_large_and_as_set_as_the_local_ones(
+    stack: StackSettings,
+) -> None:
     assert environment("s3")["S3PROXY_JAVA_OPTS"] == f"-Xmx{stack.sizes.s3_heap}"
     assert environment("cassandra")["MAX_HEAP_SIZE"] == stack.sizes.cassandra_heap
     local = (ROOT / "include" / "mailslice" / "local" / "s3.py").read_text(encoding="utf-8")
-    for value in (environment("s3")["S3PROXY_AUTHORIZATION"], environment("s3")["JCLOUDS_PROVIDER"]):
+    for value in (
+        environment("s3")["S3PROXY_AUTHORIZATION"],
+        environment("s3")["JCLOUDS_PROVIDER"],
+    ):
         assert f'"{value}"' in local
-    assert environment("s3")["S3PROXY_IDENTITY"] == environment("mailslice-worker")["MAILSLICE_S3_ACCESS_KEY"]
+    assert (
+        environment("s3")["S3PROXY_IDENTITY"]
+        == environment("mailslice-worker")["MAILSLICE_S3_ACCESS_KEY"]
+    )
 
 
 def test_airflow_is_set_as_the_local_one(stack: StackSettings) -> None:
-    local = {name: value for name, value in airflow_environment(stack, {}).items() if name.startswith("AIRFLOW__")}
+    local = {
+        name: value
+        for name, value in airflow_environment(stack, {}).items()
+        if name.startswith("AIRFLOW__")
+    }
     containers = environment("scheduler")
     assert set(local) - LOCAL_ONLY <= set(containers)
     for name in set(local) - LOCAL_ONLY - DIFFERENT:
@@ -178,7 +225,11 @@ def test_what_is_waited_for_exists_and_can_be_waited_for() -> None:
 
 
 def test_every_volume_is_declared_and_used() -> None:
-    used = {volume.partition(":")[0] for about in SERVICES.values() for volume in about.get("volumes", [])}
+    used = {
+        volume.partition(":")[0]
+        for about in SERVICES.values()
+        for volume in about.get("volumes", [])
+    }
     assert used == set(COMPOSE["volumes"])
 
 
@@ -196,26 +247,48 @@ def test_images_are_pinned() -> None:
         assert re.fullmatch(r"\d+\.\d+(\.\d+)?[\w.-]*", tag), about["image"]
         assert name in built or "build" not in about
     for text in DOCKERFILES.values():
-        assert all(re.search(r":\S*\d+\.\d+\.\d+", line) for line in text.splitlines() if line.startswith("FROM"))
+        assert all(
+            re.search(r":\S*\d+\.\d+\.\d+", line)
+            for line in text.splitlines()
+            if line.startswith("FROM")
+        )
 
 
 def test_each_built_image_is_built_once_from_a_file_that_is_there() -> None:
-    built = {about["image"].partition(":")[0].removeprefix("mailslice-"): about["build"]["dockerfile"] for about in SERVICES.values() if "build" in about}
+    built = {
+        about["image"].partition(":")[0].removeprefix("mailslice-"): about["build"]["dockerfile"]
+        for about in SERVICES.values()
+        if "build" in about
+    }
     assert built == {name: f"docker/{name}.Dockerfile" for name in DOCKERFILES}
     assert len([about for about in SERVICES.values() if "build" in about]) == len(built)
 
 
 def test_no_image_of_ours_runs_as_root_and_all_share_volumes_by_one_user() -> None:
     for name, text in DOCKERFILES.items():
-        assert [line for line in text.splitlines() if line.startswith("USER")][-1] == "USER 50000:0", name
+        assert [line for line in text.splitlines() if line.startswith("USER")][
+            -1
+        ] == "USER 50000:0", name
 
 
 def test_images_have_one_python_and_the_pinned_installer() -> None:
-    pinned = re.search(r"^uv==(\S+)", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    pinned = re.search(
+        r"^uv==(\S+)", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert pinned is not None
     pythons = {name: text for name, text in DOCKERFILES.items() if "FROM python:" in text}
     assert set(pythons) == {"airflow", "spark", "worker"}
-    assert len({line for text in pythons.values() for line in text.splitlines() if line.startswith("FROM")}) == 1
+    assert (
+        len(
+            {
+                line
+                for text in pythons.values()
+                for line in text.splitlines()
+                if line.startswith("FROM")
+            }
+        )
+        == 1
+    )
     assert all(f"uv=={pinned[1]} " in text for text in pythons.values())
 
 
@@ -225,7 +298,11 @@ def test_the_worker_image_has_the_worker_extra_alone() -> None:
 
 
 def test_everything_that_images_copy_is_sent_to_the_builder() -> None:
-    kept = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")}
+    kept = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line.startswith("!")
+    }
     for text in DOCKERFILES.values():
         for line in text.splitlines():
             if line.startswith("COPY "):
@@ -250,4 +327,9 @@ def test_commands_of_the_worker_image_are_commands_of_mailslice(service: str) ->
         command = sub
     options = {name for parameter in command.params for name in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= options
-    assert command.name == {"queue-init": "create", "mailslice-worker": "run", "mailslice-smtp-in": "smtp-in"}[service]
+    assert (
+        command.name
+        == {"queue-init": "create", "mailslice-worker": "run", "mailslice-smtp-in": "smtp-in"}[
+            service
+        ]
+    )

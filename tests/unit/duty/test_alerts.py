@@ -22,27 +22,67 @@ SIZE = {
 
 
 def firing(report, **limits):
-    return {each.name: each.text for each in readings(report, AlertSettings(**limits), NOW) if each.firing}
+    return {
+        each.name: each.text
+        for each in readings(report, AlertSettings(**limits), NOW)
+        if each.firing
+    }
 
 
 def test_all_is_well_and_every_figure_is_read_all_the_same():
     assert firing(SIZE) == {}
     names = [each.name for each in readings(SIZE, AlertSettings(), NOW)]
-    assert names == ["browse_lag", "content_lag", "oldest_mail", "dead_letters", "consumers", "gate", "failed"]
+    assert names == [
+        "browse_lag",
+        "content_lag",
+        "oldest_mail",
+        "dead_letters",
+        "consumers",
+        "gate",
+        "failed",
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
-        ("browse_lag", {"browseStart": "2026-11-10T12:00:00Z"}, "browseStart is 11 days behind, more than 3d"),
-        ("content_lag", {"contentStart": "2026-11-01T12:00:00Z"}, "contentStart is 20 days behind, more than 7d"),
-        ("oldest_mail", {"oldestAgeSeconds": 90000.5}, "the oldest mail waits for 25 hours, more than 1d"),
-        ("dead_letters", {"deadLetters": 12345}, "12,345 messages are in the dead letter queue, more than 10"),
+        (
+            "browse_lag",
+            {"browseStart": "2026-11-10T12:00:00Z"},
+            "browseStart is 11 days behind, more than 3d",
+        ),
+        (
+            "content_lag",
+            {"contentStart": "2026-11-01T12:00:00Z"},
+            "contentStart is 20 days behind, more than 7d",
+        ),
+        (
+            "oldest_mail",
+            {"oldestAgeSeconds": 90000.5},
+            "the oldest mail waits for 25 hours, more than 1d",
+        ),
+        (
+            "dead_letters",
+            {"deadLetters": 12345},
+            "12,345 messages are in the dead letter queue, more than 10",
+        ),
         ("consumers", {"consumers": 0}, "0 consumers take mail from the queue, fewer than 1"),
-        ("lost", {"verdicts": {"lost": 2, "lost or ghost": 1, "waiting": 9}}, "3 mails are in no queue: lost, or done without a mark, more than 0"),
+        (
+            "lost",
+            {"verdicts": {"lost": 2, "lost or ghost": 1, "waiting": 9}},
+            "3 mails are in no queue: lost, or done without a mark, more than 0",
+        ),
         ("bare", {"verdicts": {"bare": 1}}, "1 mails have lost their content, more than 0"),
-        ("zombies", {"inFlight": 9, "planned": 3, "closed": 0, "failed": 1, "noted": 2}, "3 mails were in flight far too long, more than 0"),
-        ("gate", {"status": "refused", "message": "check: gate check of x: not true"}, "check: gate check of x: not true"),
+        (
+            "zombies",
+            {"inFlight": 9, "planned": 3, "closed": 0, "failed": 1, "noted": 2},
+            "3 mails were in flight far too long, more than 0",
+        ),
+        (
+            "gate",
+            {"status": "refused", "message": "check: gate check of x: not true"},
+            "check: gate check of x: not true",
+        ),
         ("failed", {"status": "failed", "message": "apply did not end"}, "apply did not end"),
     ],
 )
@@ -61,7 +101,13 @@ def test_each_figure_over_its_limit_is_an_alert_of_its_own(name, change, text):
         ({"consumers": 0}, {"consumers": 0}),
         ({"verdicts": {"lost": 1}}, {"lost": 1}),
         ({"verdicts": {}}, {}),
-        ({"verdicts": {"lost": 5}, "params": {"slices_from": "2026-11-20T00:00:00Z", "slices_before": None}}, {}),
+        (
+            {
+                "verdicts": {"lost": 5},
+                "params": {"slices_from": "2026-11-20T00:00:00Z", "slices_before": None},
+            },
+            {},
+        ),
     ],
 )
 def test_at_the_limit_or_with_a_limit_of_its_own_all_is_well(change, limits):
@@ -81,13 +127,20 @@ def test_nobody_waits_in_an_empty_queue_and_that_is_a_figure():
 
 
 def test_the_limits_are_settings():
-    given = load_settings({"MAILSLICE_ALERT_BROWSE_LAG": "2h", "MAILSLICE_ALERT_DEAD_LETTERS": "0"}).alert
+    given = load_settings(
+        {"MAILSLICE_ALERT_BROWSE_LAG": "2h", "MAILSLICE_ALERT_DEAD_LETTERS": "0"}
+    ).alert
     assert (given.browse_lag, given.dead_letters) == (timedelta(hours=2), 0)
 
 
 def told(report, earlier=(), now=NOW, run="r"):
     found = alerts(readings(report, AlertSettings(), now), earlier, now, DAY)
-    return found, [each["name"] for each in news({"finished": now.isoformat().replace("+00:00", "Z"), "alerts": found, "run": run})]
+    return found, [
+        each["name"]
+        for each in news(
+            {"finished": now.isoformat().replace("+00:00", "Z"), "alerts": found, "run": run}
+        )
+    ]
 
 
 def test_an_alert_that_goes_on_is_told_once_a_day_and_remembers_since_when():
@@ -97,9 +150,17 @@ def test_an_alert_that_goes_on_is_told_once_a_day_and_remembers_since_when():
     earlier = first
     for minutes in (15, 600, 1439):
         earlier, spoken = told(report, earlier, NOW + timedelta(minutes=minutes))
-        assert (spoken, earlier[0]["since"], earlier[0]["told"]) == ([], "2026-11-21T12:00:00Z", "2026-11-21T12:00:00Z")
+        assert (spoken, earlier[0]["since"], earlier[0]["told"]) == (
+            [],
+            "2026-11-21T12:00:00Z",
+            "2026-11-21T12:00:00Z",
+        )
     again, spoken = told(report, earlier, NOW + timedelta(minutes=1440))
-    assert (spoken, again[0]["since"], again[0]["told"]) == (["dead_letters"], "2026-11-21T12:00:00Z", "2026-11-22T12:00:00Z")
+    assert (spoken, again[0]["since"], again[0]["told"]) == (
+        ["dead_letters"],
+        "2026-11-21T12:00:00Z",
+        "2026-11-22T12:00:00Z",
+    )
 
 
 def test_one_that_was_over_and_comes_back_is_told_anew():
@@ -128,10 +189,19 @@ def test_a_report_that_is_not_at_its_end_has_no_news():
 
 
 def test_metrics_say_every_figure_also_when_all_is_well():
-    report = {**SIZE, "duty": "queue_size", "queue": 'a"b', "finished": "2026-11-21T12:00:00Z", "planned": 0, "deadLetters": 11}
+    report = {
+        **SIZE,
+        "duty": "queue_size",
+        "queue": 'a"b',
+        "finished": "2026-11-21T12:00:00Z",
+        "planned": 0,
+        "deadLetters": 11,
+    }
     text = prometheus_text(report, readings(report, AlertSettings(), NOW)).decode()
     samples = {
-        (each.name, each.labels.get("alert"), each.labels.get("outcome")): each for family in text_string_to_metric_families(text) for each in family.samples
+        (each.name, each.labels.get("alert"), each.labels.get("outcome")): each
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
     }
     assert {each.labels["queue"] for each in samples.values()} == {'a"b'}
     assert samples["mailslice_alert", "dead_letters", None].value == 1

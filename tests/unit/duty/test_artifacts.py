@@ -19,7 +19,9 @@ def place(tmp_path):
 
 def test_json_comes_back_with_times_and_durations_as_text(place):
     folder = RunFolder(place, "queue_cleanup", "spool", "r1")
-    folder.write_json("x.json", {"at": datetime(2026, 11, 21, 2, 15, tzinfo=UTC), "grace": timedelta(minutes=15)})
+    folder.write_json(
+        "x.json", {"at": datetime(2026, 11, 21, 2, 15, tzinfo=UTC), "grace": timedelta(minutes=15)}
+    )
     assert folder.read_json("x.json") == {"at": "2026-11-21T02:15:00Z", "grace": "15m"}
 
 
@@ -29,7 +31,13 @@ def test_what_was_not_written_is_none(place):
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(b'{"decided": ', "is no JSON"), (b"\xff\xfe", "is no JSON"), (b"[" * 100_000, "is no JSON"), (b"[1, 2]", r"holds '\[1, 2\]'"), (b"null", "holds 'None'")],
+    [
+        (b'{"decided": ', "is no JSON"),
+        (b"\xff\xfe", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"[1, 2]", r"holds '\[1, 2\]'"),
+        (b"null", "holds 'None'"),
+    ],
 )
 def test_a_file_that_was_edited_into_something_else_is_refused_by_its_name(place, data, words):
     folder = RunFolder(place, "d", "q", "r")
@@ -41,7 +49,10 @@ def test_a_file_that_was_edited_into_something_else_is_refused_by_its_name(place
 def test_a_key_that_was_taken_out_is_refused_by_its_name_and_may_be_asked_for_all_the_same(place):
     folder = RunFolder(place, "d", "q", "r")
     folder.write_json("plan.json", {"planned": 1})
-    for found in (folder.read_json("plan.json"), pickle.loads(pickle.dumps(folder.read_json("plan.json")))):
+    for found in (
+        folder.read_json("plan.json"),
+        pickle.loads(pickle.dumps(folder.read_json("plan.json"))),
+    ):
         assert (found["planned"], found.get("reads"), "reads" in found) == (1, None, False)
         with pytest.raises(PlanRefused, match=r"/runs/d/q/r/plan\.json has no 'reads' any more"):
             found["reads"]
@@ -61,12 +72,17 @@ def test_old_runs_are_pruned_and_kept_ones_stay(place):
         folder.write_json("report.json", {})
         if run != "new":
             os.utime(place.path(folder.file("report.json")), (0, 0))
-    assert prune(place, "d", "q", datetime(2020, 1, 1, tzinfo=UTC), keep={"old-but-kept"}) == ["old"]
+    assert prune(place, "d", "q", datetime(2020, 1, 1, tzinfo=UTC), keep={"old-but-kept"}) == [
+        "old"
+    ]
     assert place.folders("runs/d/q") == ["new", "old-but-kept"]
 
 
 def test_a_location_that_is_neither_folder_nor_s3a_names_what_is_allowed():
-    with pytest.raises(BadSetting, match="MAILSLICE_ARTIFACTS='ftp://x/y': allowed are a folder or s3a://bucket/prefix"):
+    with pytest.raises(
+        BadSetting,
+        match="MAILSLICE_ARTIFACTS='ftp://x/y': allowed are a folder or s3a://bucket/prefix",
+    ):
         Artifacts("ftp://x/y", S3Settings())
 
 
@@ -84,7 +100,9 @@ def test_a_folder_that_cannot_be_written_names_itself(tmp_path):
 
 
 def test_a_folder_whose_parent_cannot_have_one_names_itself():
-    with pytest.raises(BadSetting, match=r"artifacts /proc/nowhere/a\.json: .*MAILSLICE_ARTIFACTS must be a folder"):
+    with pytest.raises(
+        BadSetting, match=r"artifacts /proc/nowhere/a\.json: .*MAILSLICE_ARTIFACTS must be a folder"
+    ):
         Artifacts("/proc/nowhere", S3Settings()).write("a.json", b"{}")
 
 

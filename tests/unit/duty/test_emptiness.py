@@ -16,8 +16,15 @@ START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def broker(monkeypatch):
     """`looks`: what each look shows, True for empty; an error is raised. The clock moves by what is slept."""
     kept = []
-    own = SimpleNamespace(queue_samples=SimpleNamespace(save=lambda _queue, sample: kept.append(sample), read=lambda _queue: kept[-1] if kept else None))
-    found = SimpleNamespace(looks=[], now=START, slept=[], kept=kept, stores=SimpleNamespace(own=own))
+    own = SimpleNamespace(
+        queue_samples=SimpleNamespace(
+            save=lambda _queue, sample: kept.append(sample),
+            read=lambda _queue: kept[-1] if kept else None,
+        )
+    )
+    found = SimpleNamespace(
+        looks=[], now=START, slept=[], kept=kept, stores=SimpleNamespace(own=own)
+    )
     found.clock = lambda: found.now
 
     def look(_stores, _queue):
@@ -47,7 +54,11 @@ def test_a_broker_that_cannot_be_asked_is_not_empty(broker):
 def test_two_empty_looks_15_s_apart_are_a_sample_of_the_first(broker):
     broker.looks = [True]
     sample = again(broker, START)
-    assert (sample.first_pass, sample.second_pass, broker.slept) == (START, START + timedelta(seconds=15), [15.0])
+    assert (sample.first_pass, sample.second_pass, broker.slept) == (
+        START,
+        START + timedelta(seconds=15),
+        [15.0],
+    )
     assert last_seen_empty(broker.stores, "q") == START
 
 

@@ -55,7 +55,11 @@ def test_it_is_free_after_an_error_too():
 
 def test_two_tries_of_one_run_do_not_share_it():
     table = Table()
-    with locked(table, "x", "r1"), pytest.raises(LockHeld, match="locked by run r1"), locked(table, "x", "r1", patience=timedelta(0)):
+    with (
+        locked(table, "x", "r1"),
+        pytest.raises(LockHeld, match="locked by run r1"),
+        locked(table, "x", "r1", patience=timedelta(0)),
+    ):
         raise AssertionError("must not get in")
 
 
@@ -69,7 +73,9 @@ def test_the_next_run_waits_for_a_dead_owner_and_says_so_once(caplog):
 
     with caplog.at_level("WARNING", logger="mailslice"), locked(table, "x", "r2", sleep=sleep):
         assert table.owner.startswith("r2/")
-    assert [record.getMessage() for record in caplog.records] == ["x is locked by run dead: waiting, at most 90 s"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "x is locked by run dead: waiting, at most 90 s"
+    ]
 
 
 def test_a_lock_that_another_took_over_is_lost(monkeypatch):

@@ -23,10 +23,20 @@ class APlan:
 
 
 def context(check: dict[str, Any], age: timedelta = timedelta()) -> Any:
-    return SimpleNamespace(request=SimpleNamespace(run="r"), need=lambda _: check, clock=lambda: NOW + age)
+    return SimpleNamespace(
+        request=SimpleNamespace(run="r"), need=lambda _: check, clock=lambda: NOW + age
+    )
 
 
-@pytest.mark.parametrize("check", [{}, {"success": False, "planDigest": "d"}, {"success": True}, {"success": True, "planDigest": "other"}])
+@pytest.mark.parametrize(
+    "check",
+    [
+        {},
+        {"success": False, "planDigest": "d"},
+        {"success": True},
+        {"success": True, "planDigest": "other"},
+    ],
+)
 def test_a_plan_that_the_gate_did_not_pass_is_refused(check: dict[str, Any]) -> None:
     with pytest.raises(PlanRefused, match=r"the gate did not pass this plan \(d\)"):
         require_gate(context(check), APlan())
@@ -43,7 +53,10 @@ def test_a_plan_may_be_as_old_as_is_said_and_no_older() -> None:
 
 def test_a_plan_that_was_edited_or_is_of_another_run_is_refused() -> None:
     require_same("d", {"planDigest": "d"}, ("r", "spool"), "r", "spool")
-    with pytest.raises(PlanRefused, match=r"plan\.json of run r on queue spool was changed: its digest is d, it says e"):
+    with pytest.raises(
+        PlanRefused,
+        match=r"plan\.json of run r on queue spool was changed: its digest is d, it says e",
+    ):
         require_same("d", {"planDigest": "e"}, ("r", "spool"), "r", "spool")
     with pytest.raises(PlanRefused, match="is of run other, not of run r"):
         require_same("d", {"planDigest": "d"}, ("other", None), "r")
@@ -51,9 +64,16 @@ def test_a_plan_that_was_edited_or_is_of_another_run_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [{}, {"madeAt": 5}, {"madeAt": "today"}, {"madeAt": None}])
 def test_a_plan_that_cannot_be_read_is_refused(value: dict[str, Any]) -> None:
-    with pytest.raises(PlanRefused, match=r"plan\.json of run r on queue spool cannot be read"), reading("r", "spool"):
+    with (
+        pytest.raises(PlanRefused, match=r"plan\.json of run r on queue spool cannot be read"),
+        reading("r", "spool"),
+    ):
         datetime.fromisoformat(value["madeAt"])
 
 
 def test_the_digest_does_not_hang_on_the_order_of_names() -> None:
-    assert digest_of({"a": 1, "b": [2]}) == digest_of({"b": [2], "a": 1}) != digest_of({"a": 1, "b": [3]})
+    assert (
+        digest_of({"a": 1, "b": [2]})
+        == digest_of({"b": [2], "a": 1})
+        != digest_of({"a": 1, "b": [3]})
+    )

@@ -22,8 +22,19 @@ def test_run_ids_sort_by_time_and_differ():
 
 def test_all_tasks_of_a_dag_run_share_the_run_id_of_their_queue():
     dag_run = "scheduled__2026-11-21T02:15:00+00:00"
-    assert run_of_dag("queue_cleanup", "spool", dag_run) == run_of_dag("queue_cleanup", "spool", dag_run)
-    assert len({run_of_dag(duty, queue, dag_run) for duty in ("queue_cleanup", "queue_size") for queue in ("spool", "ä/..")}) == 4
+    assert run_of_dag("queue_cleanup", "spool", dag_run) == run_of_dag(
+        "queue_cleanup", "spool", dag_run
+    )
+    assert (
+        len(
+            {
+                run_of_dag(duty, queue, dag_run)
+                for duty in ("queue_cleanup", "queue_size")
+                for queue in ("spool", "ä/..")
+            }
+        )
+        == 4
+    )
     RunRequest("queue_cleanup", QueueName("spool"), run_of_dag("queue_cleanup", "ä b", dag_run))
 
 

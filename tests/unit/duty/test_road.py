@@ -125,7 +125,9 @@ def test_a_report_that_failed_once_is_good_once_it_gets_through(take, runs, sett
 def test_what_an_earlier_version_kept_of_a_failed_report_is_forgotten(take, settings):
     take("plan", "check", "apply", "verify")
     folder = RunFolder(artifacts(settings), "queue_size", QUEUE, "r1")
-    folder.write_json(road.FAILURE, {"step": "report", "status": "failed", "message": "report: S3 is away"})
+    folder.write_json(
+        road.FAILURE, {"step": "report", "status": "failed", "message": "report: S3 is away"}
+    )
     assert take("report")["status"] == "done"
     assert failure(settings) is None
 

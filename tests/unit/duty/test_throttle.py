@@ -32,9 +32,13 @@ def seconds_for(time, throttle, count, work=0.0):
     return time.now - began
 
 
-@pytest.mark.parametrize(("rate", "intensity", "expected"), [(100, 1.0, 10.0), (100, 0.5, 20.0), (1000, 0.1, 10.0)])
+@pytest.mark.parametrize(
+    ("rate", "intensity", "expected"), [(100, 1.0, 10.0), (100, 0.5, 20.0), (1000, 0.1, 10.0)]
+)
 def test_so_many_operations_a_second_and_no_more(time, rate, intensity, expected):
-    assert seconds_for(time, Throttle(rate, intensity, time.clock, time.sleep), 1000) == pytest.approx(expected, rel=0.05)
+    assert seconds_for(
+        time, Throttle(rate, intensity, time.clock, time.sleep), 1000
+    ) == pytest.approx(expected, rel=0.05)
 
 
 def test_what_takes_longer_than_its_turn_never_waits(time):

@@ -20,7 +20,12 @@ EMPTY = State(rows={}, marks=frozenset(), blobs=frozenset(), delayed={}, letters
 
 def made(name: str = "m-1") -> QueuedMail:
     enqueue_id = uuid4()
-    return QueuedMail(EnqueueId(enqueue_id), Mail(name, None, RECIPIENTS), BlobId(f"h-{enqueue_id}"), BlobId(f"b-{enqueue_id}"))
+    return QueuedMail(
+        EnqueueId(enqueue_id),
+        Mail(name, None, RECIPIENTS),
+        BlobId(f"h-{enqueue_id}"),
+        BlobId(f"b-{enqueue_id}"),
+    )
 
 
 def row(item: QueuedMail) -> ViewRow:
@@ -29,7 +34,9 @@ def row(item: QueuedMail) -> ViewRow:
 
 def holding(*items: QueuedMail, **changes: Any) -> State:
     blobs = frozenset(key for item in items for key in (item.header_blob_id, item.body_blob_id))
-    return replace(EMPTY, **{"rows": {item.enqueue_id: row(item) for item in items}, "blobs": blobs, **changes})
+    return replace(
+        EMPTY, **{"rows": {item.enqueue_id: row(item) for item in items}, "blobs": blobs, **changes}
+    )
 
 
 @pytest.fixture
@@ -50,8 +57,12 @@ def test_a_mail_that_was_accepted_is_live_with_its_content(books: Books, item: Q
 
 
 @pytest.mark.parametrize("state", ["no row", "no content"])
-def test_a_live_mail_without_row_or_content_is_told(books: Books, item: QueuedMail, state: str) -> None:
-    books.check_live(EMPTY if state == "no row" else holding(item, blobs=frozenset({item.header_blob_id})))
+def test_a_live_mail_without_row_or_content_is_told(
+    books: Books, item: QueuedMail, state: str
+) -> None:
+    books.check_live(
+        EMPTY if state == "no row" else holding(item, blobs=frozenset({item.header_blob_id}))
+    )
     assert len(books.wrong) == 1
     assert str(item.enqueue_id) in books.wrong[0]
 
@@ -68,7 +79,9 @@ def test_a_mail_that_was_accepted_and_has_no_end_is_lost(books: Books, item: Que
     assert books.lost(holding(item)) == {item.enqueue_id}
 
 
-def test_a_mail_handed_out_after_its_end_is_told_and_one_before_it_is_not(books: Books, item: QueuedMail) -> None:
+def test_a_mail_handed_out_after_its_end_is_told_and_one_before_it_is_not(
+    books: Books, item: QueuedMail
+) -> None:
     books.end([item.enqueue_id], at=10.0)
     books.hand(item, 9.0, content_of("m-1"))
     assert books.wrong == []
@@ -82,8 +95,12 @@ def test_a_mail_of_a_failed_enqueue_that_is_handed_out_is_told(books: Books) -> 
     assert len(books.wrong) == 1
 
 
-@pytest.mark.parametrize("content", [b"", content_of("m-1")[:-1], content_of("m-1").replace(b"m-1\r\n", b"m-2\r\n", 1)])
-def test_a_content_that_is_not_whole_is_told(books: Books, item: QueuedMail, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", content_of("m-1")[:-1], content_of("m-1").replace(b"m-1\r\n", b"m-2\r\n", 1)]
+)
+def test_a_content_that_is_not_whole_is_told(
+    books: Books, item: QueuedMail, content: bytes
+) -> None:
     books.hand(item, 1.0, content)
     assert len(books.wrong) == 1
 
@@ -91,17 +108,27 @@ def test_a_content_that_is_not_whole_is_told(books: Books, item: QueuedMail, con
 def test_recipients_that_were_done_before_a_retry_are_told(books: Books, item: QueuedMail) -> None:
     books.narrowed[item.enqueue_id] = 5.0
     books.hand(item, 4.0, content_of("m-1"), RECIPIENTS[1:])
-    books.hand(replace(item, mail=replace(item.mail, recipients=RECIPIENTS[1:])), 6.0, content_of("m-1"), RECIPIENTS[1:])
+    books.hand(
+        replace(item, mail=replace(item.mail, recipients=RECIPIENTS[1:])),
+        6.0,
+        content_of("m-1"),
+        RECIPIENTS[1:],
+    )
     assert books.wrong == []
     books.hand(item, 6.0, content_of("m-1"), RECIPIENTS[1:])
     assert len(books.wrong) == 1
 
 
-def test_messages_junk_and_blobs_that_should_not_be_there_or_should_are_told(item: QueuedMail) -> None:
+def test_messages_junk_and_blobs_that_should_not_be_there_or_should_are_told(
+    item: QueuedMail,
+) -> None:
     books = Books()
     books.junk.add(b"junk")
     books.drained[item.enqueue_id] = item
-    books.check_end(replace(holding(item, marks=frozenset({item.enqueue_id})), ready={"work": 2, "far": 1}), far=["far"])
+    books.check_end(
+        replace(holding(item, marks=frozenset({item.enqueue_id})), ready={"work": 2, "far": 1}),
+        far=["far"],
+    )
     assert [text.split(" ")[0] for text in books.wrong] == ["a", "2", str(item.enqueue_id)]
 
 
@@ -121,9 +148,13 @@ def test_who_is_sent_to_twice_and_who_not_at_all_is_told(books: Books, item: Que
     assert [RECIPIENTS[1] in text for text in books.wrong] == [False, True]
 
 
-def test_a_recipient_that_is_set_aside_as_in_doubt_need_not_be_sent_to(books: Books, item: QueuedMail) -> None:
+def test_a_recipient_that_is_set_aside_as_in_doubt_need_not_be_sent_to(
+    books: Books, item: QueuedMail
+) -> None:
     books.send(item.enqueue_id, RECIPIENTS[0])
-    books.check_sent(holding(item), [replace(item, mail=replace(item.mail, recipients=RECIPIENTS[1:]))])
+    books.check_sent(
+        holding(item), [replace(item, mail=replace(item.mail, recipients=RECIPIENTS[1:]))]
+    )
     assert books.wrong == []
 
 

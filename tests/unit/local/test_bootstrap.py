@@ -15,20 +15,32 @@ from mailslice.local.bootstrap import SetupError
 
 def test_it_imports_the_standard_library_alone() -> None:
     tree = ast.parse(Path(bootstrap.__file__).read_text(encoding="utf-8"))
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
 
 
 def test_without_root_the_one_line_that_installs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "missing_packages", lambda: ["openjdk-17-jdk-headless", "rabbitmq-server"])
+    monkeypatch.setattr(
+        bootstrap, "missing_packages", lambda: ["openjdk-17-jdk-headless", "rabbitmq-server"]
+    )
     monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(bootstrap.shutil, "which", lambda name: f"/usr/bin/{name}")
-    with pytest.raises(SetupError, match=r"sudo apt-get install -y --no-install-recommends openjdk-17-jdk-headless rabbitmq-server$"):
+    with pytest.raises(
+        SetupError,
+        match=r"sudo apt-get install -y --no-install-recommends openjdk-17-jdk-headless rabbitmq-server$",
+    ):
         bootstrap.system_packages()
 
 
-def test_root_installs_what_is_missing_and_looks_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_root_installs_what_is_missing_and_looks_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     missing = [["rabbitmq-server"], []]
     ran: list[list[str]] = []
 
@@ -53,38 +65,83 @@ def test_nothing_missing_calls_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 100 * 2**20})())
-    with pytest.raises(SetupError, match=r"has 100 MiB free, 4096 are needed\. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB"):
+    monkeypatch.setattr(
+        bootstrap.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 100 * 2**20})()
+    )
+    with pytest.raises(
+        SetupError,
+        match=r"has 100 MiB free, 4096 are needed\. Remedy: make room, or set MAILSLICE_STACK_DISK_MIB",
+    ):
         bootstrap.check_disk(4096)
 
 
-def test_a_failed_download_says_the_last_line_and_where_the_rest_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_download_says_the_last_line_and_where_the_rest_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(bootstrap, "LOG", tmp_path / "log")
     with pytest.raises(SetupError) as raised:
-        bootstrap._run([sys.executable, "-c", "print('noise'); print('no route to host'); raise SystemExit(1)"], "uv cannot be downloaded", "check the network")
-    assert str(raised.value) == f"uv cannot be downloaded (no route to host). Remedy: check the network; all of it: {tmp_path}/log"
+        bootstrap._run(
+            [
+                sys.executable,
+                "-c",
+                "print('noise'); print('no route to host'); raise SystemExit(1)",
+            ],
+            "uv cannot be downloaded",
+            "check the network",
+        )
+    assert (
+        str(raised.value)
+        == f"uv cannot be downloaded (no route to host). Remedy: check the network; all of it: {tmp_path}/log"
+    )
 
 
 @pytest.mark.parametrize("given", ["abc", "-1", "4096.5", "٣"])
-def test_room_that_is_no_number_is_named_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+def test_room_that_is_no_number_is_named_before_anything_is_installed(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
     monkeypatch.setenv("MAILSLICE_STACK_DISK_MIB", given)
     with pytest.raises(SetupError) as raised:
         bootstrap._wanted_mib()
-    assert str(raised.value) == f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
+    assert (
+        str(raised.value)
+        == f"MAILSLICE_STACK_DISK_MIB={given!r} (in the environment): allowed is a whole number of MiB"
+    )
 
 
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (PermissionError(errno.EACCES, "Permission denied", str(bootstrap.ROOT / "docs" / "adr")), f"sudo chown -R somebody {bootstrap.ROOT}/docs"),
-        (PermissionError(errno.EACCES, "Permission denied", "/proc/x/y"), "/proc belongs to root, and this is somebody: run it as that user, or name another"),
-        (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "/a/b: No space left on device. Remedy: make room on that disk"),
-        (IsADirectoryError(errno.EISDIR, "Is a directory", b"/a/\xfc"), "Is a directory. Remedy: look at that path"),
-        (subprocess.TimeoutExpired(["java", "-version"], 60), "java did not end within 60 s. Remedy: look why"),
-        (ValueError("not a\nnumber"), "ValueError: not a number. Remedy: the same command with DEBUG=1 shows where it comes from"),
+        (
+            PermissionError(
+                errno.EACCES, "Permission denied", str(bootstrap.ROOT / "docs" / "adr")
+            ),
+            f"sudo chown -R somebody {bootstrap.ROOT}/docs",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/proc/x/y"),
+            "/proc belongs to root, and this is somebody: run it as that user, or name another",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/a/b"),
+            "/a/b: No space left on device. Remedy: make room on that disk",
+        ),
+        (
+            IsADirectoryError(errno.EISDIR, "Is a directory", b"/a/\xfc"),
+            "Is a directory. Remedy: look at that path",
+        ),
+        (
+            subprocess.TimeoutExpired(["java", "-version"], 60),
+            "java did not end within 60 s. Remedy: look why",
+        ),
+        (
+            ValueError("not a\nnumber"),
+            "ValueError: not a number. Remedy: the same command with DEBUG=1 shows where it comes from",
+        ),
     ],
 )
-def test_what_a_machine_may_do_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch, error: Exception, says: str) -> None:
+def test_what_a_machine_may_do_is_one_line_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
+) -> None:
     monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 12345)
     monkeypatch.setattr(bootstrap, "_name", lambda uid: "somebody" if uid == 12345 else "root")
     said = bootstrap.said(error)
@@ -93,7 +150,9 @@ def test_what_a_machine_may_do_is_one_line_with_the_remedy(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("words", [["run"], ["--debug", "run"]])
-def test_both_halves_say_it_in_one_line_unless_asked_for_more(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+def test_both_halves_say_it_in_one_line_unless_asked_for_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
     def fail(*_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied", "/proc/x")
 

@@ -17,7 +17,10 @@ def stack(tmp_path, monkeypatch) -> StackSettings:
     monkeypatch.setattr(cassandra, "part", lambda *_: Path("/jars with space"))
     monkeypatch.setattr(cassandra, "java", lambda: Path("/java/bin/java"))
     monkeypatch.setattr(cassandra, "java_home", lambda: Path("/java"))
-    environ = {"MAILSLICE_STACK_STATE": str(tmp_path / "a clone's $state"), "MAILSLICE_STACK_CASSANDRA_HEAP": "450m"}
+    environ = {
+        "MAILSLICE_STACK_STATE": str(tmp_path / "a clone's $state"),
+        "MAILSLICE_STACK_CASSANDRA_HEAP": "450m",
+    }
     return stack_settings(Profile.RUN, environ)
 
 
@@ -36,7 +39,12 @@ def test_a_node_listens_on_its_own_address_and_asks_the_seed(stack):
     node = Node("127.0.0.2", "127.0.0.1", stack.state / "cassandra2", 17999, 5000)
     program = cassandra_node(stack, node)
     yaml = (node.folder / "cassandra.yaml").read_text()
-    for line in ("listen_address: 127.0.0.2", "rpc_address: 127.0.0.2", '- seeds: "127.0.0.1:17043"', "memtable_heap_space: 90MiB"):
+    for line in (
+        "listen_address: 127.0.0.2",
+        "rpc_address: 127.0.0.2",
+        '- seeds: "127.0.0.1:17043"',
+        "memtable_heap_space: 90MiB",
+    ):
         assert line in yaml
     arguments = (node.folder / "java.args").read_text()
     assert '"-Dcassandra.jmx.local.port=17999"' in arguments
@@ -47,7 +55,11 @@ def test_a_node_listens_on_its_own_address_and_asks_the_seed(stack):
 def test_a_cluster_has_its_nodes_on_loopback_addresses_and_one_nodetool_for_all(stack):
     stack.state.mkdir(parents=True)
     cluster = Cluster(stack)
-    assert [(node.address, node.jmx_port) for node in cluster.nodes] == [("127.0.0.1", 17044), ("127.0.0.2", 17045), ("127.0.0.3", 17046)]
+    assert [(node.address, node.jmx_port) for node in cluster.nodes] == [
+        ("127.0.0.1", 17044),
+        ("127.0.0.2", 17045),
+        ("127.0.0.3", 17046),
+    ]
     settings = cluster.settings()
     assert settings["MAILSLICE_CASSANDRA_CONTACT_POINTS"] == "127.0.0.1,127.0.0.2,127.0.0.3"
     assert shlex.split(settings["MAILSLICE_NODETOOL"]) == [str(stack.state / "nodetool"), "{host}"]

@@ -35,7 +35,10 @@ def test_artifacts_of_deployments_that_the_clone_was_pointed_at_stay_and_are_nam
     clean([])
     assert kept.read_bytes() == b"Subject: the only copy"
     assert [path.name for path in (clone / ".state").iterdir()] == ["artifacts"]
-    assert f"left alone: {clone}/.state/artifacts: plans, reports and exports of deployments" in " ".join(capsys.readouterr().out.split())
+    assert (
+        f"left alone: {clone}/.state/artifacts: plans, reports and exports of deployments"
+        in " ".join(capsys.readouterr().out.split())
+    )
 
 
 def test_what_was_written_meanwhile_goes_with_the_next_try(clone, monkeypatch):
@@ -55,7 +58,11 @@ def test_what_was_written_meanwhile_goes_with_the_next_try(clone, monkeypatch):
 
 def test_what_cannot_be_removed_is_said_and_is_no_success(clone, monkeypatch):
     def rmtree(path, onerror):
-        onerror(None, str(path / "s3"), (PermissionError, PermissionError(13, "Permission denied"), None))
+        onerror(
+            None,
+            str(path / "s3"),
+            (PermissionError, PermissionError(13, "Permission denied"), None),
+        )
 
     monkeypatch.setattr(stack.shutil, "rmtree", rmtree)
     monkeypatch.setattr(stack.time, "sleep", lambda _: None)
@@ -73,7 +80,9 @@ def test_a_link_to_a_state_folder_stays_and_what_it_leads_to_is_empty(clone):
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_clean_of_stacks_elsewhere_leaves_the_usual_folder_to_whoever_works_there(clone, monkeypatch):
+def test_a_clean_of_stacks_elsewhere_leaves_the_usual_folder_to_whoever_works_there(
+    clone, monkeypatch
+):
     (clone / "elsewhere").mkdir()
     monkeypatch.setenv("MAILSLICE_STACK_STATE", str(clone / "elsewhere"))
     monkeypatch.setenv("MAILSLICE_STACK_TEST_STATE", str(clone / "elsewhere-test"))
@@ -94,7 +103,10 @@ def test_a_folder_with_other_peoples_files_is_neither_removed_nor_started_in(clo
     home.mkdir()
     (home / "letter.txt").write_text("dear", encoding="utf-8")
     monkeypatch.setenv("MAILSLICE_STACK_STATE", str(home))
-    with pytest.raises(CannotStart, match=r"MAILSLICE_STACK_STATE='.*/home' holds 'letter.txt'.* Remedy: name an empty or a new folder"):
+    with pytest.raises(
+        CannotStart,
+        match=r"MAILSLICE_STACK_STATE='.*/home' holds 'letter.txt'.* Remedy: name an empty or a new folder",
+    ):
         clean([])
     run = settings.stack_settings(settings.Profile.RUN, root=clone)
     with pytest.raises(CannotStart, match=r"letter\.txt"):

@@ -50,7 +50,9 @@ def test_what_the_environment_names_itself_stays(environ: dict[str, str], hosts:
     assert past_proxies(environ) == {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
-@pytest.mark.parametrize(("code", "arguments", "written"), [(0, [], True), (4, [], False), (0, ["hotpath"], False)])
+@pytest.mark.parametrize(
+    ("code", "arguments", "written"), [(0, [], True), (4, [], False), (0, ["hotpath"], False)]
+)
 def test_a_benchmark_that_failed_fails_and_writes_no_page(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, arguments: list[str], written: bool
 ) -> None:
@@ -63,7 +65,9 @@ def test_a_benchmark_that_failed_fails_and_writes_no_page(
         def start(self) -> None:
             pass
 
-    stack = stack_settings(Profile.TEST, {"MAILSLICE_STACK_TEST_STATE": str(tmp_path / "state")}, tmp_path)
+    stack = stack_settings(
+        Profile.TEST, {"MAILSLICE_STACK_TEST_STATE": str(tmp_path / "state")}, tmp_path
+    )
     monkeypatch.setattr(benching, "stack_settings", lambda _: stack)
     monkeypatch.setattr(benching, "Stack", Services)
     monkeypatch.setattr(benching, "remove", lambda _: None)

@@ -67,7 +67,9 @@ def _go(stack: StackSettings, source: Path, commands: _Commands) -> DemoMail:
     return mail
 
 
-def test_mails_go_in_order_over_five_slices_byte_for_byte_and_three_fifths_are_drained(stack: StackSettings, source: Path) -> None:
+def test_mails_go_in_order_over_five_slices_byte_for_byte_and_three_fifths_are_drained(
+    stack: StackSettings, source: Path
+) -> None:
     commands = _Commands()
     mail = _go(stack, source, commands)
     assert commands.enqueued == [file.read_bytes() for file in sorted(source.iterdir())]
@@ -84,16 +86,22 @@ def test_a_second_run_enqueues_and_drains_nothing(stack: StackSettings, source: 
 
 
 @pytest.mark.parametrize("most", [0, 1, 4, 5, 11])
-def test_a_run_that_was_stopped_goes_on_where_it_was(stack: StackSettings, source: Path, most: int) -> None:
+def test_a_run_that_was_stopped_goes_on_where_it_was(
+    stack: StackSettings, source: Path, most: int
+) -> None:
     first, second = _Commands(most), _Commands()
     with pytest.raises(KeyboardInterrupt):
         _go(stack, source, first)
     mail = _go(stack, source, second)
-    assert first.enqueued + second.enqueued == [file.read_bytes() for file in sorted(source.iterdir())]
+    assert first.enqueued + second.enqueued == [
+        file.read_bytes() for file in sorted(source.iterdir())
+    ]
     assert (mail.progress.enqueued, first.drained + second.drained) == (12, 8)
 
 
-def test_a_mail_that_is_refused_is_listed_and_not_tried_for_ever(stack: StackSettings, source: Path) -> None:
+def test_a_mail_that_is_refused_is_listed_and_not_tried_for_ever(
+    stack: StackSettings, source: Path
+) -> None:
     mail = _go(stack, source, _Commands(refused="Subject: 3"))
     assert mail.progress.failures == ["00000003.eml: the headers name no recipient"]
     assert mail.progress.enqueued == 11
@@ -112,7 +120,9 @@ def test_a_source_that_changed_gives_what_is_new_in_it(stack: StackSettings, sou
     assert DemoMail(stack, source).enqueued
 
 
-def test_a_mail_that_a_source_holds_twice_is_two_mails_and_each_is_enqueued_once(stack: StackSettings, source: Path) -> None:
+def test_a_mail_that_a_source_holds_twice_is_two_mails_and_each_is_enqueued_once(
+    stack: StackSettings, source: Path
+) -> None:
     same = (source / "00.eml").read_bytes()
     (source / "50.eml").write_bytes(same)
     first, second = _Commands(), _Commands()
@@ -123,7 +133,9 @@ def test_a_mail_that_a_source_holds_twice_is_two_mails_and_each_is_enqueued_once
     assert second.enqueued == [same]
 
 
-def test_a_source_whose_files_were_touched_gives_nothing(stack: StackSettings, source: Path) -> None:
+def test_a_source_whose_files_were_touched_gives_nothing(
+    stack: StackSettings, source: Path
+) -> None:
     _go(stack, source, _Commands())
     for file in source.iterdir():
         os.utime(file, (1, 1))
@@ -132,13 +144,17 @@ def test_a_source_whose_files_were_touched_gives_nothing(stack: StackSettings, s
     assert (commands.enqueued, commands.drained) == ([], 0)
 
 
-def test_a_run_that_was_stopped_goes_on_also_when_the_source_grew_meanwhile(stack: StackSettings, source: Path) -> None:
+def test_a_run_that_was_stopped_goes_on_also_when_the_source_grew_meanwhile(
+    stack: StackSettings, source: Path
+) -> None:
     first, second = _Commands(7), _Commands()
     with pytest.raises(KeyboardInterrupt):
         _go(stack, source, first)
     (source / "99.eml").write_bytes(b"Subject: new\n\n")
     _go(stack, source, second)
-    assert sorted(first.enqueued + second.enqueued) == sorted(file.read_bytes() for file in source.iterdir())
+    assert sorted(first.enqueued + second.enqueued) == sorted(
+        file.read_bytes() for file in source.iterdir()
+    )
 
 
 def test_names_that_are_no_utf_8_are_names(stack: StackSettings, tmp_path: Path) -> None:
@@ -151,31 +167,47 @@ def test_names_that_are_no_utf_8_are_names(stack: StackSettings, tmp_path: Path)
     assert commands.enqueued == [b"Subject: x\n\n"]
 
 
-def test_a_disk_that_cannot_hold_the_mails_is_said_before_they_are_written(stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_cannot_hold_the_mails_is_said_before_they_are_written(
+    stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (source / "large.eml").open("wb") as large:
         large.truncate(3 * 2**30)
-    monkeypatch.setattr(services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3000 * 2**20})())
-    with pytest.raises(CannotStart, match=rf"MAIL={source}: {stack.root} has 3000 MiB free, 3584 are needed for it\. Remedy: make room, or name fewer mails"):
+    monkeypatch.setattr(
+        services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3000 * 2**20})()
+    )
+    with pytest.raises(
+        CannotStart,
+        match=rf"MAIL={source}: {stack.root} has 3000 MiB free, 3584 are needed for it\. Remedy: make room, or name fewer mails",
+    ):
         DemoMail(stack, source).check_room()
     (source / "large.eml").unlink()
     DemoMail(stack, source).check_room()
 
 
-def test_mails_that_are_in_the_stores_need_no_more_room(stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mails_that_are_in_the_stores_need_no_more_room(
+    stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (source / "large.eml").open("wb") as large:
         large.truncate(8 * 2**20)
     _go(stack, source, _Commands())
     (source / "99.eml").write_bytes(b"Subject: new\n\n")
-    monkeypatch.setattr(services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 513 * 2**20})())
+    monkeypatch.setattr(
+        services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 513 * 2**20})()
+    )
     DemoMail(stack, source).check_room()
 
 
-def test_a_source_that_this_user_may_not_read_is_named(stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_this_user_may_not_read_is_named(
+    stack: StackSettings, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def exists(self: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "exists", exists)
-    with pytest.raises(CannotStart, match=rf"MAIL={source}: {source}: Permission denied\. Remedy: name a folder of .* that this user may read"):
+    with pytest.raises(
+        CannotStart,
+        match=rf"MAIL={source}: {source}: Permission denied\. Remedy: name a folder of .* that this user may read",
+    ):
         DemoMail(stack, source)
 
 
@@ -190,7 +222,10 @@ def test_one_mail_is_enough(stack: StackSettings, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing", "empty"])
 def test_a_source_without_mail_is_named(stack: StackSettings, tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CannotStart, match=rf"MAIL={tmp_path}/{name}: no .*Remedy: name a folder of \.eml files, an mbox or a Maildir"):
+    with pytest.raises(
+        CannotStart,
+        match=rf"MAIL={tmp_path}/{name}: no .*Remedy: name a folder of \.eml files, an mbox or a Maildir",
+    ):
         _go(stack, tmp_path / name, _Commands())
 
 
@@ -204,5 +239,7 @@ def test_a_source_without_mail_is_named(stack: StackSettings, tmp_path: Path, na
         ("/srv/mail", True, "/srv/mail"),
     ],
 )
-def test_the_mailbox_of_a_login_shell_is_not_taken_for_a_source(stack: StackSettings, given: str | None, from_environment: bool, wanted: str) -> None:
+def test_the_mailbox_of_a_login_shell_is_not_taken_for_a_source(
+    stack: StackSettings, given: str | None, from_environment: bool, wanted: str
+) -> None:
     assert source_of(stack, given, from_environment=from_environment) == stack.root / wanted

@@ -20,7 +20,9 @@ def test_an_empty_file_of_a_disk_that_was_full_counts_as_missing(tmp_path: Path)
     assert file.read_text() == "first"
 
 
-def test_a_write_that_fails_leaves_nothing_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_nothing_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> int:
         raise OSError(28, "No space left on device")
 

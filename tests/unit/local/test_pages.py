@@ -5,7 +5,9 @@ from mailslice.model.settings import clone_root, variables
 
 def test_the_pages_under_docs_are_the_generated_ones() -> None:
     for name, text in pages(clone_root()).items():
-        assert (clone_root() / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is old: make docs"
+        assert (clone_root() / "docs" / name).read_text(encoding="utf-8") == text, (
+            f"docs/{name} is old: make docs"
+        )
 
 
 def test_every_variable_is_on_the_settings_page() -> None:

@@ -58,31 +58,59 @@ def test_jars_are_fetched_once(ivy: list[list[str]], tmp_path: Path) -> None:
     assert sorted(file.name for file in first.iterdir()) == sorted(JARS)
 
 
-def test_a_jar_that_is_not_the_listed_one_is_refused(ivy: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jar_that_is_not_the_listed_one_is_refused(
+    ivy: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(JARS, "a-1.0.jar", b"another")
-    monkeypatch.setattr(parts, "listed", lambda *_: (Jar("org.a", "a", "1.0", "-", hashlib.sha256(b"one").hexdigest()),))
+    monkeypatch.setattr(
+        parts,
+        "listed",
+        lambda *_: (Jar("org.a", "a", "1.0", "-", hashlib.sha256(b"one").hexdigest()),),
+    )
     with pytest.raises(CannotStart, match=r"a-1\.0\.jar of cassandra .* is not the file"):
         part("cassandra", Sizes(cache=tmp_path))
-    assert not [folder for folder in (tmp_path / "java").glob("cassandra-*") if not folder.name.endswith(".coming")]
+    assert not [
+        folder
+        for folder in (tmp_path / "java").glob("cassandra-*")
+        if not folder.name.endswith(".coming")
+    ]
 
 
 def test_what_ivy_is_asked_for_is_what_is_listed() -> None:
     module = ET.fromstring(parts._listed_module("x", _jars()))
     found = [
-        (node.get("org"), node.get("name"), node.get("rev"), node.get("transitive"), [artifact.attrib for artifact in node])
+        (
+            node.get("org"),
+            node.get("name"),
+            node.get("rev"),
+            node.get("transitive"),
+            [artifact.attrib for artifact in node],
+        )
         for node in module.iter("dependency")
     ]
     classifier = "{http://ant.apache.org/ivy/maven}classifier"
     assert found == [
         ("org.a", "a", "1.0", "false", [{"name": "a", "type": "jar", "ext": "jar"}]),
-        ("org.b", "b", "2.0", "false", [{"name": "b", "type": "jar", "ext": "jar", classifier: "linux"}]),
+        (
+            "org.b",
+            "b",
+            "2.0",
+            "false",
+            [{"name": "b", "type": "jar", "ext": "jar", classifier: "linux"}],
+        ),
     ]
 
 
-def test_no_network_is_one_line_with_cause_and_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_is_one_line_with_cause_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = "noise\n\t\t[FAILED     ] org.a#a;1.0!a.jar:  (0ms)\nmore\n"
     monkeypatch.setattr(parts, "java", lambda: Path("/java"))
-    monkeypatch.setattr(parts.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, said, ""))
+    monkeypatch.setattr(
+        parts.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(command, 1, said, ""),
+    )
     with pytest.raises(CannotStart) as raised:
         part("cassandra", Sizes(cache=tmp_path))
     message = str(raised.value)
@@ -91,19 +119,29 @@ def test_no_network_is_one_line_with_cause_and_remedy(tmp_path: Path, monkeypatc
     assert f"look at the network and at {tmp_path}/java/cassandra.log" in message
 
 
-def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_moves_it(ivy: list[list[str]], tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named_with_the_variable_that_moves_it(
+    ivy: list[list[str]], tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     home.write_text("not a folder", encoding="utf-8")
-    with pytest.raises(CannotStart, match=rf"^{home}/cache/java: Not a directory\. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another"):
+    with pytest.raises(
+        CannotStart,
+        match=rf"^{home}/cache/java: Not a directory\. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another",
+    ):
         part("cassandra", Sizes(cache=home / "cache"))
     assert ivy == []
 
 
-def test_a_network_that_never_answers_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_network_that_never_answers_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def run(command: list[str], **_: object) -> None:
         raise subprocess.TimeoutExpired(command, 1200)
 
     monkeypatch.setattr(parts, "java", lambda: Path("/java"))
     monkeypatch.setattr(parts.subprocess, "run", run)
-    with pytest.raises(CannotStart, match=r"the jars of s3proxy were not there after 20 minutes\. Remedy: check the network or"):
+    with pytest.raises(
+        CannotStart,
+        match=r"the jars of s3proxy were not there after 20 minutes\. Remedy: check the network or",
+    ):
         part("s3proxy", Sizes(cache=tmp_path))

@@ -19,7 +19,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def _stack(state: Path, port: int = 17072, profile: Profile = Profile.RUN) -> StackSettings:
     prefix = "MAILSLICE_STACK_TEST_" if profile is Profile.TEST else "MAILSLICE_STACK_"
-    return stack_settings(profile, {f"{prefix}STATE": str(state), f"{prefix}RABBITMQ_PORT": str(port)}, state.parent)
+    return stack_settings(
+        profile, {f"{prefix}STATE": str(state), f"{prefix}RABBITMQ_PORT": str(port)}, state.parent
+    )
 
 
 def _name(stack: StackSettings) -> str:
@@ -34,7 +36,11 @@ def test_another_port_finds_the_data_of_before(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_no_two_stacks_of_a_machine_have_the_same_node(tmp_path: Path) -> None:
-    stacks = [_stack(tmp_path / clone / profile.value, profile=profile) for clone in ("a", "b") for profile in Profile]
+    stacks = [
+        _stack(tmp_path / clone / profile.value, profile=profile)
+        for clone in ("a", "b")
+        for profile in Profile
+    ]
     names = {_name(stack) for stack in stacks}
     assert len(names) == 4
     assert all(name.startswith("mailslice-") and name.endswith("@localhost") for name in names)

@@ -26,11 +26,16 @@ class _Supervisor:
         return self._states.pop(0) if len(self._states) > 1 else self._states[0]
 
 
-def test_a_taken_port_is_named_with_its_holder_and_the_variable(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_is_named_with_its_holder_and_the_variable(
+    stack: StackSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(services, "_listeners", lambda: {stack.ports.s3_port: "nginx (pid 4)"})
     with pytest.raises(CannotStart) as raised:
         services.check_ports(stack, [_program("s3")])
-    assert str(raised.value) == "port 17090 of s3 is taken by nginx (pid 4). Remedy: end that, or set MAILSLICE_STACK_S3_PORT to a free port"
+    assert (
+        str(raised.value)
+        == "port 17090 of s3 is taken by nginx (pid 4). Remedy: end that, or set MAILSLICE_STACK_S3_PORT to a free port"
+    )
 
 
 def test_free_ports_pass(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +44,9 @@ def test_free_ports_pass(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_too_little_disk_is_named(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 5 * 2**20})())
+    monkeypatch.setattr(
+        services.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 5 * 2**20})()
+    )
     with pytest.raises(CannotStart, match=r"has 5 MiB free, 4096 are needed"):
         services.check_disk(stack)
 
@@ -61,16 +68,30 @@ def test_waiting_ends_when_all_answer_and_tells_each(stack: StackSettings) -> No
     assert up == ["b", "a"]
 
 
-def test_a_service_that_ended_is_said_with_the_telling_line_of_its_log(stack: StackSettings) -> None:
+def test_a_service_that_ended_is_said_with_the_telling_line_of_its_log(
+    stack: StackSettings,
+) -> None:
     log = stack.state / "log" / "s3.log"
     log.parent.mkdir(parents=True)
     log.write_text("starting\njava.lang.OutOfMemoryError: heap\nbye\n")
-    with pytest.raises(CannotStart, match=rf"s3 ended by itself: java\.lang\.OutOfMemoryError: heap\. Remedy: see {log}"):
-        services.wait_healthy(stack, _Supervisor({"s3": "FATAL"}), (_program("s3"),), lambda _: None)  # type: ignore[arg-type]
+    with pytest.raises(
+        CannotStart,
+        match=rf"s3 ended by itself: java\.lang\.OutOfMemoryError: heap\. Remedy: see {log}",
+    ):
+        services.wait_healthy(
+            stack, _Supervisor({"s3": "FATAL"}), (_program("s3"),), lambda _: None
+        )  # type: ignore[arg-type]
 
 
-def test_a_service_that_never_answers_is_given_up(stack: StackSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_never_answers_is_given_up(
+    stack: StackSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times = iter(range(0, 10_000, 100))
     monkeypatch.setattr(services.time, "monotonic", lambda: next(times))
     with pytest.raises(CannotStart, match=r"s3 did not answer within 180 s \(refused\)"):
-        services.wait_healthy(stack, _Supervisor({"s3": "RUNNING"}), (_program("s3", healthy="refused"),), lambda _: None)  # type: ignore[arg-type]
+        services.wait_healthy(
+            stack,
+            _Supervisor({"s3": "RUNNING"}),
+            (_program("s3", healthy="refused"),),
+            lambda _: None,
+        )  # type: ignore[arg-type]

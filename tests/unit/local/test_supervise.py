@@ -29,7 +29,9 @@ def _read(text: str, tmp_path: Path) -> ServerOptions:
 
 def test_supervisor_reads_commands_and_values_as_they_were_given(tmp_path: Path) -> None:
     environment = {"JSON": '{"a": "b,c"}', "PERCENT": "100% of %(x)s", "SPACES": "two words; here"}
-    text = Supervisor(_stack(tmp_path))._text((_program(("/bin/my java", "-D=a b", "100%"), environment),))
+    text = Supervisor(_stack(tmp_path))._text(
+        (_program(("/bin/my java", "-D=a b", "100%"), environment),)
+    )
     [group] = _read(text, tmp_path).process_group_configs
     [process] = group.process_configs
     assert {name: process.environment[name] for name in environment} == environment

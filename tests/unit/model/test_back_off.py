@@ -11,7 +11,10 @@ from mailslice.model.back_off import JITTER, BackOff
 SECOND = timedelta(seconds=1)
 
 
-@pytest.mark.parametrize(("failures", "seconds"), [(0, 30), (1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (100_000, 3600)])
+@pytest.mark.parametrize(
+    ("failures", "seconds"),
+    [(0, 30), (1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (100_000, 3600)],
+)
 def test_pauses_double_from_thirty_seconds_to_an_hour(failures: int, seconds: int) -> None:
     assert BackOff().pause(failures) == seconds * SECOND
 
@@ -38,5 +41,11 @@ def test_a_pause_is_moved_by_a_tenth_at_most(failures: int, chance: float, facto
 
 
 def test_attempts_are_used_up_by_the_last_one_and_never_when_there_is_no_number() -> None:
-    assert [BackOff(attempts=3).used_up(failures) for failures in (0, 1, 2, 3, 4)] == [False, False, False, True, True]
+    assert [BackOff(attempts=3).used_up(failures) for failures in (0, 1, 2, 3, 4)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert not BackOff(attempts=0).used_up(10**9)

@@ -34,9 +34,30 @@ def test_durations_are_read(text, seconds):
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "1h30m", "PT", "P", "P1DT", "P1M", "1 hour", "٣s", "PT-1H", "1e3s", "nan"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "5",
+        "s",
+        "-5s",
+        "1h30m",
+        "PT",
+        "P",
+        "P1DT",
+        "P1M",
+        "1 hour",
+        "٣s",
+        "PT-1H",
+        "1e3s",
+        "nan",
+    ],
+)
 def test_what_is_no_duration_is_refused_with_its_place_and_what_is_allowed(text):
-    with pytest.raises(BadInput, match=r"--older-than: .*is not a duration; allowed: a number with ms, s, m, h, d or w") as raised:
+    with pytest.raises(
+        BadInput,
+        match=r"--older-than: .*is not a duration; allowed: a number with ms, s, m, h, d or w",
+    ) as raised:
         parse_duration(text, "--older-than")
     assert repr(text) in str(raised.value)
 
@@ -46,7 +67,18 @@ def test_a_duration_longer_than_any_clock_is_refused():
         parse_duration("9999999999999w")
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(3600, "1h"), (5400, "90m"), (86400, "1d"), (61, "61s"), (0, "0s"), (0.25, "250ms"), (2_592_000, "30d")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (3600, "1h"),
+        (5400, "90m"),
+        (86400, "1d"),
+        (61, "61s"),
+        (0, "0s"),
+        (0.25, "250ms"),
+        (2_592_000, "30d"),
+    ],
+)
 def test_durations_are_shown_in_one_unit(seconds, text):
     assert format_duration(timedelta(seconds=seconds)) == text
 

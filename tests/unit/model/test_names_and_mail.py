@@ -16,7 +16,12 @@ DECLARATIONS = json.loads((Path(__file__).parents[2] / "golden" / "declarations.
 def test_names_are_those_that_james_declared():
     text = json.dumps(DECLARATIONS)
     names = RabbitNames(QueueName("golden-72b131f1"))
-    for name in (names.exchange, names.work_queue, names.dead_letter_exchange, names.dead_letter_queue):
+    for name in (
+        names.exchange,
+        names.work_queue,
+        names.dead_letter_exchange,
+        names.dead_letter_queue,
+    ):
         assert f'"{name}"' in text
 
 
@@ -54,6 +59,10 @@ def test_two_long_names_are_two_files():
 
 
 def test_last_updated_is_cut_to_microseconds():
-    assert Mail("n", None, (), last_updated_ns=1795165687654321987).last_updated == datetime(2026, 11, 20, 9, 8, 7, 654321, tzinfo=UTC)
+    assert Mail("n", None, (), last_updated_ns=1795165687654321987).last_updated == datetime(
+        2026, 11, 20, 9, 8, 7, 654321, tzinfo=UTC
+    )
     assert Mail("n", None, ()).last_updated is None
-    assert Mail("n", None, (), last_updated_ns=-1).last_updated == datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    assert Mail("n", None, (), last_updated_ns=-1).last_updated == datetime(
+        1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC
+    )

@@ -20,7 +20,11 @@ def test_nothing_counted_has_no_quantile():
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.001, 0.5, 1.0, 59.9, 86400.0, 1e9])
 def test_a_quantile_is_never_too_short_and_at_most_a_fifth_too_long(seconds):
-    assert max(seconds, 0.001) <= counted(seconds).quantile(0.99) * (1 + 1e-9) <= max(seconds, 0.001) * 1.2
+    assert (
+        max(seconds, 0.001)
+        <= counted(seconds).quantile(0.99) * (1 + 1e-9)
+        <= max(seconds, 0.001) * 1.2
+    )
 
 
 def test_one_hung_mail_of_a_thousand_does_not_move_the_p99():

@@ -14,14 +14,27 @@ NO_FILE = Path("/nonexistent")
 
 def test_without_any_variable_the_defaults_of_the_contract_hold():
     settings = load_settings({}, NO_FILE)
-    assert (settings.own.keyspace, settings.queue.table, settings.queue.shared) == ("mailslice", QueueTable.V4, True)
-    assert (settings.duty.retention, settings.blob.strategy) == (timedelta(days=90), BlobStrategy.PASSTHROUGH)
+    assert (settings.own.keyspace, settings.queue.table, settings.queue.shared) == (
+        "mailslice",
+        QueueTable.V4,
+        True,
+    )
+    assert (settings.duty.retention, settings.blob.strategy) == (
+        timedelta(days=90),
+        BlobStrategy.PASSTHROUGH,
+    )
     assert settings.queue.model_fields_set == set()
 
 
 def test_variables_are_read_and_which_were_given_is_known():
     settings = load_settings(
-        {"MAILSLICE_QUEUE_SLICE_WINDOW": "10m", "MAILSLICE_QUEUE_TABLE": "V3", "MAILSLICE_CASSANDRA_CONTACT_POINTS": "a, b:1", "PATH": "/bin"}, NO_FILE
+        {
+            "MAILSLICE_QUEUE_SLICE_WINDOW": "10m",
+            "MAILSLICE_QUEUE_TABLE": "V3",
+            "MAILSLICE_CASSANDRA_CONTACT_POINTS": "a, b:1",
+            "PATH": "/bin",
+        },
+        NO_FILE,
     )
     assert settings.queue.configuration.slice_window == timedelta(minutes=10)
     assert settings.queue.model_fields_set == {"slice_window", "table"}
@@ -37,15 +50,31 @@ def test_an_empty_variable_counts_as_unset():
     [
         ("MAILSLICE_CASSANDRA_PORT", "many", "MAILSLICE_CASSANDRA_PORT='many'"),
         ("MAILSLICE_CASSANDRA_PORT", "70000", "less than or equal to 65535"),
-        ("MAILSLICE_CASSANDRA_CONSISTENCY", "ONE", "'LOCAL_QUORUM', 'QUORUM', 'EACH_QUORUM' or 'ALL'"),
+        (
+            "MAILSLICE_CASSANDRA_CONSISTENCY",
+            "ONE",
+            "'LOCAL_QUORUM', 'QUORUM', 'EACH_QUORUM' or 'ALL'",
+        ),
         ("MAILSLICE_QUEUE_SLICE_WINDOW", "1.5s", "not a positive whole number of seconds"),
         ("MAILSLICE_QUEUE_SLICE_WINDOW", "soon", "is not a duration; allowed"),
         ("MAILSLICE_QUEUE_BUCKET_COUNT", "0", "greater than or equal to 1"),
         ("MAILSLICE_QUEUE_BUCKET_COUNT", "99999999999", "less than or equal to 2147483647"),
-        ("MAILSLICE_QUEUE_SHARED", "perhaps", "MAILSLICE_QUEUE_SHARED='perhaps' (in the environment): allowed: true or false"),
-        ("MAILSLICE_RABBITMQ_TIMEOUT", "0s", "MAILSLICE_RABBITMQ_TIMEOUT='0s' (in the environment): allowed: more than 0s"),
+        (
+            "MAILSLICE_QUEUE_SHARED",
+            "perhaps",
+            "MAILSLICE_QUEUE_SHARED='perhaps' (in the environment): allowed: true or false",
+        ),
+        (
+            "MAILSLICE_RABBITMQ_TIMEOUT",
+            "0s",
+            "MAILSLICE_RABBITMQ_TIMEOUT='0s' (in the environment): allowed: more than 0s",
+        ),
         ("MAILSLICE_BLOB_GENERATION_DURATION", "PT0S", "allowed: more than 0s"),
-        ("MAILSLICE_RETENTION", "10000d", "MAILSLICE_RETENTION='10000d' (in the environment): allowed: at most 3650d"),
+        (
+            "MAILSLICE_RETENTION",
+            "10000d",
+            "MAILSLICE_RETENTION='10000d' (in the environment): allowed: at most 3650d",
+        ),
         ("MAILSLICE_QUEUE_MAX_MAIL_BYTES", "5368709121", "less than or equal to 5368709120"),
         ("MAILSLICE_S3_ENDPOINT", "localhost:9000", "allowed: http:// or https://host:port"),
         ("MAILSLICE_S3_ENDPOINT", "http://h:99999", "allowed: http:// or https://host:port"),
@@ -63,17 +92,28 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(name, value, w
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name():
-    with pytest.raises(BadSetting, match=r"MAILSLICE_CASSANDRA_PROT.*Did you mean MAILSLICE_CASSANDRA_PORT"):
+    with pytest.raises(
+        BadSetting, match=r"MAILSLICE_CASSANDRA_PROT.*Did you mean MAILSLICE_CASSANDRA_PORT"
+    ):
         load_settings({"MAILSLICE_CASSANDRA_PROT": "9042"}, NO_FILE)
 
 
 def test_secrets_are_masked():
-    settings = load_settings({"MAILSLICE_CASSANDRA_PASSWORD": "hush", "MAILSLICE_RABBITMQ_URL": "amqp://u:hush@h/", "MAILSLICE_S3_SECRET_KEY": "hush"}, NO_FILE)
+    settings = load_settings(
+        {
+            "MAILSLICE_CASSANDRA_PASSWORD": "hush",
+            "MAILSLICE_RABBITMQ_URL": "amqp://u:hush@h/",
+            "MAILSLICE_S3_SECRET_KEY": "hush",
+        },
+        NO_FILE,
+    )
     assert "hush" not in repr(settings)
 
 
 @pytest.mark.parametrize("quote", ["", "'", '"'])
-@pytest.mark.parametrize("name", ["CASSANDRA_TIMEOUT", "RELAY_RATES", "QUEUE_BUCKET_COUNT", "CASSANDRA_CONTACT_POINTS"])
+@pytest.mark.parametrize(
+    "name", ["CASSANDRA_TIMEOUT", "RELAY_RATES", "QUEUE_BUCKET_COUNT", "CASSANDRA_CONTACT_POINTS"]
+)
 def test_what_is_before_an_at_is_shown_nowhere_in_a_refusal(name, quote):
     with pytest.raises(BadSetting, match=rf"MAILSLICE_{name}=.*\*\*\*@h") as raised:
         load_settings({f"MAILSLICE_{name}": f"http://u:hush{quote}@h=5"}, NO_FILE)
@@ -82,7 +122,9 @@ def test_what_is_before_an_at_is_shown_nowhere_in_a_refusal(name, quote):
 
 def test_the_file_is_read_only_when_the_environment_names_no_store(tmp_path):
     file = tmp_path / "settings.env"
-    file.write_text("# written by make run\nMAILSLICE_CASSANDRA_PORT=19042\nexport MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n")
+    file.write_text(
+        "# written by make run\nMAILSLICE_CASSANDRA_PORT=19042\nexport MAILSLICE_QUEUE_BUCKET_COUNT='3'\n\n"
+    )
     read = load_settings({"MAILSLICE_QUEUE_BUCKET_COUNT": "5"}, file)
     assert (read.cassandra.port, read.queue.bucket_count, read.source) == (19042, 5, str(file))
     left = load_settings({"MAILSLICE_S3_ENDPOINT": "http://s3"}, file)
@@ -102,5 +144,11 @@ def test_the_variables_of_the_contract_are_all_there():
 def test_the_keys_of_s3_may_be_in_its_url_and_leave_it_and_those_that_are_given_win():
     url = {"MAILSLICE_S3_ENDPOINT": "https://key%2F1:se%40cret@host:9000"}
     s3 = load_settings(url, NO_FILE).s3
-    assert (s3.endpoint, s3.access_key, s3.secret_key.get_secret_value()) == ("https://host:9000", "key/1", "se@cret")
-    assert load_settings({**url, "MAILSLICE_S3_ACCESS_KEY": "mine"}, NO_FILE).s3.access_key == "mine"
+    assert (s3.endpoint, s3.access_key, s3.secret_key.get_secret_value()) == (
+        "https://host:9000",
+        "key/1",
+        "se@cret",
+    )
+    assert (
+        load_settings({**url, "MAILSLICE_S3_ACCESS_KEY": "mine"}, NO_FILE).s3.access_key == "mine"
+    )

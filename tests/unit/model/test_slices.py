@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.model.mail import Place
-from mailslice.model.slices import bucket_of, java_hash, places_between, slice_start, slices_between, whole_seconds
+from mailslice.model.slices import (
+    bucket_of,
+    java_hash,
+    places_between,
+    slice_start,
+    slices_between,
+    whole_seconds,
+)
 
-VECTORS = json.loads((Path(__file__).parents[2] / "golden" / "bucket-vectors.json").read_text())["vectors"]
+VECTORS = json.loads((Path(__file__).parents[2] / "golden" / "bucket-vectors.json").read_text())[
+    "vectors"
+]
 HOUR = timedelta(hours=1)
 instants = st.datetimes(datetime(1901, 1, 1), datetime(2300, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 windows = st.integers(1, 10**6).map(lambda seconds: timedelta(seconds=seconds))
@@ -20,16 +29,26 @@ windows = st.integers(1, 10**6).map(lambda seconds: timedelta(seconds=seconds))
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: ascii(vector["name"][:20]))
 def test_hash_and_buckets_are_javas(vector):
     assert java_hash(vector["name"]) == vector["javaHash"]
-    assert {count: bucket_of(vector["name"], int(count)) for count in vector["bucketId"]} == vector["bucketId"]
+    assert {count: bucket_of(vector["name"], int(count)) for count in vector["bucketId"]} == vector[
+        "bucketId"
+    ]
 
 
 @pytest.mark.parametrize(
     ("instant", "window", "start"),
     [
-        (datetime(2026, 11, 20, 20, 59, 9, 47000, tzinfo=UTC), HOUR, datetime(2026, 11, 20, 20, tzinfo=UTC)),
+        (
+            datetime(2026, 11, 20, 20, 59, 9, 47000, tzinfo=UTC),
+            HOUR,
+            datetime(2026, 11, 20, 20, tzinfo=UTC),
+        ),
         (datetime(2026, 11, 20, 20, tzinfo=UTC), HOUR, datetime(2026, 11, 20, 20, tzinfo=UTC)),
         (datetime(1969, 12, 31, 23, 30, tzinfo=UTC), HOUR, datetime(1969, 12, 31, 23, tzinfo=UTC)),
-        (datetime(1970, 1, 1, 0, 0, 13, tzinfo=UTC), timedelta(seconds=5), datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC)),
+        (
+            datetime(1970, 1, 1, 0, 0, 13, tzinfo=UTC),
+            timedelta(seconds=5),
+            datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC),
+        ),
     ],
 )
 def test_a_slice_starts_at_a_multiple_of_the_window(instant, window, start):
@@ -51,13 +70,22 @@ def test_starts_of_a_window_are_starts_of_any_window_that_divides_it(instant, se
 
 def test_slices_between_two_instants_are_all_of_them_and_both_ends():
     first = datetime(2026, 11, 20, 10, 59, tzinfo=UTC)
-    assert [start.hour for start in slices_between(first, first + timedelta(minutes=62), HOUR)] == [10, 11, 12]
+    assert [start.hour for start in slices_between(first, first + timedelta(minutes=62), HOUR)] == [
+        10,
+        11,
+        12,
+    ]
     assert list(slices_between(first, first - HOUR, HOUR)) == []
 
 
 def test_places_are_slice_by_slice():
     start = datetime(2026, 11, 20, 10, tzinfo=UTC)
-    assert list(places_between(start, start + HOUR, HOUR, 2)) == [Place(start, 0), Place(start, 1), Place(start + HOUR, 0), Place(start + HOUR, 1)]
+    assert list(places_between(start, start + HOUR, HOUR, 2)) == [
+        Place(start, 0),
+        Place(start, 1),
+        Place(start + HOUR, 0),
+        Place(start + HOUR, 1),
+    ]
 
 
 @pytest.mark.parametrize("window", [timedelta(0), timedelta(seconds=-1), timedelta(seconds=1.5)])

@@ -17,7 +17,9 @@ SENDING, SENT, FAILED = Stage.SENDING, Stage.SENT, Stage.FAILED
 
 
 def record(remaining: tuple[str, ...] = (), **states: Stage) -> MailStage:
-    return MailStage(ID, "w1", 3, 7, remaining, {f"{name}@x": stage for name, stage in states.items()}, NOW)
+    return MailStage(
+        ID, "w1", 3, 7, remaining, {f"{name}@x": stage for name, stage in states.items()}, NOW
+    )
 
 
 def decided(read: MailStage | None, *recipients: str, lives: bool = False) -> Decision:
@@ -37,7 +39,9 @@ def decided(read: MailStage | None, *recipients: str, lives: bool = False) -> De
         (record((), a=SENT, b=SENT, c=FAILED), Verdict.COMPLETE, (), ()),
     ],
 )
-def test_the_stage_of_each_recipient_decides(read: MailStage | None, verdict: Verdict, left: tuple[str, ...], failed: tuple[str, ...]) -> None:
+def test_the_stage_of_each_recipient_decides(
+    read: MailStage | None, verdict: Verdict, left: tuple[str, ...], failed: tuple[str, ...]
+) -> None:
     found = decided(read)
     assert (found.verdict, found.left, found.failed) == (verdict, left, failed)
 
@@ -80,13 +84,27 @@ def test_what_is_written_after_a_failure_is_a_new_attempt_for_those_who_were_not
 
 def test_a_retry_serves_whom_its_handler_names_and_counts_the_rest_as_served() -> None:
     after = next_attempt(record((B, C), a=SENT), [C], by="w1", now=NOW)
-    assert (after.attempt, after.step, after.remaining, after.recipients) == (4, 8, (C,), {A: SENT, B: SENT})
-    assert next_attempt(record((), a=SENDING, b=FAILED), [A], by="w1", now=NOW).recipients == {B: FAILED}
+    assert (after.attempt, after.step, after.remaining, after.recipients) == (
+        4,
+        8,
+        (C,),
+        {A: SENT, B: SENT},
+    )
+    assert next_attempt(record((), a=SENDING, b=FAILED), [A], by="w1", now=NOW).recipients == {
+        B: FAILED
+    }
 
 
 def test_a_record_moves_a_step_at_a_time() -> None:
     began = MailStage(ID, "", 1, 0, (A, B)).moved([A], SENDING, by="w1", now=NOW)
-    assert (began.owner, began.attempt, began.step, began.remaining, began.recipients, began.stage) == ("w1", 1, 1, (B,), {A: SENDING}, SENDING)
+    assert (
+        began.owner,
+        began.attempt,
+        began.step,
+        began.remaining,
+        began.recipients,
+        began.stage,
+    ) == ("w1", 1, 1, (B,), {A: SENDING}, SENDING)
     between = began.moved([A], SENT, by="w1", now=NOW)
     assert (between.step, between.stage, between.closed) == (2, Stage.RECEIVED, False)
     ended = between.moved([B], SENDING, by="w1", now=NOW).moved([B], SENT, by="w1", now=NOW)
@@ -96,13 +114,28 @@ def test_a_record_moves_a_step_at_a_time() -> None:
 STATES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([SENDING, SENT, FAILED]))
 
 
-@given(STATES, st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdefgh")), st.booleans())
-def test_nobody_is_forgotten_and_nobody_who_was_begun_is_served_again(states: dict[str, Stage], remaining: list[str], wanted: list[str], lives: bool) -> None:
-    read = MailStage(ID, "w1", 1, 5, tuple(name for name in remaining if name not in states), states, NOW)
+@given(
+    STATES,
+    st.lists(st.sampled_from("abcdef"), unique=True),
+    st.lists(st.sampled_from("abcdefgh")),
+    st.booleans(),
+)
+def test_nobody_is_forgotten_and_nobody_who_was_begun_is_served_again(
+    states: dict[str, Stage], remaining: list[str], wanted: list[str], lives: bool
+) -> None:
+    read = MailStage(
+        ID, "w1", 1, 5, tuple(name for name in remaining if name not in states), states, NOW
+    )
     found = decide(read, ID, wanted, by="w2", now=NOW, holder_lives=lives)
     assert set(found.left) == set(wanted) - set(states)
     assert set(found.failed) == {name for name, stage in states.items() if stage is SENDING}
     assert set(found.after.recipients) | set(found.after.remaining) >= set(states) | set(wanted)
     assert SENDING not in found.after.recipients.values()
-    assert all(found.after.recipients[name] is stage for name, stage in states.items() if stage is not SENDING)
-    assert (found.verdict is Verdict.COMPLETE) == (bool(found.record.recipients) and not found.left and not found.failed)
+    assert all(
+        found.after.recipients[name] is stage
+        for name, stage in states.items()
+        if stage is not SENDING
+    )
+    assert (found.verdict is Verdict.COMPLETE) == (
+        bool(found.record.recipients) and not found.left and not found.failed
+    )

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings, load_settings
-from mailslice.model.throttling import LEASE, LONGEST_LINE, Ask, Book, Freed, Limit, Limits, decide, destination
+from mailslice.model.throttling import (
+    LEASE,
+    LONGEST_LINE,
+    Ask,
+    Book,
+    Freed,
+    Limit,
+    Limits,
+    decide,
+    destination,
+)
 
 SECOND = 1_000_000
 NOW = 1_750_000_000 * SECOND
@@ -39,16 +49,29 @@ def test_the_closest_rule_holds(domain: str, limit: Limit | None) -> None:
     assert load_settings(environ).relay.limits.of(domain) == limit
 
 
-@pytest.mark.parametrize("domain", ["bücher.example", "BÜCHER.example.", "xn--bcher-kva.example", "XN--Bcher-KVA.Example."])
+@pytest.mark.parametrize(
+    "domain",
+    ["bücher.example", "BÜCHER.example.", "xn--bcher-kva.example", "XN--Bcher-KVA.Example."],
+)
 @pytest.mark.parametrize("pattern", ["bücher.example", "xn--bcher-kva.EXAMPLE", "Bücher.example."])
 def test_a_domain_is_one_in_all_its_forms(domain: str, pattern: str) -> None:
     limits = load_settings({"MAILSLICE_RELAY_RATES": f"{pattern}=60,*.{pattern}=5"}).relay.limits
     assert destination(domain) == "xn--bcher-kva.example"
-    assert (limits.of(domain), limits.of(f"mx.{domain}")) == (Limit("xn--bcher-kva.example", 60), Limit("*.xn--bcher-kva.example", 5))
+    assert (limits.of(domain), limits.of(f"mx.{domain}")) == (
+        Limit("xn--bcher-kva.example", 60),
+        Limit("*.xn--bcher-kva.example", 5),
+    )
 
 
 @pytest.mark.parametrize(
-    ("domain", "book"), [("(none)", "(none)"), (".", "."), ("a..b", "a..b"), ("ü" * 80 + ".Example", "ü" * 80 + ".example"), ("ü..x", "ü..x")]
+    ("domain", "book"),
+    [
+        ("(none)", "(none)"),
+        (".", "."),
+        ("a..b", "a..b"),
+        ("ü" * 80 + ".Example", "ü" * 80 + ".example"),
+        ("ü..x", "ü..x"),
+    ],
 )
 def test_what_is_no_domain_has_a_book_of_its_own(domain: str, book: str) -> None:
     assert destination(domain) == book
@@ -123,7 +146,9 @@ def test_connections_are_taken_given_back_kept_and_lapse() -> None:
     book, answers = decide(Book(), limit, NOW, [Ask("a"), Ask("b"), Ask("c")])
     assert answers[:2] == [None, None]
     assert answers[2] == SECOND // 2
-    book, answers = decide(book, limit, NOW + 1, [Ask("d", waited=True)], freed=[Freed("a", 4 * SECOND)])
+    book, answers = decide(
+        book, limit, NOW + 1, [Ask("d", waited=True)], freed=[Freed("a", 4 * SECOND)]
+    )
     assert (answers, set(book.holders), book.hold_us) == ([None], {"b", "d"}, 4 * SECOND)
     later = NOW + int(LEASE.total_seconds()) * SECOND
     kept, _ = decide(book, limit, later - 1, [], kept=["d"])
@@ -131,8 +156,13 @@ def test_connections_are_taken_given_back_kept_and_lapse() -> None:
     assert (set(book.holders), answers) == ({"d", "e"}, [None, 2 * SECOND])
 
 
-@given(st.integers(1, 100_000), st.lists(st.tuples(st.integers(0, 2 * SECOND), st.booleans()), max_size=200))
-def test_no_minute_has_more_than_its_number_a_twentieth_and_one(rate: int, asks: list[tuple[int, bool]]) -> None:
+@given(
+    st.integers(1, 100_000),
+    st.lists(st.tuples(st.integers(0, 2 * SECOND), st.booleans()), max_size=200),
+)
+def test_no_minute_has_more_than_its_number_a_twentieth_and_one(
+    rate: int, asks: list[tuple[int, bool]]
+) -> None:
     book, now, granted = Book(), NOW, []
     for gap, waited in asks:
         now += gap
@@ -142,12 +172,17 @@ def test_no_minute_has_more_than_its_number_a_twentieth_and_one(rate: int, asks:
         else:
             assert answer > 0
     for at, first in enumerate(granted):
-        assert sum(1 for each in granted[at:] if each < first + 60 * SECOND) <= rate * (1 + 3.25 / 60) + 1
+        assert (
+            sum(1 for each in granted[at:] if each < first + 60 * SECOND)
+            <= rate * (1 + 3.25 / 60) + 1
+        )
 
 
 @pytest.mark.parametrize(("rate", "at_once"), [(6, 8), (60, 8), (600, 8), (60, 40), (600, 40)])
 @pytest.mark.parametrize("late", [0.05, 1.5])
-def test_ten_minutes_of_more_mail_than_it_takes_are_used_to_within_a_twentieth(rate: int, at_once: int, late: float) -> None:
+def test_ten_minutes_of_more_mail_than_it_takes_are_used_to_within_a_twentieth(
+    rate: int, at_once: int, late: float
+) -> None:
     """`at_once` minutes of mail come first: eight find a place in the line, forty do not. More comes all the time, half as much as the destination takes.
 
     Mails that are put off come back up to `late` seconds after their place.
@@ -159,10 +194,14 @@ def test_ten_minutes_of_more_mail_than_it_takes_are_used_to_within_a_twentieth(r
     book, granted, rounds, end = Book(), 0, 0, NOW + 600 * SECOND
     while waiting and waiting[0][0] < end:
         now, _, waited = heapq.heappop(waiting)
-        book, (answer,) = decide(book, Limit("*", rate), now, [Ask("a", waited)], chance=chance.random())
+        book, (answer,) = decide(
+            book, Limit("*", rate), now, [Ask("a", waited)], chance=chance.random()
+        )
         rounds += 1
         granted += answer is None
         if answer is not None:
-            heapq.heappush(waiting, (now + answer + int(chance.uniform(0, late) * SECOND), next(order), True))
+            heapq.heappush(
+                waiting, (now + answer + int(chance.uniform(0, late) * SECOND), next(order), True)
+            )
     assert rate * 9.5 - 1 <= granted <= rate * 10.5 + 1
     assert rounds <= 3 * rate * (at_once + 5)

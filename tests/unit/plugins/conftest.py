@@ -16,7 +16,9 @@ def plugin(tmp_path_factory):
     patch.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
     patch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
     patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "x" * 64)
-    spec = importlib.util.spec_from_file_location("mailslice_plugin", ROOT / "plugins" / "mailslice_plugin.py")
+    spec = importlib.util.spec_from_file_location(
+        "mailslice_plugin", ROOT / "plugins" / "mailslice_plugin.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -58,8 +58,16 @@ def routes(plugin):
 def test_every_route_asks_airflow_whether_the_user_may_read_the_dag(plugin):
     assert len(routes(plugin)) == len(plugin.app.routes) >= 7
     for route in routes(plugin):
-        assert plugin.may_read in [dependency.call for dependency in route.dependant.dependencies], route.path
-    cells = dict(zip(plugin.may_read.__code__.co_freevars, (cell.cell_contents for cell in plugin.may_read.__closure__), strict=True))
+        assert plugin.may_read in [
+            dependency.call for dependency in route.dependant.dependencies
+        ], route.path
+    cells = dict(
+        zip(
+            plugin.may_read.__code__.co_freevars,
+            (cell.cell_contents for cell in plugin.may_read.__closure__),
+            strict=True,
+        )
+    )
     assert (cells["method"], cells["param_dag_id"]) == ("GET", "queue_cleanup")
 
 
@@ -68,12 +76,24 @@ def test_no_route_of_ours_writes(plugin):
 
 
 def test_nobody_sees_anything_without_the_right(plugin, refused):
-    for path in ("/", "/static/page.js", "/api/queues", "/api/size?queue=spool", "/api/reports?duty=d&dag_run=r", "/plot?queue=q&run=r1", "/docs/index.html"):
+    for path in (
+        "/",
+        "/static/page.js",
+        "/api/queues",
+        "/api/size?queue=spool",
+        "/api/reports?duty=d&dag_run=r",
+        "/plot?queue=q&run=r1",
+        "/docs/index.html",
+    ):
         assert refused.get(path).status_code == 403, path
 
 
 def test_interactive_docs_of_the_app_are_off(client):
-    assert [client.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [404, 404, 404]
+    assert [client.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [
+        404,
+        404,
+        404,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +116,14 @@ def test_a_write_of_this_site_finds_no_route(client):
 
 
 def test_every_answer_has_a_policy_that_lets_nothing_in_from_outside(client):
-    for path in ("/", "/static/page.css", "/api/queues", "/plot?queue=spool&run=r1", "/docs/index.html", "/docs/none.html"):
+    for path in (
+        "/",
+        "/static/page.css",
+        "/api/queues",
+        "/plot?queue=spool&run=r1",
+        "/docs/index.html",
+        "/docs/none.html",
+    ):
         headers = client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"], path
         assert "http" not in headers["content-security-policy"]
@@ -112,7 +139,11 @@ def test_data_docs_and_pictures_run_no_script(client):
 
 
 def test_the_page_is_whole_without_anything_from_outside(client):
-    page, script, style = client.get("/").text, client.get("/static/page.js").text, client.get("/static/page.css").text
+    page, script, style = (
+        client.get("/").text,
+        client.get("/static/page.js").text,
+        client.get("/static/page.css").text,
+    )
     assert "static/page.js" in page
     for text in (page, script, style):
         assert "//" not in text.replace("// ", "").replace("/** ", "") or "http" not in text
@@ -122,7 +153,14 @@ def test_the_page_is_whole_without_anything_from_outside(client):
 
 def test_the_script_puts_no_html_into_the_page(client):
     script = client.get("/static/page.js").text
-    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+    for way in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+    ):
         assert way not in script
 
 
@@ -134,7 +172,10 @@ def test_queues_come_as_json_which_no_browser_takes_for_html(client):
 
 def test_a_store_that_is_down_is_named_with_503_and_wrong_input_with_400(client):
     down, bad = client.get("/api/size?queue=down"), client.get("/api/size?queue=x")
-    assert (down.status_code, down.json()) == (503, {"detail": "Cassandra at 127.0.0.1:9042 does not answer"})
+    assert (down.status_code, down.json()) == (
+        503,
+        {"detail": "Cassandra at 127.0.0.1:9042 does not answer"},
+    )
     assert (bad.status_code, bad.json()) == (400, {"detail": "queue name 'x' is not allowed"})
 
 
@@ -186,7 +227,9 @@ def test_data_docs_are_served_with_their_media_type(page):
     assert page.docs("gates/g.json") == (b"{}", "application/json")
 
 
-@pytest.mark.parametrize("path", ["../secret.html", "link.html", "tool.sh", "missing.html", "gates"])
+@pytest.mark.parametrize(
+    "path", ["../secret.html", "link.html", "tool.sh", "missing.html", "gates"]
+)
 def test_nothing_else_is_served(page, path):
     assert page.docs(path) is None
 

@@ -47,7 +47,9 @@ def test_a_created_queue_is_known_and_its_configuration_stored():
 
 def test_an_unknown_queue_is_refused_with_those_that_are_known():
     stores = MemoryStores(settings())
-    with pytest.raises(UnknownQueue, match=r"no mail queue 'spool'; there is none.*mailslice queue create spool"):
+    with pytest.raises(
+        UnknownQueue, match=r"no mail queue 'spool'; there is none.*mailslice queue create spool"
+    ):
         directory.require(stores, "spool")
     for number in range(25):
         directory.create(stores, f"q{number:02}")
@@ -60,7 +62,10 @@ def test_a_bad_queue_name_is_refused():
         directory.require(MemoryStores(settings()), "a/b")
 
 
-@pytest.mark.parametrize("given", [{"sender": "nobody"}, {"recipient": "<>"}, {"recipient": "a b@c"}, {"sender": "a@b\x1b"}])
+@pytest.mark.parametrize(
+    "given",
+    [{"sender": "nobody"}, {"recipient": "<>"}, {"recipient": "a b@c"}, {"sender": "a@b\x1b"}],
+)
 def test_a_filter_that_is_no_address_is_refused_and_named(given):
     with pytest.raises(BadInput, match="is not a mail address") as raised:
         MailFilter(**given)

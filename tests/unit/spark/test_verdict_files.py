@@ -9,7 +9,17 @@ from pyarrow import ArrowInvalid, fs
 from mailslice.spark.plan_files import Digest
 from mailslice.spark.verdict_files import Judged, JudgedWriter, digest_of_judged, read_judged
 
-ROW = Judged("id", "m-\ud83d\ude00-1".encode("utf-16", "surrogatepass").decode("utf-16"), "lost", "because", "v4", 1, 0, 2, "")
+ROW = Judged(
+    "id",
+    "m-\ud83d\ude00-1".encode("utf-16", "surrogatepass").decode("utf-16"),
+    "lost",
+    "because",
+    "v4",
+    1,
+    0,
+    2,
+    "",
+)
 
 
 class Place:
@@ -39,7 +49,18 @@ def test_no_row_no_file(tmp_path):
     assert (list(tmp_path.iterdir()), writer.digest) == ([], Digest())
 
 
-@pytest.mark.parametrize("change", [{"verdict": "ghost"}, {"why": "x"}, {"name": "x"}, {"decision": "x"}, {"bucket": 1}, {"enqueued_ms": 3}, {"table": "v3"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"verdict": "ghost"},
+        {"why": "x"},
+        {"name": "x"},
+        {"decision": "x"},
+        {"bucket": 1},
+        {"enqueued_ms": 3},
+        {"table": "v3"},
+    ],
+)
 def test_every_column_counts_in_the_digest(change):
     assert digest_of_judged([ROW]) != digest_of_judged([replace(ROW, **change)])
     assert digest_of_judged([ROW, ROW]) != digest_of_judged([ROW])
@@ -52,4 +73,9 @@ def test_what_is_no_parquet_is_an_error(tmp_path):
 
 
 def test_the_line_that_people_see():
-    assert replace(ROW, name="m").line() == {"enqueueId": "id", "name": "m", "verdict": "lost", "why": "because"}
+    assert replace(ROW, name="m").line() == {
+        "enqueueId": "id",
+        "name": "m",
+        "verdict": "lost",
+        "why": "because",
+    }

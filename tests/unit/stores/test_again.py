@@ -20,7 +20,9 @@ from mailslice.stores.cassandra.session import CassandraSession
 READ, WRITE = "SELECT a FROM ks.t WHERE b = ?", "INSERT INTO ks.t (a) VALUES (?)"
 SLOW = OperationTimedOut({"a": "slow"}, last_host="a")
 FEW = Unavailable("few", consistency=6, required_replicas=2, alive_replicas=1)
-NOT_YET = NoHostAvailable("none", {"a": ServerError(0, "java.lang.IllegalArgumentException: Unknown CF 8603d040", None)})
+NOT_YET = NoHostAvailable(
+    "none", {"a": ServerError(0, "java.lang.IllegalArgumentException: Unknown CF 8603d040", None)}
+)
 
 
 class Future:
@@ -59,7 +61,11 @@ class Driver:
 
     def __init__(self, nodes="abc", *answers):
         self.nodes, self.answers, self.asked, self.pinged = list(nodes), list(answers), [], []
-        self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: list(nodes)), timestamp_generator=again.Timestamps(), connect=lambda: self)
+        self.cluster = SimpleNamespace(
+            metadata=SimpleNamespace(all_hosts=lambda: list(nodes)),
+            timestamp_generator=again.Timestamps(),
+            connect=lambda: self,
+        )
         self.tables = [("t",)]
         self.mute = ()
         self.prepare_errors = []
@@ -77,7 +83,16 @@ class Driver:
         assert params == ["ks", "t"]
         return self.tables
 
-    def execute_async(self, statement, params=None, *, timeout=None, host=None, paging_state=None, execution_profile=None):
+    def execute_async(
+        self,
+        statement,
+        params=None,
+        *,
+        timeout=None,
+        host=None,
+        paging_state=None,
+        execution_profile=None,
+    ):
         stamp = self.cluster.timestamp_generator()
         if "system.local" in str(statement):
             self.pinged.append((host, timeout))
@@ -90,7 +105,9 @@ class Driver:
 def naps(monkeypatch):
     """Nobody sleeps; for how long they would have."""
     slept = []
-    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=slept.append))  # not of the whole process: its other threads sleep, too
+    monkeypatch.setattr(
+        "tenacity.nap.time", SimpleNamespace(sleep=slept.append)
+    )  # not of the whole process: its other threads sleep, too
     return slept
 
 
@@ -122,14 +139,33 @@ def test_a_page_that_failed_is_asked_again_and_no_page_is_given_twice(opened, or
     pages = list(session.map(session.prepare(READ), [["x"], ["y"]], in_flight=1, ordered=ordered))
     assert pages == [(["x"], [(1,)]), (["x"], [(2,)]), (["x"], [(3,)]), (["y"], [(4,)])]
     assert [asked[1] for asked in driver.asked] == [None, b"1", b"1", b"2", b"2", b"2", None, None]
-    assert [asked[2] is None for asked in driver.asked] == [True, True, False, True, False, False, True, False]
+    assert [asked[2] is None for asked in driver.asked] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_rows_that_come_after_their_time_out_are_no_page(opened, ordered):
-    session, driver = opened(SlowButThere([(1,)]), ([(1,)], b"1"), ([(2,)], b"2"), [(3,)], [(4,)], [(5,)])
-    pages = list(session.map(session.prepare(READ), [["x"], ["y"], ["z"]], in_flight=1, ordered=ordered))
-    assert pages == [(["x"], [(1,)]), (["x"], [(2,)]), (["x"], [(3,)]), (["y"], [(4,)]), (["z"], [(5,)])]
+    session, driver = opened(
+        SlowButThere([(1,)]), ([(1,)], b"1"), ([(2,)], b"2"), [(3,)], [(4,)], [(5,)]
+    )
+    pages = list(
+        session.map(session.prepare(READ), [["x"], ["y"], ["z"]], in_flight=1, ordered=ordered)
+    )
+    assert pages == [
+        (["x"], [(1,)]),
+        (["x"], [(2,)]),
+        (["x"], [(3,)]),
+        (["y"], [(4,)]),
+        (["z"], [(5,)]),
+    ]
     assert driver.answers == []
 
 
@@ -147,7 +183,10 @@ def test_what_is_sent_to_one_node_is_not_sent_there_again_by_the_driver(opened):
 
 def test_pages_as_bytes_are_asked_again_too(opened):
     session, driver = opened(["page"], SLOW, ["page 2"])
-    assert list(session.packed.pages(session.prepare(READ), [["x"], ["y"]], 1)) == [(["x"], "page"), (["y"], "page 2")]
+    assert list(session.packed.pages(session.prepare(READ), [["x"], ["y"]], 1)) == [
+        (["x"], "page"),
+        (["y"], "page 2"),
+    ]
     assert [asked[2] is None for asked in driver.asked] == [True, True, False]
 
 
@@ -191,7 +230,11 @@ def test_what_is_not_idempotent_is_sent_once_and_the_driver_sends_it_to_nobody_e
     claim = session.prepare("INSERT INTO ks.t (a) VALUES (?) IF NOT EXISTS", idempotent=False)
     assert isinstance(claim.retry_policy, FallthroughRetryPolicy)
     assert session.prepare(READ).retry_policy is None
-    for ask in (session.execute, lambda *asked: session.run_many(asked[0], [asked[1]]), session.execute):
+    for ask in (
+        session.execute,
+        lambda *asked: session.run_many(asked[0], [asked[1]]),
+        session.execute,
+    ):
         with pytest.raises(StoreUnavailable):
             ask(claim, [1])
     assert len(driver.asked) == 3
@@ -219,7 +262,9 @@ def test_write_times_are_held_for_one_thread_only():
 @pytest.mark.parametrize("nodes", ["a", "abc"])
 def test_a_table_in_the_making_is_waited_for(opened, nodes, naps):
     unknown = InvalidRequest("unconfigured table t")
-    session, driver = opened(NOT_YET, NOT_YET, [(1,)], nodes=nodes, prepare_errors=[unknown, unknown])
+    session, driver = opened(
+        NOT_YET, NOT_YET, [(1,)], nodes=nodes, prepare_errors=[unknown, unknown]
+    )
     assert session.execute(session.prepare(READ), [1]) == [(1,)]
     assert len(driver.asked) == 3
     assert len(naps) == 4
@@ -260,6 +305,8 @@ def test_the_table_that_a_statement_names(cql, named):
 
 def test_making_a_table_waits_for_its_keyspace():
     asked = []
-    driver = SimpleNamespace(execute=lambda query, params: asked.append((query.split()[3], params)) or [("ks",)])
+    driver = SimpleNamespace(
+        execute=lambda query, params: asked.append((query.split()[3], params)) or [("ks",)]
+    )
     assert again.Again(driver)._shows("CREATE TABLE IF NOT EXISTS Ks.t (a text PRIMARY KEY)")
     assert asked == [("system_schema.keyspaces", ["ks"])]

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import cassandra
 import pytest
-from cassandra import AuthenticationFailed, InvalidRequest, OperationTimedOut, ReadTimeout, Unauthorized, Unavailable, WriteTimeout
+from cassandra import (
+    AuthenticationFailed,
+    InvalidRequest,
+    OperationTimedOut,
+    ReadTimeout,
+    Unauthorized,
+    Unavailable,
+    WriteTimeout,
+)
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 from cassandra.protocol import OverloadedErrorMessage, SyntaxException
@@ -44,10 +52,16 @@ def test_what_may_pass_is_unavailable_with_the_address(error):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (AuthenticationFailed("bad password"), "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"),
+        (
+            AuthenticationFailed("bad password"),
+            "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD",
+        ),
         (NoHostAvailable("no host", {"a": AuthenticationFailed("bad")}), "refuses the credentials"),
         (Unauthorized("no right"), "lacks a right"),
-        (NoHostAvailable("no host", {"a": ssl.SSLCertVerificationError("self-signed")}), "MAILSLICE_CASSANDRA_TLS_"),
+        (
+            NoHostAvailable("no host", {"a": ssl.SSLCertVerificationError("self-signed")}),
+            "MAILSLICE_CASSANDRA_TLS_",
+        ),
         (InvalidRequest("unconfigured table x"), "MAILSLICE_CASSANDRA_KEYSPACE"),
     ],
 )
@@ -58,7 +72,15 @@ def test_what_only_a_person_mends_names_the_setting(error, words):
     assert ADDRESS in str(found)
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), KeyError("x"), SyntaxException(0x2000, "our own mistake", None), StoreUnavailable("already")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("mine"),
+        KeyError("x"),
+        SyntaxException(0x2000, "our own mistake", None),
+        StoreUnavailable("already"),
+    ],
+)
 def test_other_errors_stay_as_they_are(error):
     assert translated(error, ADDRESS) is error
 
@@ -90,19 +112,26 @@ def test_no_contact_point_is_refused():
 
 
 def test_addresses_are_shown_with_their_ports():
-    assert connecting.address(CassandraSettings(contact_points=("db1", "[::1]:9999"))) == "db1:9042, [::1]:9999"
+    assert (
+        connecting.address(CassandraSettings(contact_points=("db1", "[::1]:9999")))
+        == "db1:9042, [::1]:9999"
+    )
 
 
 def test_user_and_password_go_together():
     assert connecting.credentials(CassandraSettings()) is None
-    assert connecting.credentials(CassandraSettings(username="u", password=SecretStr("p"))) is not None
+    assert (
+        connecting.credentials(CassandraSettings(username="u", password=SecretStr("p"))) is not None
+    )
     with pytest.raises(BadSetting, match="go together"):
         connecting.credentials(CassandraSettings(username="u"))
 
 
 def test_tls_files_that_cannot_be_used_are_named(tmp_path):
     assert connecting.tls(CassandraSettings()) is None
-    with pytest.raises(BadSetting, match=r"MAILSLICE_CASSANDRA_TLS_CA='/no/such.pem': no such file"):
+    with pytest.raises(
+        BadSetting, match=r"MAILSLICE_CASSANDRA_TLS_CA='/no/such.pem': no such file"
+    ):
         connecting.tls(CassandraSettings(tls_enabled=True, tls_ca=Path("/no/such.pem")))
     (tmp_path / "bad.pem").write_text("no certificate")
     with pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_TLS_"):

@@ -13,7 +13,9 @@ from tests.contracts.tables import TablesContract, some_queue
 class TestTablesInMemory(TablesContract):
     @pytest.fixture
     def tables(self):
-        return MemoryTables(load_settings({}, state_file=Path("/nonexistent")), existing=tuple(QueueTable))
+        return MemoryTables(
+            load_settings({}, state_file=Path("/nonexistent")), existing=tuple(QueueTable)
+        )
 
     @pytest.fixture
     def queue(self):

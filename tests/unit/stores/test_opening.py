@@ -10,4 +10,9 @@ def test_open_stores_imports_no_driver():
         "with open_stores(Settings()): pass\n"
         "print([name for name in ('cassandra', 'pika', 'boto3', 'obstore') if name in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

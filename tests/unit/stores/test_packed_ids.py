@@ -6,7 +6,15 @@ from uuid import uuid4
 import pytest
 from cassandra.cqltypes import ListType, UUIDType
 
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, TimedIds, as_list, cut, pack, unpack
+from mailslice.stores.cassandra.ids import (
+    IDS_A_REQUEST,
+    WIDTH,
+    TimedIds,
+    as_list,
+    cut,
+    pack,
+    unpack,
+)
 
 WHEN = datetime(2026, 11, 21, 12, 0, 0, 123000, tzinfo=UTC)
 
@@ -30,7 +38,9 @@ def test_times_are_those_of_their_rows_with_and_without_a_null_among_them(times)
     rows = [(uuid4(), when) for when in times]
     found = TimedIds.of_rows(rows)
     assert unpack(found.packed) == [each for each, _ in rows]
-    assert [found.time_of(at) for at in range(len(rows))] == [None if when is None else int(WHEN.timestamp() * 1000) for when in times]
+    assert [found.time_of(at) for at in range(len(rows))] == [
+        None if when is None else int(WHEN.timestamp() * 1000) for when in times
+    ]
 
 
 def test_bytes_that_are_no_such_rows_are_refused():

@@ -31,7 +31,12 @@ def session(monkeypatch):
 
 @pytest.mark.parametrize(
     ("nodes", "seconds"),
-    [([("a", 1.0)], 1.0), ([("a", 1.0), ("b", -3.0), ("c", 2.0)], -3.0), ([("a", None), ("b", 0.5)], 0.5), ([("a", 0.0), ("b", None), ("c", None)], 0.0)],
+    [
+        ([("a", 1.0)], 1.0),
+        ([("a", 1.0), ("b", -3.0), ("c", 2.0)], -3.0),
+        ([("a", None), ("b", 0.5)], 0.5),
+        ([("a", 0.0), ("b", None), ("c", None)], 0.0),
+    ],
 )
 def test_the_largest_of_those_that_answer_counts(session, nodes, seconds):
     assert session(nodes).now_skew() == timedelta(seconds=seconds)

@@ -19,7 +19,9 @@ class Response:
     def __init__(self) -> None:
         self._answer: tuple[Callable[..., None], Callable[..., None], tuple[Any, ...]] | None = None
 
-    def add_callbacks(self, callback: Any, errback: Any, callback_args: Any, errback_args: Any) -> None:
+    def add_callbacks(
+        self, callback: Any, errback: Any, callback_args: Any, errback_args: Any
+    ) -> None:
         assert callback_args == errback_args
         self._answer = (callback, errback, callback_args)
 
@@ -68,7 +70,13 @@ async def test_a_write_has_no_rows_and_an_error_is_translated() -> None:
     written, failed, cancelled = Response(), Response(), Response()
     waiting = [bridge.rows(response) for response in (written, failed, cancelled)]  # type: ignore[arg-type]
     waiting[2].cancel()
-    on_a_thread(lambda: (written.answer(None), failed.answer(error=RuntimeError("boom")), cancelled.answer([(1,)])))  # type: ignore[func-returns-value,arg-type,return-value]
+    on_a_thread(
+        lambda: (
+            written.answer(None),
+            failed.answer(error=RuntimeError("boom")),
+            cancelled.answer([(1,)]),
+        )
+    )  # type: ignore[func-returns-value,arg-type,return-value]
     assert await waiting[0] == []
     with pytest.raises(StoreUnavailable, match="c:9042 does not answer: boom"):
         await waiting[1]

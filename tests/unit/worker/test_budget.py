@@ -86,7 +86,9 @@ async def test_a_waiter_cancelled_just_before_room_comes_is_cancelled_and_nothin
 
 @given(sizes=st.lists(st.integers(0, 15), max_size=30), drops=st.sets(st.integers(0, 29)))
 @settings(deadline=None)
-def test_whatever_is_asked_for_never_more_than_the_budget_is_held_and_all_get_their_turn(sizes: list[int], drops: set[int]) -> None:
+def test_whatever_is_asked_for_never_more_than_the_budget_is_held_and_all_get_their_turn(
+    sizes: list[int], drops: set[int]
+) -> None:
     async def run() -> tuple[int, int]:
         budget = ContentBudget(10)
         held = most = done = 0

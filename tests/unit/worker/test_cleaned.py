@@ -14,7 +14,9 @@ from mailslice.worker.cleaned import Standing, standing
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-ITEM = QueuedMail(EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b"))
+ITEM = QueuedMail(
+    EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
+)
 
 
 def wiring(*, shared: bool = False) -> Any:
@@ -24,7 +26,9 @@ def wiring(*, shared: bool = False) -> Any:
         return False
 
     settings = SimpleNamespace(queue=SimpleNamespace(shared=shared))
-    return SimpleNamespace(is_marked=unmarked, settings=settings, clock=lambda: NOW, shape=Shape(HOUR, 2 * HOUR, (1,)))
+    return SimpleNamespace(
+        is_marked=unmarked, settings=settings, clock=lambda: NOW, shape=Shape(HOUR, 2 * HOUR, (1,))
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,9 @@ def wiring(*, shared: bool = False) -> Any:
         (600, True, Standing.LIVE),
     ],
 )
-async def test_a_delivery_without_a_row(monkeypatch: pytest.MonkeyPatch, minutes: int | None, shared: bool, expected: Standing) -> None:
+async def test_a_delivery_without_a_row(
+    monkeypatch: pytest.MonkeyPatch, minutes: int | None, shared: bool, expected: Standing
+) -> None:
     async def none(*_: object) -> None:
         return None
 

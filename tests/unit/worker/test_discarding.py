@@ -43,7 +43,11 @@ async def test_many_mails_share_a_request_and_what_is_left_goes_after_a_moment()
 async def test_only_random_ids_are_deleted() -> None:
     blobs = Blobs()
     discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
-    kept = [BlobId("Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="), BlobId("1_628_Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="), BlobId("a" * 64)]
+    kept = [
+        BlobId("Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="),
+        BlobId("1_628_Ck5SoRNWUpSR4X0COv7R5ub2pUTtl6xz4dTFz++ji4M="),
+        BlobId("a" * 64),
+    ]
     random = [*ids(1), BlobId(f"1_628_{uuid4()}")]
     await discarder.add([*kept, *random])
     await discarder.close()

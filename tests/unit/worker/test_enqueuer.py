@@ -88,7 +88,9 @@ async def test_row_and_message_go_beside_each_other(begun: Any) -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_after_a_row_that_failed_messages_wait_for_their_rows_until_one_succeeds(begun: Any, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool) -> None:
+async def test_after_a_row_that_failed_messages_wait_for_their_rows_until_one_succeeds(
+    begun: Any, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+) -> None:
     monkeypatch.setattr(module, "_UNDO_PAUSES", (0.0,))
     task, row, _ = await begun()
     if cancelled:

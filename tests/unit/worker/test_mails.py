@@ -12,7 +12,11 @@ def test_a_new_mail_has_a_name_of_its_own_and_the_time() -> None:
     before = time.time_ns() // 1_000_000
     first, second = (new_mail("a@b.example", ["c@d.example", "<e@f.example>"]) for _ in range(2))
     assert first.name != second.name
-    assert (first.sender, first.recipients, first.state) == ("a@b.example", ("c@d.example", "e@f.example"), "root")
+    assert (first.sender, first.recipients, first.state) == (
+        "a@b.example",
+        ("c@d.example", "e@f.example"),
+        "root",
+    )
     assert first.last_updated_ns is not None
     assert first.last_updated_ns % 1_000_000 == 0
     assert before <= first.last_updated_ns // 1_000_000 <= time.time_ns() // 1_000_000
@@ -38,8 +42,15 @@ def test_what_is_no_envelope_is_refused(sender: str, recipients: list[str], word
 
 
 def test_an_envelope_of_headers() -> None:
-    mail = mail_of(b"From: A <a@b.example>\r\nTo: c@d.example, E <e@f.example>\r\nCc: C@D.example\r\n\r\nhello", name="mine")
-    assert (mail.name, mail.sender, mail.recipients) == ("mine", "a@b.example", ("c@d.example", "e@f.example"))
+    mail = mail_of(
+        b"From: A <a@b.example>\r\nTo: c@d.example, E <e@f.example>\r\nCc: C@D.example\r\n\r\nhello",
+        name="mine",
+    )
+    assert (mail.name, mail.sender, mail.recipients) == (
+        "mine",
+        "a@b.example",
+        ("c@d.example", "e@f.example"),
+    )
 
 
 def test_headers_that_name_nobody_are_refused() -> None:

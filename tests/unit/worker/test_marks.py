@@ -77,7 +77,9 @@ async def test_a_sending_that_was_not_confirmed_may_be_asked_again(fault: str) -
 
 
 @pytest.mark.parametrize("fault", ["lost", "down"])
-async def test_a_sending_that_was_not_confirmed_leaves_nobody_in_doubt_after_the_retry(fault: str) -> None:
+async def test_a_sending_that_was_not_confirmed_leaves_nobody_in_doubt_after_the_retry(
+    fault: str,
+) -> None:
     table = Table(faults=[fault])
     made = marks(table)
     with pytest.raises(StoreUnavailable):
@@ -117,7 +119,11 @@ async def test_a_retry_whose_record_was_not_confirmed_counts_one_attempt(fault: 
     assert (await made.begin_again([B])).attempt == 2
     assert (await made.begin_again([B])).attempt == 2
     assert table.record is not None
-    assert (table.record.attempt, table.record.remaining, table.record.recipients) == (2, (B,), {A: SENT, C: SENT})
+    assert (table.record.attempt, table.record.remaining, table.record.recipients) == (
+        2,
+        (B,),
+        {A: SENT, C: SENT},
+    )
 
 
 async def test_whoever_lost_the_mail_is_refused_at_every_turn() -> None:
@@ -146,7 +152,9 @@ async def test_a_second_holder_is_refused_although_owner_and_attempt_have_come_b
         await yours.sending([B])
 
 
-async def test_a_record_that_another_one_moved_while_the_answer_was_lost_is_not_taken_for_ours() -> None:
+async def test_a_record_that_another_one_moved_while_the_answer_was_lost_is_not_taken_for_ours() -> (
+    None
+):
     table = Table(faults=["lost"])
     mine = marks(table)
     with pytest.raises(StoreUnavailable):
@@ -182,11 +190,20 @@ async def test_a_handler_that_goes_on_after_its_delivery_was_ended_changes_nothi
     assert (table.record, told) == (ended, [(A,)])
 
 
-OPERATIONS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["sending", "sent", "not sent"]), st.sampled_from([A, B, C])), max_size=14)
+OPERATIONS = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.sampled_from(["sending", "sent", "not sent"]),
+        st.sampled_from([A, B, C]),
+    ),
+    max_size=14,
+)
 
 
 @given(OPERATIONS, st.lists(st.sampled_from(["none", "none", "lost", "down"]), max_size=14))
-async def test_of_two_holders_at_most_one_sends_to_a_recipient(operations: list[tuple[int, str, str]], faults: list[str]) -> None:
+async def test_of_two_holders_at_most_one_sends_to_a_recipient(
+    operations: list[tuple[int, str, str]], faults: list[str]
+) -> None:
     """Whatever order and whatever answers are lost: a recipient that anybody was allowed to send to is never allowed to the other one."""
     told: list[tuple[str, ...]] = []
     table = Table(faults=faults)

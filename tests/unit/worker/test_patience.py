@@ -24,7 +24,9 @@ def test_the_log_hears_of_it_while_they_grow_and_then_twice_a_minute() -> None:
     assert seconds / 36 <= lines <= seconds / 30 + 1
 
 
-def test_a_mail_is_looked_at_within_ten_seconds_of_the_return_of_a_store_however_long_that_was_away() -> None:
+def test_a_mail_is_looked_at_within_ten_seconds_of_the_return_of_a_store_however_long_that_was_away() -> (
+    None
+):
     """Each store's client connects again first; then the mail's own pause ends."""
     assert FIRST_PAUSE < LONGEST_PAUSE
     for connecting in (session.LONGEST_PAUSE, consumer.LONGEST_PAUSE, publisher.LONGEST_PAUSE):

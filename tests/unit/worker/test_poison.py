@@ -24,7 +24,9 @@ def test_one_that_failed_often_while_others_got_through_is_poison() -> None:
     watch, slot = PoisonWatch(), Slot(message("m"))
     for _ in range(100):
         watch.got_through()
-    assert not any(watch.is_poison(slot) for _ in range(TRIES * 3)), "nothing got through since it failed first"
+    assert not any(watch.is_poison(slot) for _ in range(TRIES * 3)), (
+        "nothing got through since it failed first"
+    )
     for _ in range(OTHERS - 1):
         watch.got_through()
     assert not watch.is_poison(slot)
@@ -62,7 +64,13 @@ class Made:
         self.troubles: list[str] = []
         self.slots = Slots()
         wiring: Any = SimpleNamespace(on_fault=self._fault)
-        self.preparer = Preparer(wiring, None, self.slots, on_trouble=lambda why: self.troubles.append(str(why)), on_fine=lambda: None)  # type: ignore[arg-type]
+        self.preparer = Preparer(
+            wiring,
+            None,
+            self.slots,
+            on_trouble=lambda why: self.troubles.append(str(why)),
+            on_fine=lambda: None,
+        )  # type: ignore[arg-type]
         monkeypatch.setattr(Preparer, "_attempt", self._attempt)
         monkeypatch.setattr(preparing, "dead_letter", self._dead_letter)
         monkeypatch.setattr(preparing.Patience, "pause", lambda _self: (0.0, False))
@@ -76,7 +84,9 @@ class Made:
             raise TypeError("bob@example.net has no len()")
         slot.state = SlotState.READY
 
-    async def _dead_letter(self, _wiring: Any, message: Any, reason: str, what: str, *, sent: Any) -> None:
+    async def _dead_letter(
+        self, _wiring: Any, message: Any, reason: str, what: str, *, sent: Any
+    ) -> None:
         if self.error is not None:
             raise self.error
         self.dead.append((message.body.decode(), f"{what}: {reason}"))
@@ -97,13 +107,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     return Made(monkeypatch)
 
 
-async def test_a_poison_message_is_held_counted_and_dead_lettered_once_others_got_through(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_poison_message_is_held_counted_and_dead_lettered_once_others_got_through(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
     slot = made.slots.arrived(message("poison"))
     with caplog.at_level(logging.ERROR):
         task = asyncio.create_task(made.preparer.prepare(slot))
         await made.until(lambda: made.tries > 3 * TRIES)
         assert (slot.state, made.dead, made.faults) == (SlotState.HELD, [], made.tries)
-        assert made.troubles[0] == "a delivery could not be prepared: TypeError: bob@example.net has no len()"
+        assert (
+            made.troubles[0]
+            == "a delivery could not be prepared: TypeError: bob@example.net has no len()"
+        )
         await made.others(OTHERS)
         async with asyncio.timeout(30):
             await task
@@ -113,7 +128,9 @@ async def test_a_poison_message_is_held_counted_and_dead_lettered_once_others_go
     assert "@" not in said
     assert slot.state is SlotState.GONE
     assert slot not in set(made.slots)
-    assert sum(record.exc_info not in (None, False) for record in caplog.records) == 1, "one traceback is enough"
+    assert sum(record.exc_info not in (None, False) for record in caplog.records) == 1, (
+        "one traceback is enough"
+    )
 
 
 async def test_what_cannot_be_dead_lettered_now_is_held_on(made: Made) -> None:
@@ -131,7 +148,9 @@ async def test_what_cannot_be_dead_lettered_now_is_held_on(made: Made) -> None:
     assert [body for body, _ in made.dead] == ["poison"]
 
 
-async def test_a_message_that_is_settled_already_is_left_alone_whatever_fails_after_it(made: Made) -> None:
+async def test_a_message_that_is_settled_already_is_left_alone_whatever_fails_after_it(
+    made: Made,
+) -> None:
     slot = made.slots.arrived(message("poison"))
     made.slots.remove(slot)
     async with asyncio.timeout(30):

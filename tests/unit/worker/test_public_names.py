@@ -10,7 +10,11 @@ import mailslice.worker
 
 
 def test_every_public_name_can_be_had_and_is_listed_once() -> None:
-    assert sorted(mailslice.worker.__all__) == sorted(set(mailslice.worker.__all__)) == sorted(mailslice.worker._HOME_OF)
+    assert (
+        sorted(mailslice.worker.__all__)
+        == sorted(set(mailslice.worker.__all__))
+        == sorted(mailslice.worker._HOME_OF)
+    )
     assert all(getattr(mailslice.worker, name) is not None for name in mailslice.worker.__all__)
 
 
@@ -28,4 +32,9 @@ def test_public_functions_and_methods_are_typed_and_documented() -> None:
 
 def test_importing_the_package_is_quick_and_brings_no_driver() -> None:
     code = "import sys, mailslice.worker; print([name for name in ('cassandra', 'pika', 'obstore', 'boto3', 'pydantic', 'uvloop') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

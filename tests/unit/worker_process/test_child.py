@@ -49,7 +49,9 @@ class Refused:
         self.closed = True
 
 
-async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handlers_have_done(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handlers_have_done(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "slow_handler.py").write_text(HANDLER)
     monkeypatch.syspath_prepend(str(tmp_path))
     delivery = FakeDelivery()
@@ -57,11 +59,21 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
 
     @asynccontextmanager
     async def opened(*_: Any) -> AsyncIterator[Any]:
-        yield SimpleNamespace(wiring=SimpleNamespace(on_failed=None, stages=None), deliveries=lambda _prefetch: deliveries)
+        yield SimpleNamespace(
+            wiring=SimpleNamespace(on_failed=None, stages=None),
+            deliveries=lambda _prefetch: deliveries,
+        )
 
     monkeypatch.setattr(mailslice.worker, "open_worker", opened, raising=False)
     link = SimpleNamespace(start=lambda *_: None, turned=0.0, connected=False, in_flight=0)
-    task = ConsumerTask(Settings(), QueueName("refused"), "slow_handler:slow", prefetch=2, concurrency=2, drain=timedelta(seconds=5))
+    task = ConsumerTask(
+        Settings(),
+        QueueName("refused"),
+        "slow_handler:slow",
+        prefetch=2,
+        concurrency=2,
+        drain=timedelta(seconds=5),
+    )
     with pytest.raises(BadSetting, match="refuses user 'u'"):
         await child._consume(task, link)  # type: ignore[arg-type]
     assert delivery.told == [("complete",)], "it would be handled again else"

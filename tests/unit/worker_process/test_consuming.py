@@ -71,7 +71,10 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def worker(given: Given) -> Any:
-    return SimpleNamespace(wiring=SimpleNamespace(settings=Settings()), deliveries=lambda _prefetch, give_up_after: given)
+    return SimpleNamespace(
+        wiring=SimpleNamespace(settings=Settings()),
+        deliveries=lambda _prefetch, give_up_after: given,
+    )
 
 
 async def reached(condition: Callable[[], object]) -> None:
@@ -93,7 +96,9 @@ async def test_a_broker_that_refuses_us_does_not_cost_what_handlers_are_at() -> 
     assert given.disconnected
 
 
-async def test_but_handlers_that_hang_are_not_waited_for_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_but_handlers_that_hang_are_not_waited_for_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(consuming, "DRAIN_SECONDS", 0.1)
     delivery = Held()
     given = Given(delivery, then=StoreUnavailable("RabbitMQ at rabbit:5672 does not answer"))
@@ -107,11 +112,21 @@ async def test_but_handlers_that_hang_are_not_waited_for_then(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("ending", ["stop", "most"])
-async def test_an_end_does_not_wait_for_as_long_as_a_store_is_away(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+async def test_an_end_does_not_wait_for_as_long_as_a_store_is_away(
+    monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
     monkeypatch.setattr(handling, "DRAIN_SECONDS", 0.1)
     stop, delivery, never = asyncio.Event(), Held(away=1), Held(2)
     given = Given(delivery, never)
-    consuming_ = asyncio.create_task(consume(worker(given), lambda *_: None, concurrency=1, stop=stop, most=1 if ending == "most" else None))
+    consuming_ = asyncio.create_task(
+        consume(
+            worker(given),
+            lambda *_: None,
+            concurrency=1,
+            stop=stop,
+            most=1 if ending == "most" else None,
+        )
+    )
     if ending == "stop":
         await reached(lambda: consuming_.done() or handling_is_told(delivery))
         stop.set()  # its one place is taken by what cannot be told
@@ -122,10 +137,14 @@ async def test_an_end_does_not_wait_for_as_long_as_a_store_is_away(monkeypatch: 
 
 def handling_is_told(delivery: Held) -> bool:
     """Whether its handler has ended, and the outcome is being told."""
-    return any(task.get_name() == f"handle-{delivery.item.enqueue_id}" for task in asyncio.all_tasks())
+    return any(
+        task.get_name() == f"handle-{delivery.item.enqueue_id}" for task in asyncio.all_tasks()
+    )
 
 
-async def test_a_handler_has_its_time_and_its_outcome_is_told_when_the_stores_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_has_its_time_and_its_outcome_is_told_when_the_stores_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(handling, "DRAIN_SECONDS", 0.1)
     stop, begun, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
     delivery = Held()

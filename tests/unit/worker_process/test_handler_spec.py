@@ -45,7 +45,9 @@ class Exits:
     return name
 
 
-def test_a_function_of_a_module_in_the_working_folder_is_called_with_mail_and_content(handlers: str) -> None:
+def test_a_function_of_a_module_in_the_working_folder_is_called_with_mail_and_content(
+    handlers: str,
+) -> None:
     loaded = load_handler(f"{handlers}:plain", Settings())
     assert not loaded.is_async
     assert loaded(MAIL, b"x", ID) == ("m", b"x")
@@ -91,7 +93,10 @@ def test_a_bad_spec_is_bad_input_that_names_it(handlers: str, spec: str, says: s
 
 def test_both_shipped_handlers_load_by_their_short_names(tmp_path: Path) -> None:
     settings = Settings.model_validate({"worker": {"maildir": tmp_path / "box"}})
-    assert {name for name in SHIPPED if callable(load_handler(name, settings).call)} == {"relay", "maildir"}
+    assert {name for name in SHIPPED if callable(load_handler(name, settings).call)} == {
+        "relay",
+        "maildir",
+    }
     assert load_handler("maildir", settings).takes_enqueue_id
 
 

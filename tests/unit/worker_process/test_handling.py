@@ -38,13 +38,20 @@ class FakeDelivery:
     failures: int = 0
     told: list[tuple[Any, ...]] = field(default_factory=list)
     away: int = 0
-    fault: Exception = field(default_factory=lambda: StoreUnavailable("Cassandra at 127.0.0.1:1 does not answer"))
+    fault: Exception = field(
+        default_factory=lambda: StoreUnavailable("Cassandra at 127.0.0.1:1 does not answer")
+    )
     recipients: tuple[str, ...] = ("b@c",)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def item(self) -> QueuedMail:
-        return QueuedMail(EnqueueId(UUID(int=self.number)), Mail(f"m{self.number}", "secret@sender.example", self.recipients), BlobId("h"), BlobId("b"))
+        return QueuedMail(
+            EnqueueId(UUID(int=self.number)),
+            Mail(f"m{self.number}", "secret@sender.example", self.recipients),
+            BlobId("h"),
+            BlobId("b"),
+        )
 
     def _take(self, *what: Any) -> None:
         if self.away:
@@ -56,8 +63,21 @@ class FakeDelivery:
     async def complete(self) -> None:
         self._take("complete")
 
-    async def retry(self, recipients: Sequence[str] | None = None, after: timedelta | None = None, *, counted: bool = True, throttled: bool = False) -> None:
-        self._take("retry", recipients, after, *(["uncounted"] if not counted else []), *(["throttled"] if throttled else []))
+    async def retry(
+        self,
+        recipients: Sequence[str] | None = None,
+        after: timedelta | None = None,
+        *,
+        counted: bool = True,
+        throttled: bool = False,
+    ) -> None:
+        self._take(
+            "retry",
+            recipients,
+            after,
+            *(["uncounted"] if not counted else []),
+            *(["throttled"] if throttled else []),
+        )
 
     async def reject(self, reason: str) -> None:
         self._take("reject", reason)
@@ -98,7 +118,10 @@ EXACT = Policy(chance=lambda: 0.0)
 def bench(call: Callable[..., Any], concurrency: int = 8, policy: Policy = EXACT) -> Bench:
     registry = CollectorRegistry()
     handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False)
-    return Bench(Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry), policy), registry)
+    return Bench(
+        Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry), policy),
+        registry,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -126,11 +149,15 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_each_outcome_has_its_action(outcome: object, told: tuple[Any, ...], *, is_async: bool) -> None:
+async def test_each_outcome_has_its_action(
+    outcome: object, told: tuple[Any, ...], *, is_async: bool
+) -> None:
     async def coroutine(_mail: Mail, _content: bytes) -> object:
         return outcome
 
-    assert await bench(coroutine if is_async else lambda _m, _c: outcome).give(FakeDelivery()) == [told]
+    assert await bench(coroutine if is_async else lambda _m, _c: outcome).give(FakeDelivery()) == [
+        told
+    ]
 
 
 def _raising(error: BaseException) -> Callable[[Mail, bytes], None]:
@@ -160,8 +187,12 @@ async def test_whatever_a_handler_throws_is_a_retry_with_back_off(error: BaseExc
     assert made.figure("mailslice_handler_errors_total") == 3
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt(), BaseException()])
-async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry(error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), SystemExit(3), KeyboardInterrupt(), BaseException()]
+)
+async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry(
+    error: BaseException,
+) -> None:
     async def ends(_mail: Mail, _content: bytes) -> None:
         raise error
 
@@ -169,7 +200,9 @@ async def test_an_async_handler_that_cancels_itself_or_exits_is_a_retry(error: B
 
 
 async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
-    assert await bench(lambda _m, _c: "done").give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
+    assert await bench(lambda _m, _c: "done").give(FakeDelivery()) == [
+        ("retry", None, 30 * SECONDS)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,24 +221,33 @@ async def test_a_handler_that_gives_something_else_is_a_retry() -> None:
         Bounce("why", (Failure("b@c", "5.1.1", "no", 550),)),  # type: ignore[arg-type]
     ],
 )
-async def test_an_outcome_with_a_field_of_another_type_is_a_retry_and_the_mail_stays_somebodys(outcome: object) -> None:
+async def test_an_outcome_with_a_field_of_another_type_is_a_retry_and_the_mail_stays_somebodys(
+    outcome: object,
+) -> None:
     made = bench(lambda _m, _c: outcome)
     assert await made.give(FakeDelivery()) == [("retry", None, 30 * SECONDS)]
     assert made.figure("mailslice_handler_errors_total") == 1
 
 
 async def test_a_dead_letter_error_is_a_reject_with_its_reason() -> None:
-    assert await bench(_raising(ContentMissing("header blob gone"))).give(FakeDelivery()) == [("reject", "ContentMissing: header blob gone")]
+    assert await bench(_raising(ContentMissing("header blob gone"))).give(FakeDelivery()) == [
+        ("reject", "ContentMissing: header blob gone")
+    ]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_mail_that_another_one_has_is_given_back_and_counted_as_no_failure(*, is_async: bool) -> None:
+async def test_a_mail_that_another_one_has_is_given_back_and_counted_as_no_failure(
+    *, is_async: bool
+) -> None:
     async def coroutine(_mail: Mail, _content: bytes) -> None:
         raise TakenOver("another one has it")
 
     made = bench(coroutine if is_async else _raising(TakenOver("another one has it")))
     assert await made.give(FakeDelivery()) == [("give back",)]
-    assert (made.figure("mailslice_handler_errors_total"), made.figure("mailslice_mails_total", outcome="given_back")) == (0, 1)
+    assert (
+        made.figure("mailslice_handler_errors_total"),
+        made.figure("mailslice_mails_total", outcome="given_back"),
+    ) == (0, 1)
 
 
 THREE = Policy(BackOff(attempts=3), chance=lambda: 0.0)
@@ -216,7 +258,9 @@ async def test_after_the_last_attempt_a_mail_is_rejected_with_what_failed() -> N
     assert await made.give(FakeDelivery(failures=1)) == [("retry", None, 60 * SECONDS)]
     ((told, reason),) = await made.give(FakeDelivery(failures=2))
     assert told == "reject"
-    assert reason.startswith("given up after 3 attempts (MAILSLICE_WORKER_ATTEMPTS); the last: ValueError at ")
+    assert reason.startswith(
+        "given up after 3 attempts (MAILSLICE_WORKER_ATTEMPTS); the last: ValueError at "
+    )
     assert "secret" not in reason
     assert made.figure("mailslice_mails_total", outcome="rejected") == 1
 
@@ -224,14 +268,21 @@ async def test_after_the_last_attempt_a_mail_is_rejected_with_what_failed() -> N
 async def test_or_bounced_for_each_recipient_that_is_left() -> None:
     policy = Policy(BackOff(attempts=3), GiveUp.BOUNCE)
     delivery = FakeDelivery(failures=5, recipients=("b@c", "d@e"))
-    ((told, reason, failures),) = await bench(lambda _m, _c: Retry(after=SECONDS), policy=policy).give(delivery)
+    ((told, reason, failures),) = await bench(
+        lambda _m, _c: Retry(after=SECONDS), policy=policy
+    ).give(delivery)
     assert (told, reason) == ("bounce", "given up after 6 attempts (MAILSLICE_WORKER_ATTEMPTS)")
-    assert [(failure.recipient, failure.status) for failure in failures] == [("b@c", "4.4.7"), ("d@e", "4.4.7")]
+    assert [(failure.recipient, failure.status) for failure in failures] == [
+        ("b@c", "4.4.7"),
+        ("d@e", "4.4.7"),
+    ]
 
 
 async def test_who_was_served_by_the_last_attempt_is_not_given_up_with_the_others() -> None:
     made = bench(lambda _m, _c: Retry(recipients=("d@e",), back_off=True), policy=THREE)
-    assert await made.give(FakeDelivery(failures=2, recipients=("b@c", "d@e"))) == [("retry", ("d@e",), None)]
+    assert await made.give(FakeDelivery(failures=2, recipients=("b@c", "d@e"))) == [
+        ("retry", ("d@e",), None)
+    ]
     assert (await made.give(FakeDelivery(failures=2, recipients=("d@e",))))[0][0] == "reject"
 
 
@@ -240,26 +291,39 @@ async def test_who_was_served_by_the_last_attempt_is_not_given_up_with_the_other
     [
         (Retry(), ("retry", None, None)),
         (Retry(after=SECONDS, counted=False), ("retry", None, SECONDS, "uncounted")),
-        (Retry(after=SECONDS, back_off=True, throttled=True), ("retry", None, 3600 * SECONDS, "throttled")),
+        (
+            Retry(after=SECONDS, back_off=True, throttled=True),
+            ("retry", None, 3600 * SECONDS, "throttled"),
+        ),
     ],
 )
-async def test_what_does_not_count_is_never_the_last_attempt(outcome: Retry, told: tuple[Any, ...]) -> None:
-    assert await bench(lambda _m, _c: outcome, policy=THREE).give(FakeDelivery(failures=9)) == [told]
+async def test_what_does_not_count_is_never_the_last_attempt(
+    outcome: Retry, told: tuple[Any, ...]
+) -> None:
+    assert await bench(lambda _m, _c: outcome, policy=THREE).give(FakeDelivery(failures=9)) == [
+        told
+    ]
 
 
 async def test_without_a_number_of_attempts_there_is_no_last_one() -> None:
     policy = Policy(BackOff(attempts=0), chance=lambda: 0.0)
-    assert await bench(_raising(ValueError()), policy=policy).give(FakeDelivery(failures=10**6)) == [("retry", None, 3600 * SECONDS)]
+    assert await bench(_raising(ValueError()), policy=policy).give(
+        FakeDelivery(failures=10**6)
+    ) == [("retry", None, 3600 * SECONDS)]
 
 
 async def test_a_store_that_is_away_in_a_handler_uses_up_no_attempt() -> None:
     made = bench(_raising(StoreUnavailable("S3 at 127.0.0.1:1 does not answer")), policy=THREE)
-    assert await made.give(FakeDelivery(failures=2)) == [("retry", None, 120 * SECONDS, "uncounted")]
+    assert await made.give(FakeDelivery(failures=2)) == [
+        ("retry", None, 120 * SECONDS, "uncounted")
+    ]
 
 
 def test_mails_can_only_bounce_with_a_queue_for_the_reports() -> None:
     settings = Settings.model_validate({"worker": {"give_up": "bounce", "attempts": 7}})
-    with pytest.raises(BadSetting, match=r"MAILSLICE_WORKER_GIVE_UP=bounce .* needs MAILSLICE_WORKER_BOUNCE_QUEUE"):
+    with pytest.raises(
+        BadSetting, match=r"MAILSLICE_WORKER_GIVE_UP=bounce .* needs MAILSLICE_WORKER_BOUNCE_QUEUE"
+    ):
         policy_of(settings)
     worker = settings.worker.model_copy(update={"bounce_queue": "bounces"})
     assert policy_of(settings.model_copy(update={"worker": worker})).back_off == BackOff(attempts=7)
@@ -281,15 +345,21 @@ async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None
         got.append(stage)
 
     for call in (coroutine, plain):
-        handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False, takes_stage=True)
+        handler = LoadedHandler(
+            call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False, takes_stage=True
+        )
         delivery = FakeDelivery(failures=2)
-        await Handling(handler, 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT).start(delivery)
+        await Handling(
+            handler, 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
+        ).start(delivery)
         await asyncio.wait_for(delivery.settled.wait(), 5)
         assert delivery.told == [("complete",)]
     assert [(type(stage), stage.attempt) for stage in got] == [(AsyncStage, 3), (BlockingStage, 3)]  # type: ignore[attr-defined]
 
 
-async def test_no_address_of_an_error_is_logged_above_debug(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_address_of_an_error_is_logged_above_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     await bench(_raising(ValueError("secret@sender.example"))).give(FakeDelivery())
     assert "handler failed: ValueError at" in caplog.text
@@ -305,15 +375,21 @@ async def test_a_store_that_blinks_is_asked_again_and_the_handler_is_not() -> No
     assert made.figure("mailslice_mails_total", outcome="completed") == 1
 
 
-@pytest.mark.parametrize("fault", [BadSetting("Cassandra refuses the password"), RuntimeError("a fault of ours")])
-async def test_an_outcome_that_cannot_be_told_now_is_told_later_and_never_given_up(fault: Exception) -> None:
+@pytest.mark.parametrize(
+    "fault", [BadSetting("Cassandra refuses the password"), RuntimeError("a fault of ours")]
+)
+async def test_an_outcome_that_cannot_be_told_now_is_told_later_and_never_given_up(
+    fault: Exception,
+) -> None:
     made = bench(lambda _mail, _content: None)
     assert await made.give(FakeDelivery(away=2, fault=fault)) == [("complete",)]
     assert made.figure("mailslice_mails_total", outcome="completed") == 1
 
 
 async def test_asking_again_for_a_retry_does_not_double_its_pause() -> None:
-    assert await bench(_raising(ValueError())).give(FakeDelivery(away=2)) == [("retry", None, 30 * SECONDS)]
+    assert await bench(_raising(ValueError())).give(FakeDelivery(away=2)) == [
+        ("retry", None, 30 * SECONDS)
+    ]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -333,7 +409,11 @@ async def test_a_slow_handler_does_not_hold_up_the_rest(*, is_async: bool) -> No
     await made.handling.start(slow)
     for number in range(2, 12):
         assert await made.give(FakeDelivery(number)) == [("complete",)]
-    assert (slow.told, made.handling.in_flight, made.figure("mailslice_mails_in_flight")) == ([], 1, 1)
+    assert (slow.told, made.handling.in_flight, made.figure("mailslice_mails_in_flight")) == (
+        [],
+        1,
+        1,
+    )
     release.set()
     await asyncio.wait_for(slow.settled.wait(), 5)
 
@@ -390,7 +470,9 @@ async def test_handing_out_ends_on_stop_while_all_places_are_taken() -> None:
 
     stop = asyncio.Event()
     made = bench(forever, concurrency=1)
-    task = asyncio.create_task(hand_out(_endless([FakeDelivery(1), FakeDelivery(2)]), made.handling, stop))
+    task = asyncio.create_task(
+        hand_out(_endless([FakeDelivery(1), FakeDelivery(2)]), made.handling, stop)
+    )
     await asyncio.sleep(0.05)
     stop.set()
     await asyncio.wait_for(task, 1)
@@ -430,7 +512,8 @@ def test_all_outcomes_are_exported_from_the_start() -> None:
     ConsumerMetrics(QueueName("spool"), registry)
     text = generate_latest(registry).decode()
     assert [line for line in text.splitlines() if line.startswith("mailslice_mails_total")] == [
-        f'mailslice_mails_total{{outcome="{outcome}",queue="spool"}} 0.0' for outcome in ("completed", "retried", "rejected", "bounced", "given_back")
+        f'mailslice_mails_total{{outcome="{outcome}",queue="spool"}} 0.0'
+        for outcome in ("completed", "retried", "rejected", "bounced", "given_back")
     ]
 
 
@@ -441,4 +524,10 @@ def test_what_destinations_answer_is_counted_by_rule() -> None:
         metrics.destination_asked(rule, granted)
     counted = [("*", "granted", 1), ("*", "throttled", 2), ("slow.example", "granted", 1)]
     for rule, answer, number in counted:
-        assert registry.get_sample_value("mailslice_destinations_asked_total", {"queue": "spool", "rule": rule, "answer": answer}) == number
+        assert (
+            registry.get_sample_value(
+                "mailslice_destinations_asked_total",
+                {"queue": "spool", "rule": rule, "answer": answer},
+            )
+            == number
+        )

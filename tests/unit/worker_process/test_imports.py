@@ -23,7 +23,13 @@ sys.meta_path.insert(0, Guard())
 
 
 def run(banned: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", GUARD.format(banned=set(banned)) + code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", GUARD.format(banned=set(banned)) + code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_the_guard_guards() -> None:
@@ -31,17 +37,38 @@ def test_the_guard_guards() -> None:
 
 
 def test_every_module_of_the_worker_comes_without_airflow_spark_and_gx() -> None:
-    modules = [info.name for info in pkgutil.walk_packages(mailslice.worker.__path__, "mailslice.worker.")]
-    assert {"mailslice.worker.consumer", "mailslice.worker.smtp_in", "mailslice.worker.handlers.relay", "mailslice.worker.queue_worker"} <= set(modules)
-    done = run(HEAVY, "import importlib\n" + "\n".join(f"importlib.import_module({name!r})" for name in modules))
+    modules = [
+        info.name for info in pkgutil.walk_packages(mailslice.worker.__path__, "mailslice.worker.")
+    ]
+    assert {
+        "mailslice.worker.consumer",
+        "mailslice.worker.smtp_in",
+        "mailslice.worker.handlers.relay",
+        "mailslice.worker.queue_worker",
+    } <= set(modules)
+    done = run(
+        HEAVY,
+        "import importlib\n" + "\n".join(f"importlib.import_module({name!r})" for name in modules),
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["worker", "--help"], ["worker", "run", "--help"], ["worker", "smtp-in", "--help"], ["duty", "--help"], ["nonsense"]]
+    "words",
+    [
+        ["--help"],
+        ["worker", "--help"],
+        ["worker", "run", "--help"],
+        ["worker", "smtp-in", "--help"],
+        ["duty", "--help"],
+        ["nonsense"],
+    ],
 )
 def test_help_and_a_wrong_word_need_neither_those_nor_a_driver(words: list[str]) -> None:
-    done = run((*HEAVY, *DRIVERS), f"sys.argv = ['mailslice', *{words!r}]\nfrom mailslice.cli.main import main\nmain()")
+    done = run(
+        (*HEAVY, *DRIVERS),
+        f"sys.argv = ['mailslice', *{words!r}]\nfrom mailslice.cli.main import main\nmain()",
+    )
     assert done.returncode == (2 if words == ["nonsense"] else 0), done.stderr
     assert "not in the worker image" not in done.stderr
 
@@ -70,7 +97,9 @@ main(ConsumerTask(load_settings({}, state_file=Path("/nonexistent")), "spool", "
 
 def test_a_consuming_process_has_the_driver_and_neither_boto3_nor_numpy() -> None:
     done = run((), CHILD)
-    assert (done.returncode, done.stdout.split("\n")[0]) == (1, "BadInput ['cassandra.cluster']"), done.stderr
+    assert (done.returncode, done.stdout.split("\n")[0]) == (1, "BadInput ['cassandra.cluster']"), (
+        done.stderr
+    )
 
 
 def test_numpy_that_is_there_stays_with_the_driver() -> None:

@@ -24,7 +24,10 @@ def liveness(processes: int = 1) -> tuple[Liveness, Time]:
 def test_a_connected_process_is_alive_and_shows_what_it_said() -> None:
     made, _ = liveness()
     made.beat(0, FINE)
-    assert made.verdict() == (True, [{"process": 0, "pid": 100, "connected": True, "inFlight": 3, "wrong": None}])
+    assert made.verdict() == (
+        True,
+        [{"process": 0, "pid": 100, "connected": True, "inFlight": 3, "wrong": None}],
+    )
 
 
 def test_a_process_that_says_nothing_for_more_than_fifteen_seconds_hangs() -> None:

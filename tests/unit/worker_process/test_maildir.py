@@ -27,7 +27,11 @@ def handler(folder: Path) -> MaildirHandler:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_mail_is_stored_byte_for_byte_under_its_enqueue_id(folder: Path) -> None:
@@ -58,7 +62,9 @@ def test_what_a_killed_attempt_left_in_tmp_does_not_disturb_the_next(folder: Pat
     assert files(folder)[f"new/{ID}.mailslice"] == BYTES
 
 
-def test_a_write_that_fails_leaves_nothing_and_raises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_nothing_and_raises(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = handler(folder)
 
     def full(_descriptor: int) -> None:
@@ -72,5 +78,7 @@ def test_a_write_that_fails_leaves_nothing_and_raises(folder: Path, monkeypatch:
 
 def test_a_folder_that_cannot_be_made_is_a_bad_setting_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadSetting, match=r"MAILSLICE_WORKER_MAILDIR='.*/file/box': Not a directory"):
+    with pytest.raises(
+        BadSetting, match=r"MAILSLICE_WORKER_MAILDIR='.*/file/box': Not a directory"
+    ):
         handler(tmp_path / "file" / "box")

@@ -39,7 +39,10 @@ def refusals(**codes: int) -> Refusals:
         ({"b": 550}, Retry(recipients=(B,))),
         ({"a": 451, "b": 550}, Retry(recipients=(A, B), back_off=True)),
         ({"a": 451, "b": 550, "c": 550}, Retry(recipients=(A, B, C), back_off=True)),
-        ({"a": 550, "b": 550, "c": 553}, Reject("the next hop refused all recipients for good: 550 for 2, 553 for 1")),
+        (
+            {"a": 550, "b": 550, "c": 553},
+            Reject("the next hop refused all recipients for good: 550 for 2, 553 for 1"),
+        ),
         ({"a": 530, "b": 530, "c": 530}, Retry(recipients=(A, B, C), back_off=True)),
     ],
 )
@@ -58,7 +61,9 @@ WAIT = timedelta(seconds=7)
         ({"a": 450}, {C}, Retry(after=WAIT, recipients=(A, C), back_off=True, throttled=True)),
     ],
 )
-def test_who_waits_for_a_destination_remains_and_that_is_no_failed_attempt(codes: dict[str, int], held: set[str], outcome: object) -> None:
+def test_who_waits_for_a_destination_remains_and_that_is_no_failed_attempt(
+    codes: dict[str, int], held: set[str], outcome: object
+) -> None:
     assert outcome_of(MAIL, refusals(**codes), held, WAIT) == outcome
 
 
@@ -74,15 +79,22 @@ def test_a_refusal_for_good_is_not_forgotten_when_the_connection_breaks_afterwar
 
 def test_recipients_with_own_headers_get_transactions_of_their_own() -> None:
     special = RecipientHeader(B, "X-For", "b")
-    mail = Mail("m", None, (A, B, C), per_recipient_headers=(special, RecipientHeader("nobody@x", "X", "y")))
+    mail = Mail(
+        "m", None, (A, B, C), per_recipient_headers=(special, RecipientHeader("nobody@x", "X", "y"))
+    )
     assert list(transactions(mail)) == [Transaction((A, C)), Transaction((B,), (special,))]
 
 
 def test_headers_find_their_recipient_as_james_compares_addresses() -> None:
     special = RecipientHeader("BOB@x", "X-For", "bob")
-    assert list(transactions(Mail("m", None, (A, "Bob@X"), per_recipient_headers=(special,)))) == [Transaction((A,)), Transaction(("Bob@X",), (special,))]
+    assert list(transactions(Mail("m", None, (A, "Bob@X"), per_recipient_headers=(special,)))) == [
+        Transaction((A,)),
+        Transaction(("Bob@X",), (special,)),
+    ]
     other = RecipientHeader("weiss@x", "X-For", "weiss")
-    assert list(transactions(Mail("m", None, ("weiß@x",), per_recipient_headers=(other,)))) == [Transaction(("weiß@x",))]
+    assert list(transactions(Mail("m", None, ("weiß@x",), per_recipient_headers=(other,)))) == [
+        Transaction(("weiß@x",))
+    ]
 
 
 def test_a_recipient_named_twice_is_sent_to_once() -> None:
@@ -123,7 +135,16 @@ def test_header_lines_cannot_be_broken_out_of() -> None:
     assert header_block(headers) == b"X-A: one Bcc: evil@x\r\nX-B: =?utf-8?b?w6k=?=\r\n"
 
 
-@pytest.mark.parametrize(("address", "good"), [("a@b", True), ("a@b> SIZE=1", False), ("a@b\r\nDATA", False), ("dé@exämple", True), ("a\x00@b", False)])
+@pytest.mark.parametrize(
+    ("address", "good"),
+    [
+        ("a@b", True),
+        ("a@b> SIZE=1", False),
+        ("a@b\r\nDATA", False),
+        ("dé@exämple", True),
+        ("a\x00@b", False),
+    ],
+)
 def test_an_address_cannot_end_its_command(address: str, *, good: bool) -> None:
     assert is_sendable(address) is good
 
@@ -143,7 +164,9 @@ def test_the_end_of_the_mail_is_one_dot_that_no_line_of_it_can_be(wire: bytes, s
     assert with_end(wire) == sent
 
 
-def relaying(monkeypatch: pytest.MonkeyPatch, mail: Mail, **given: Any) -> tuple[Outcome, list[tuple[float, float]]]:
+def relaying(
+    monkeypatch: pytest.MonkeyPatch, mail: Mail, **given: Any
+) -> tuple[Outcome, list[tuple[float, float]]]:
     """What becomes of the mail at a server that takes everything, and the patience that each transaction was given."""
     given_patience: list[tuple[float, float]] = []
 
@@ -157,7 +180,12 @@ def relaying(monkeypatch: pytest.MonkeyPatch, mail: Mail, **given: Any) -> tuple
 
 @pytest.mark.parametrize(
     ("given_", "patience"),
-    [({}, (60, 480)), ({"timeout": "20m"}, (1200, 1200)), ({"answer_timeout": "20m"}, (60, 1200)), ({"timeout": "5s", "answer_timeout": "2s"}, (5, 5))],
+    [
+        ({}, (60, 480)),
+        ({"timeout": "20m"}, (1200, 1200)),
+        ({"answer_timeout": "20m"}, (60, 1200)),
+        ({"timeout": "5s", "answer_timeout": "2s"}, (5, 5)),
+    ],
 )
 def test_the_answer_to_a_mail_has_minutes_and_never_less_than_a_command(
     given_: dict[str, str], patience: tuple[float, float], monkeypatch: pytest.MonkeyPatch
@@ -165,9 +193,13 @@ def test_the_answer_to_a_mail_has_minutes_and_never_less_than_a_command(
     assert relaying(monkeypatch, MAIL, **given_) == (Complete(), [patience])
 
 
-def test_transactions_for_which_there_is_no_time_are_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_for_which_there_is_no_time_are_left_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(smtp_dialogue, "_BEGUN_WITHIN", -1.0)
-    mail = replace(MAIL, per_recipient_headers=(RecipientHeader(B, "X", "b"), RecipientHeader(C, "X", "c")))
+    mail = replace(
+        MAIL, per_recipient_headers=(RecipientHeader(B, "X", "b"), RecipientHeader(C, "X", "c"))
+    )
     outcome, patience = relaying(monkeypatch, mail)
     assert (outcome, len(patience)) == (Retry(recipients=(B, C), back_off=True), 1)
 
@@ -177,7 +209,16 @@ def test_a_report_has_the_servers_words_and_its_status() -> None:
     refused.add((A,), 550, "5.1.1 no such user\nhere")
     refused.add((B,), 554, "spam")
     refused.add((C,), 451, "4.7.1 greylisted")
-    said = [(failure.recipient, failure.status, failure.diagnostic) for failure in map(refused.failure, (A, B, C))]
-    assert said == [(A, "5.1.1", "550 5.1.1 no such user here"), (B, "5.0.0", "554 spam"), (C, "4.4.7", "451 4.7.1 greylisted")]
+    said = [
+        (failure.recipient, failure.status, failure.diagnostic)
+        for failure in map(refused.failure, (A, B, C))
+    ]
+    assert said == [
+        (A, "5.1.1", "550 5.1.1 no such user here"),
+        (B, "5.0.0", "554 spam"),
+        (C, "4.4.7", "451 4.7.1 greylisted"),
+    ]
     refused.add((C,), 0)
-    assert refused.failure(C) == Failure(C, "4.4.7", "it could not be delivered for too long, and is given up", None)
+    assert refused.failure(C) == Failure(
+        C, "4.4.7", "it could not be delivered for too long, and is given up", None
+    )

@@ -11,11 +11,15 @@ from mailslice.worker.smtp_data import BUSY, TOO_LARGE, Hold, IntakeBudget, rece
 MIB = 1 << 20
 
 
-async def taken(sent: bytes, limit: int = MIB, hold: Hold | None = None, *, window: int = 64, chunk: int = 7) -> tuple[bytes | str, bytes, int]:
+async def taken(
+    sent: bytes, limit: int = MIB, hold: Hold | None = None, *, window: int = 64, chunk: int = 7
+) -> tuple[bytes | str, bytes, int]:
     """What was received, what is left for the next command, and how often progress was told. The bytes come in chunks, through a small window."""
     reader = asyncio.StreamReader(limit=window)
     told: list[None] = []
-    task = asyncio.create_task(receive(reader, limit, hold or IntakeBudget(MIB).hold(), lambda: told.append(None)))
+    task = asyncio.create_task(
+        receive(reader, limit, hold or IntakeBudget(MIB).hold(), lambda: told.append(None))
+    )
     for start in range(0, len(sent), chunk):
         reader.feed_data(sent[start : start + chunk])
         await asyncio.sleep(0)
@@ -42,7 +46,12 @@ async def test_only_a_lone_dot_between_crlfs_ends_a_mail(sent: bytes, content: b
     assert await taken(sent + b"NOOP\r\n") == (content, b"NOOP\r\n", 0)
 
 
-@given(content=st.lists(st.sampled_from([b".", b"\r", b"\n", b"\r\n", b"a", b"x" * 70, b"\xff"]), max_size=40).map(b"".join), chunk=st.integers(1, 90))
+@given(
+    content=st.lists(
+        st.sampled_from([b".", b"\r", b"\n", b"\r\n", b"a", b"x" * 70, b"\xff"]), max_size=40
+    ).map(b"".join),
+    chunk=st.integers(1, 90),
+)
 def test_what_a_client_stuffs_comes_out_as_it_was(content: bytes, chunk: int) -> None:
     content += b"\r\n"
     lines = content.split(b"\r\n")[:-1]
@@ -59,7 +68,11 @@ async def test_a_line_longer_than_the_window_is_kept_whole() -> None:
 
 async def test_a_mail_over_the_limit_is_read_to_its_end_and_refused() -> None:
     hold = IntakeBudget(MIB).hold()
-    assert await taken(b"123456\r\n" * 10 + b".\r\nNOOP\r\n", limit=79, hold=hold) == (TOO_LARGE, b"NOOP\r\n", 0)
+    assert await taken(b"123456\r\n" * 10 + b".\r\nNOOP\r\n", limit=79, hold=hold) == (
+        TOO_LARGE,
+        b"NOOP\r\n",
+        0,
+    )
     assert hold.grow(MIB), "what it held is given back"
     assert (await taken(b"123456\r\n" * 10 + b".\r\n", limit=80))[0] == b"123456\r\n" * 10
 
@@ -69,9 +82,13 @@ async def test_a_mail_for_which_there_is_no_memory_is_read_to_its_end_and_refuse
     other = budget.hold()
     assert other.grow(150_000)
     sent = b"x" * 998 + b"\r\n"
-    assert await taken(sent * 100 + b".\r\nNOOP\r\n", hold=budget.hold(), window=4096, chunk=4096) == (BUSY, b"NOOP\r\n", 1)
+    assert await taken(
+        sent * 100 + b".\r\nNOOP\r\n", hold=budget.hold(), window=4096, chunk=4096
+    ) == (BUSY, b"NOOP\r\n", 1)
     other.release()
-    received, _, told = await taken(sent * 300 + b".\r\n", hold=budget.hold(), window=4096, chunk=4096)
+    received, _, told = await taken(
+        sent * 300 + b".\r\n", hold=budget.hold(), window=4096, chunk=4096
+    )
     assert received == sent * 300, "alone it passes, although it is larger than the budget"
     assert told == 4
 

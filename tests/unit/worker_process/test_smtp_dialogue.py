@@ -69,7 +69,12 @@ class Dialogue:
 
 
 def talk(
-    *answers: bytes, to: tuple[str, ...] = (A,), content: bytes = CONTENT, sender: str | None = "s@x", features: tuple[str, ...] = (), **given: Any
+    *answers: bytes,
+    to: tuple[str, ...] = (A,),
+    content: bytes = CONTENT,
+    sender: str | None = "s@x",
+    features: tuple[str, ...] = (),
+    **given: Any,
 ) -> Dialogue:
     server = smtplib.SMTP(local_hostname="me")
     wire = given.pop("socket", None) or FakeSocket()
@@ -77,7 +82,15 @@ def talk(
     server.does_esmtp, server.esmtp_features = True, dict.fromkeys(features, "")
     made = Dialogue(wire, Refusals(), Told(), broken=False)
     try:
-        send(server, sender, Transaction(to, **given), content, refused=made.refused, stage=made.stage, patience=Patience(60, 600))
+        send(
+            server,
+            sender,
+            Transaction(to, **given),
+            content,
+            refused=made.refused,
+            stage=made.stage,
+            patience=Patience(60, 600),
+        )
     except (OSError, smtplib.SMTPException):
         made.broken = True
     return made
@@ -93,7 +106,9 @@ def test_the_first_digit_says_that_a_mail_was_taken(rcpt: bytes, last: bytes) ->
     assert (done.stage.marks, done.refused, done.broken) == ([BEGUN, SENT], Refusals(), False)
 
 
-@pytest.mark.parametrize("answer", [b"250 ok", b"200 ok", b"350 go", b"garbage", b"101 wait", b"600 what", b"", b"25 o"])
+@pytest.mark.parametrize(
+    "answer", [b"250 ok", b"200 ok", b"350 go", b"garbage", b"101 wait", b"600 what", b"", b"25 o"]
+)
 def test_nothing_but_354_lets_the_mail_go_and_nothing_but_a_refusal_is_one(answer: bytes) -> None:
     done = talk(OK, OK, answer + b"\r\n", OK)
     assert (done.stage.marks, done.broken, done.socket.closed) == ([BEGUN, NOT_SENT], True, True)
@@ -109,14 +124,19 @@ def test_answers_that_are_out_of_step_are_not_taken_for_the_mails() -> None:
     assert (twice.stage.marks, twice.broken) == ([BEGUN, NOT_SENT], True)
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"452 full", 452), (b"554 spam", 554), (b"499 x", 499), (b"421 closing", 421)])
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [(b"452 full", 452), (b"554 spam", 554), (b"499 x", 499), (b"421 closing", 421)],
+)
 def test_after_the_dot_a_refusal_is_certain(answer: bytes, code: int) -> None:
     done = talk(OK, OK, GO, answer + b"\r\n")
     assert (done.stage.marks, done.broken) == ([BEGUN, NOT_SENT], False)
     assert done.refused.for_now | done.refused.for_good == {A: code}
 
 
-@pytest.mark.parametrize("answer", [b"", b"garbage\r\n", b"354 go on\r\n", b"099 x\r\n", b"250" + b"x" * 9000 + b"\r\n"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"garbage\r\n", b"354 go on\r\n", b"099 x\r\n", b"250" + b"x" * 9000 + b"\r\n"]
+)
 def test_after_the_dot_what_is_no_answer_leaves_the_mail_in_doubt(answer: bytes) -> None:
     done = talk(OK, OK, GO, answer)
     assert (done.stage.marks, done.broken) == ([BEGUN], True)
@@ -156,26 +176,47 @@ def test_a_connection_that_breaks_within_the_mail_has_sent_nothing() -> None:
     assert (len(done.socket.sent), done.stage.marks, done.broken) == (5, [BEGUN, NOT_SENT], True)
 
 
-def test_a_mail_that_is_not_sent_whole_in_time_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mail_that_is_not_sent_whole_in_time_is_sent_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(smtp_dialogue, "_SENT_WITHIN", -1.0)
     done = talk(OK, OK, GO, OK)
     assert (done.stage.marks, done.broken, done.socket.closed) == ([BEGUN, NOT_SENT], True, True)
 
 
-def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_always_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipients_for_whom_there_is_no_time_are_left_for_later_and_one_is_always_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(smtp_dialogue, "_BEGUN_WITHIN", -1.0)
     done = talk(OK, b"450 later\r\n", OK, GO, OK, to=(A, B, C))
-    assert (done.stage.marks, done.refused.for_now) == ([("sending", (B,)), ("sent", (B,))], {A: 450, C: 0})
+    assert (done.stage.marks, done.refused.for_now) == (
+        [("sending", (B,)), ("sent", (B,))],
+        {A: 450, C: 0},
+    )
 
 
 @pytest.mark.parametrize(
     ("sender", "features", "failure"),
     [
-        ("s@x", (), Failure("ü@x", "5.6.7", "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one")),
-        ("s>\r\n@x", ("smtputf8",), Failure("ü@x", "5.1.7", "no mail server can be told the address of the mail's sender")),
+        (
+            "s@x",
+            (),
+            Failure(
+                "ü@x",
+                "5.6.7",
+                "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one",
+            ),
+        ),
+        (
+            "s>\r\n@x",
+            ("smtputf8",),
+            Failure("ü@x", "5.1.7", "no mail server can be told the address of the mail's sender"),
+        ),
     ],
 )
-def test_what_the_server_was_never_asked_is_not_reported_as_its_words(sender: str, features: tuple[str, ...], failure: Failure) -> None:
+def test_what_the_server_was_never_asked_is_not_reported_as_its_words(
+    sender: str, features: tuple[str, ...], failure: Failure
+) -> None:
     done = talk(sender=sender, to=("ü@x",), features=features)
     assert (done.refused.failure("ü@x"), done.socket.sent) == (failure, [])
 
@@ -183,7 +224,9 @@ def test_what_the_server_was_never_asked_is_not_reported_as_its_words(sender: st
 def test_an_address_that_would_end_its_command_is_a_bad_one_and_the_others_are_served() -> None:
     done = talk(OK, OK, GO, OK, to=(A, "b> SIZE=1@x"))
     assert done.stage.marks == [BEGUN, SENT]
-    assert done.refused.failure("b> SIZE=1@x") == Failure("b> SIZE=1@x", "5.1.3", "no mail server can be told this address")
+    assert done.refused.failure("b> SIZE=1@x") == Failure(
+        "b> SIZE=1@x", "5.1.3", "no mail server can be told this address"
+    )
     assert done.refused.counted() == "bad address for 1"
 
 

@@ -9,7 +9,11 @@ from mailslice.worker.smtp_path import read_path
     ("given", "address", "rest"),
     [
         ("<a@x.example>", "a@x.example", ""),
-        (" <A.b+c=d/e!f%g@X.example> SIZE=5 BODY=8BITMIME", "A.b+c=d/e!f%g@X.example", "SIZE=5 BODY=8BITMIME"),
+        (
+            " <A.b+c=d/e!f%g@X.example> SIZE=5 BODY=8BITMIME",
+            "A.b+c=d/e!f%g@X.example",
+            "SIZE=5 BODY=8BITMIME",
+        ),
         ("a@x.example SIZE=5", "a@x.example", "SIZE=5"),
         ("<>", "<>", ""),
         ("<> SIZE=5", "<>", "SIZE=5"),

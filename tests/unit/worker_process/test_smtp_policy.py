@@ -27,7 +27,9 @@ def settings(**given: Any) -> SmtpInSettings:
 @pytest.mark.parametrize("networks", WORLD)
 @pytest.mark.parametrize("auth", [{}, {"username": "u", "password": SecretStr("p")}])
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "", "mx.example.org"])
-def test_a_port_the_world_reaches_never_allows_the_world(networks: tuple[str, ...], auth: dict[str, Any], host: str) -> None:
+def test_a_port_the_world_reaches_never_allows_the_world(
+    networks: tuple[str, ...], auth: dict[str, Any], host: str
+) -> None:
     with pytest.raises(BadSetting, match="that is an open relay") as caught:
         policy_of(settings(host=host, allowed_networks=networks, **auth))
     assert f"MAILSLICE_SMTP_IN_HOST={host!r}" in str(caught.value)
@@ -35,19 +37,29 @@ def test_a_port_the_world_reaches_never_allows_the_world(networks: tuple[str, ..
 
 @pytest.mark.parametrize("networks", WORLD)
 def test_on_loopback_any_network_may_be_named(networks: tuple[str, ...]) -> None:
-    assert len(policy_of(settings(host="127.0.0.1", allowed_networks=networks)).networks) == len(networks)
+    assert len(policy_of(settings(host="127.0.0.1", allowed_networks=networks)).networks) == len(
+        networks
+    )
 
 
 @pytest.mark.parametrize("networks", [("10.0.0.0/8",), ("198.51.100.0/24", "2001:db8::/32"), ()])
 def test_networks_that_somebody_owns_are_allowed_on_any_address(networks: tuple[str, ...]) -> None:
-    assert tuple(str(n) for n in policy_of(settings(host="0.0.0.0", allowed_networks=networks)).networks) == networks
+    assert (
+        tuple(
+            str(n) for n in policy_of(settings(host="0.0.0.0", allowed_networks=networks)).networks
+        )
+        == networks
+    )
 
 
 def test_the_default_binds_loopback_and_allows_only_it() -> None:
     default = SmtpInSettings()
     policy = policy_of(default)
     assert is_loopback(default.host)
-    assert [policy.allows(ipaddress.ip_address(a)) for a in ("127.0.0.1", "127.9.9.9", "::1", "192.0.2.1", "10.0.0.1")] == [True, True, True, False, False]
+    assert [
+        policy.allows(ipaddress.ip_address(a))
+        for a in ("127.0.0.1", "127.9.9.9", "::1", "192.0.2.1", "10.0.0.1")
+    ] == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -55,11 +67,20 @@ def test_the_default_binds_loopback_and_allows_only_it() -> None:
     [
         ({"allowed_networks": ("10.0.0.1/8",)}, "'10.0.0.1/8' is not a network"),
         ({"allowed_networks": ("everywhere",)}, "'everywhere' is not a network"),
-        ({"username": "u"}, "MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other"),
+        (
+            {"username": "u"},
+            "MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other",
+        ),
         ({"password": SecretStr("p")}, "one is set without the other"),
         ({"host": "0.0.0.0", "username": "u", "password": SecretStr("p")}, "there is no TLS"),
-        ({"tls_key": Path("/k")}, "MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: one is set without the other"),
-        ({"tls_key": Path("/no/k"), "tls_certificate": Path("/no/c")}, "'/no/c' with _TLS_KEY='/no/k' cannot be loaded"),
+        (
+            {"tls_key": Path("/k")},
+            "MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: one is set without the other",
+        ),
+        (
+            {"tls_key": Path("/no/k"), "tls_certificate": Path("/no/c")},
+            "'/no/c' with _TLS_KEY='/no/k' cannot be loaded",
+        ),
     ],
 )
 def test_incomplete_settings_are_refused_by_name(given_: dict[str, Any], says: str) -> None:
@@ -69,10 +90,21 @@ def test_incomplete_settings_are_refused_by_name(given_: dict[str, Any], says: s
 
 
 @pytest.mark.parametrize(
-    ("user", "password", "good"), [(b"u", b"p", True), (b"u", b"q", False), (b"v", b"p", False), (b"", b"", False), (b"\xff", b"p", False)]
+    ("user", "password", "good"),
+    [
+        (b"u", b"p", True),
+        (b"u", b"q", False),
+        (b"v", b"p", False),
+        (b"", b"", False),
+        (b"\xff", b"p", False),
+    ],
 )
-def test_only_the_user_with_the_password_is_accepted(user: bytes, password: bytes, *, good: bool) -> None:
-    assert policy_of(settings(username="u", password=SecretStr("p"))).accepts(user, password) is good
+def test_only_the_user_with_the_password_is_accepted(
+    user: bytes, password: bytes, *, good: bool
+) -> None:
+    assert (
+        policy_of(settings(username="u", password=SecretStr("p"))).accepts(user, password) is good
+    )
 
 
 def test_without_a_user_nobody_is_accepted() -> None:

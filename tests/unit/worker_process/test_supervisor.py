@@ -19,7 +19,9 @@ from mailslice.worker.child import Link
 from mailslice.worker.consumer import ConsumerTask
 
 
-def test_a_health_port_that_is_taken_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_health_port_that_is_taken_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def taken(*_: Any) -> None:
         assert os.environ["PROMETHEUS_MULTIPROC_DIR"].startswith(str(tmp_path))
         raise BadSetting("health port 127.0.0.1:1 cannot be opened")
@@ -35,7 +37,9 @@ def test_a_health_port_that_is_taken_leaves_nothing_behind(tmp_path: Path, monke
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_process_whose_handler_is_still_being_built_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_handler_is_still_being_built_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     link = Link(None, 30.0)  # type: ignore[arg-type]
     now = time.monotonic()
     with monkeypatch.context() as patched:

@@ -53,27 +53,51 @@ class _Progress:
         """That of an earlier try of the same plan, or none."""
         found = context.folder.read_json(_PROGRESS) or {}
         if found.get("planDigest") != plan.digest:
-            return cls(context, context.clock(), values={"planDigest": plan.digest, "planned": plan.planned})
-        return cls(context, datetime.fromisoformat(found["started"]), found["groups"], found["values"])
+            return cls(
+                context,
+                context.clock(),
+                values={"planDigest": plan.digest, "planned": plan.planned},
+            )
+        return cls(
+            context, datetime.fromisoformat(found["started"]), found["groups"], found["values"]
+        )
 
     def keep(self, **more: Any) -> None:
         self.values |= more
         self.context.folder.write_json(
-            _PROGRESS, {"planDigest": self.values["planDigest"], "started": iso(self.started), "groups": self.groups, "values": self.values}
+            _PROGRESS,
+            {
+                "planDigest": self.values["planDigest"],
+                "started": iso(self.started),
+                "groups": self.groups,
+                "values": self.values,
+            },
         )
 
     def done(self, group: Group) -> bool:
         return f"{group.file}/{group.number}" in self.groups
 
     def add(self, found: dict[tuple[str, int], Outcome]) -> None:
-        self.groups |= {f"{file}/{number}": outcome.as_json() for (file, number), outcome in found.items()}
+        self.groups |= {
+            f"{file}/{number}": outcome.as_json() for (file, number), outcome in found.items()
+        }
         total = self.total()
-        self.keep(applied=total.deleted, failed=total.failed, skippedBy=dict(+total.skipped), skipped=sum(total.skipped.values()), bytesDeleted=total.size)
+        self.keep(
+            applied=total.deleted,
+            failed=total.failed,
+            skippedBy=dict(+total.skipped),
+            skipped=sum(total.skipped.values()),
+            bytesDeleted=total.size,
+        )
 
     def total(self) -> Outcome:
         total = Outcome()
         for each in self.groups.values():
-            total.add(Outcome(each["deleted"], each["size"], each["failed"], each["skipped"], each["problems"]))
+            total.add(
+                Outcome(
+                    each["deleted"], each["size"], each["failed"], each["skipped"], each["problems"]
+                )
+            )
         return total
 
 
@@ -89,7 +113,9 @@ def run(context: StepContext) -> dict[str, Any]:
 def _require_gate(context: StepContext, plan: Plan) -> None:
     require_gate(context, plan)
     if plan.bucket != context.settings.s3.bucket:
-        raise PlanRefused(f"the plan of run {context.request.run} is about bucket {plan.bucket}, the settings name {context.settings.s3.bucket}: plan again")
+        raise PlanRefused(
+            f"the plan of run {context.request.run} is about bucket {plan.bucket}, the settings name {context.settings.s3.bucket}: plan again"
+        )
 
 
 def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
@@ -108,7 +134,16 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
         crash.point("apply:after-second-scan")
         lock.check()
         now = context.clock()
-        candidates.record(context, candidates.Candidates(plan.run, now, (*plan.deletes, *plan.candidates), tuple(sorted(spared)), plan.sources))
+        candidates.record(
+            context,
+            candidates.Candidates(
+                plan.run,
+                now,
+                (*plan.deletes, *plan.candidates),
+                tuple(sorted(spared)),
+                plan.sources,
+            ),
+        )
         progress.keep(candidates=plan.waiting, recorded=iso(now))
         crash.point("apply:after-candidates")
 
@@ -121,7 +156,11 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
         over = kept.expired(context.clock(), but_of=plan.run)
         if progress.groups or over:
             _settle(context, plan, progress.total())
-            back.add(_look_again(context, plan, spark, kept, over, spared=spared, deleted=bool(progress.groups)))
+            back.add(
+                _look_again(
+                    context, plan, spark, kept, over, spared=spared, deleted=bool(progress.groups)
+                )
+            )
         progress.keep(**back.as_json())
         spent.on("lookAgain")
         crash.point("apply:after-look")
@@ -148,12 +187,17 @@ class _Back:
 
     def as_json(self) -> dict[str, Any]:
         """For the run's progress."""
-        return {"restored": len(self.restored), "notRestored": [f"{key}: {why}" for key, why in self.problems.items()][:_SHOWN]}
+        return {
+            "restored": len(self.restored),
+            "notRestored": [f"{key}: {why}" for key, why in self.problems.items()][:_SHOWN],
+        }
 
 
 def _put_back(kept: KeptBlobs, copies: Sequence[tuple[str, int]]) -> dict[BlobId, str]:
     """As `KeptBlobs.restore`, for copies by their own key and size."""
-    return kept.restore([found for place, size in copies if (found := Kept.of(place, size)) is not None])
+    return kept.restore(
+        [found for place, size in copies if (found := Kept.of(place, size)) is not None]
+    )
 
 
 def _referenced_again(context: StepContext, plan: Plan, spark: Session) -> frozenset[str]:
@@ -166,18 +210,31 @@ def _referenced_again(context: StepContext, plan: Plan, spark: Session) -> froze
             return frozenset()
         planned = frames.enter_context(read_planned(spark, place, folder, plan.deletes))
         references = _references(context, spark, frames)
-        return frozenset(row[KEY] for row in collected(spark, referenced(spark, planned, references, ALIKE)))
+        return frozenset(
+            row[KEY] for row in collected(spark, referenced(spark, planned, references, ALIKE))
+        )
 
 
 def _references(context: StepContext, spark: Session, frames: ExitStack) -> list[Any]:
     sources, _ = sources_of(context.stores)
-    return [frames.enter_context(frame) for frame in read_references(spark, context.settings, sources)]
+    return [
+        frames.enter_context(frame) for frame in read_references(spark, context.settings, sources)
+    ]
 
 
-def _delete(context: StepContext, plan: Plan, progress: _Progress, lock: Lock, *, spared: frozenset[str]) -> None:
+def _delete(
+    context: StepContext, plan: Plan, progress: _Progress, lock: Lock, *, spared: frozenset[str]
+) -> None:
     expires = progress.started + plan.keep if plan.keep > timedelta(0) else None
     spark, place = context.spark(), context.folder.artifacts
-    what = Deleting(context.settings, plan.run, place, context.folder.file(FOLDER), expires, context.throttle("s3"))
+    what = Deleting(
+        context.settings,
+        plan.run,
+        place,
+        context.folder.file(FOLDER),
+        expires,
+        context.throttle("s3"),
+    )
     waiting = [group for group in plan.deletes if not progress.done(group)]
     a_round = 1 if isinstance(spark, InProcess) else _GROUPS_A_SLOT * slots_of(spark)
     for at in range(0, len(waiting), a_round):
@@ -194,7 +251,14 @@ def _settle(context: StepContext, plan: Plan, done: Outcome) -> None:
 
 
 def _look_again(
-    context: StepContext, plan: Plan, spark: Session, kept: KeptBlobs, over: Sequence[str], *, spared: frozenset[str], deleted: bool
+    context: StepContext,
+    plan: Plan,
+    spark: Session,
+    kept: KeptBlobs,
+    over: Sequence[str],
+    *,
+    spared: frozenset[str],
+    deleted: bool,
 ) -> dict[BlobId, str]:
     """Put back what this run deleted, or a run before it whose copies are `over`, and something refers to now; without copies, say what is missed.
 
@@ -207,10 +271,18 @@ def _look_again(
         missed = collected(spark, referenced(spark, copies, references, ALIKE))
         uncopied = []
         if deleted and not plan.keep:
-            planned = frames.enter_context(read_planned(spark, context.folder.artifacts, context.folder.file(FOLDER), plan.deletes))
+            planned = frames.enter_context(
+                read_planned(
+                    spark, context.folder.artifacts, context.folder.file(FOLDER), plan.deletes
+                )
+            )
             uncopied = collected(spark, referenced(spark, planned, references, ALIKE))
     there = kept.james.heads([row[KEY] for row in uncopied if row[KEY] not in spared])
-    lost = {key: "referred to again, and no copy was kept" for key, found in there.items() if found is None}
+    lost = {
+        key: "referred to again, and no copy was kept"
+        for key, found in there.items()
+        if found is None
+    }
     return lost | _put_back(kept, [(row["place"], row["size"]) for row in missed])
 
 

@@ -41,11 +41,15 @@ def record(context: StepContext, candidates: Candidates) -> None:
     value = {
         "run": candidates.run,
         "recorded": iso(candidates.recorded),
-        "groups": [[group.file, group.number, group.rows, group.digest] for group in candidates.groups],
+        "groups": [
+            [group.file, group.number, group.rows, group.digest] for group in candidates.groups
+        ],
         "spared": list(candidates.spared),
         "sources": dict(candidates.sources),
     }
-    context.folder.artifacts.write(_path(), json.dumps({**value, "digest": _digest(value)}).encode())
+    context.folder.artifacts.write(
+        _path(), json.dumps({**value, "digest": _digest(value)}).encode()
+    )
 
 
 def recorded(context: StepContext) -> Candidates | None:
@@ -58,7 +62,14 @@ def recorded(context: StepContext) -> Candidates | None:
         value = json.loads(data or b"")
         changed = value.pop("digest", None) != _digest(value)
         groups = tuple(Group(*each) for each in value["groups"])
-        return Candidates(value["run"], datetime.fromisoformat(value["recorded"]), groups, tuple(value["spared"]), dict(value["sources"]), changed)
+        return Candidates(
+            value["run"],
+            datetime.fromisoformat(value["recorded"]),
+            groups,
+            tuple(value["spared"]),
+            dict(value["sources"]),
+            changed,
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -22,7 +22,13 @@ def run(context: StepContext) -> dict[str, Any]:
     plan = read_plan(summary, context.request.run)
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("check", [sources(context, summary), totals(context, plan, summary)], docs)
-    return {"success": True, "planDigest": plan.digest, "planned": plan.planned, "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "planDigest": plan.digest,
+        "planned": plan.planned,
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def sources(context: StepContext, summary: dict[str, Any]) -> Frame:
@@ -38,14 +44,29 @@ def sources(context: StepContext, summary: dict[str, Any]) -> Frame:
                 "parts_unread": each["parts"] - each["read"],
                 "parts_read_twice": each["twice"],
                 "holes": each["holes"],
-                "lost_share": 0.0 if may_shrink else max(0.0, lost_share(each["before"], each["references"], each.get("cleaned", 0))),
+                "lost_share": 0.0
+                if may_shrink
+                else max(
+                    0.0, lost_share(each["before"], each["references"], each.get("cleaned", 0))
+                ),
             }
         )
     expect = [
-        Expectation.equal("parts_unread", 0, "Every part of every source was read to its end: an unread one is not an empty one."),
+        Expectation.equal(
+            "parts_unread",
+            0,
+            "Every part of every source was read to its end: an unread one is not an empty one.",
+        ),
         Expectation.equal("parts_read_twice", 0, "No part of a source was counted twice."),
-        Expectation.equal("holes", 0, "The token ranges of a source tile the ring: no row is left out."),
-        Expectation.between("lost_share", 0, most, f"No source lost more than {most:g} of its references since the last run (max_shrink)."),
+        Expectation.equal(
+            "holes", 0, "The token ranges of a source tile the ring: no row is left out."
+        ),
+        Expectation.between(
+            "lost_share",
+            0,
+            most,
+            f"No source lost more than {most:g} of its references since the last run (max_shrink).",
+        ),
         Expectation.unique("source", "Every source is counted once."),
     ]
     return Frame("sources", rows, expect)
@@ -73,7 +94,11 @@ def totals(context: StepContext, plan: Plan, summary: dict[str, Any]) -> Frame:
         Expectation.equal("ranges_read_twice", 0, "No range of keys was listed twice."),
         Expectation.equal("ranges_holes", 0, "The ranges of keys cover every key there can be."),
         Expectation.equal("accounted", 0, "Every orphan is either to go or waits as a candidate."),
-        Expectation.between("planned_share", 0, share, f"At most {share:g} of all blobs are to go (max_share)."),
-        Expectation.between("age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The plan is not older than a day."),
+        Expectation.between(
+            "planned_share", 0, share, f"At most {share:g} of all blobs are to go (max_share)."
+        ),
+        Expectation.between(
+            "age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The plan is not older than a day."
+        ),
     ]
     return Frame("totals", [row], expect)

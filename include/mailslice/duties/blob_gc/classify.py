@@ -12,7 +12,13 @@ from mailslice.codec.blob_ids import is_active, is_blob_id, parse
 UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN = "unknown", "doubtful", "active", "young", "orphan"
 KINDS = (UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN)
 """`unknown`: no blob id; `doubtful`: a reference spells the same id in another way; `active`: of a present generation; `young`: within the grace."""
-_AGES = (("under 1 day", 1), ("1 to 7 days", 7), ("7 to 30 days", 30), ("30 to 90 days", 90), ("90 days to 1 year", 365))
+_AGES = (
+    ("under 1 day", 1),
+    ("1 to 7 days", 7),
+    ("7 to 30 days", 30),
+    ("30 to 90 days", 90),
+    ("90 days to 1 year", 365),
+)
 _OLDEST = "over 1 year"
 _DAY = 86400
 _MOST_GENERATIONS = 1000
@@ -39,11 +45,16 @@ class Rules:
         if is_active(parse(key), self.family, self.generation):
             return ACTIVE
         # Times of S3 are whole seconds: a blob counts as young a second too long rather than too short.
-        return ORPHAN if self.now.timestamp() - modified_s > self.grace.total_seconds() + 1 else YOUNG
+        return (
+            ORPHAN if self.now.timestamp() - modified_s > self.grace.total_seconds() + 1 else YOUNG
+        )
 
     def due(self, since_ms: int | None) -> bool:
         """Whether a candidate that was recorded at `since_ms` (since the epoch) may be deleted now."""
-        return since_ms is not None and self.now.timestamp() * 1000 - since_ms >= self.delete_after.total_seconds() * 1000
+        return (
+            since_ms is not None
+            and self.now.timestamp() * 1000 - since_ms >= self.delete_after.total_seconds() * 1000
+        )
 
     def age(self, modified_s: int) -> str:
         """The age of a blob, in words of a few columns."""
@@ -87,7 +98,13 @@ class Tally:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, as `merge` reads it."""
-        return {"blobs": dict(self.blobs), "size": dict(self.size), "generations": self.generations, "ages": self.ages, "samples": self.samples}
+        return {
+            "blobs": dict(self.blobs),
+            "size": dict(self.size),
+            "generations": self.generations,
+            "ages": self.ages,
+            "samples": self.samples,
+        }
 
     def merge(self, found: dict[str, Any]) -> None:
         """Add another part's `as_json`."""
@@ -103,7 +120,9 @@ class Tally:
 
 def _count(into: dict[str, list[int]], name: str, blobs: int, size: int) -> None:
     # Keys come from anywhere: a bucket full of invented generations must not fill a report.
-    known = into.setdefault(name if name in into or len(into) < _MOST_GENERATIONS else _OTHERS, [0, 0])
+    known = into.setdefault(
+        name if name in into or len(into) < _MOST_GENERATIONS else _OTHERS, [0, 0]
+    )
     known[0] += blobs
     known[1] += size
 

@@ -50,7 +50,13 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """For the run's progress."""
-        return {"deleted": self.deleted, "size": self.size, "failed": self.failed, "skipped": dict(self.skipped), "problems": self.problems}
+        return {
+            "deleted": self.deleted,
+            "size": self.size,
+            "failed": self.failed,
+            "skipped": dict(self.skipped),
+            "problems": self.problems,
+        }
 
     def add(self, other: Outcome) -> None:
         """Sum up."""
@@ -61,7 +67,9 @@ class Outcome:
         self.problems = [*self.problems, *other.problems][:_SHOWN]
 
 
-def delete_groups(spark: Session, what: Deleting, groups: Sequence[Group], spared: frozenset[str]) -> dict[tuple[str, int], Outcome]:
+def delete_groups(
+    spark: Session, what: Deleting, groups: Sequence[Group], spared: frozenset[str]
+) -> dict[tuple[str, int], Outcome]:
     """Delete the blobs of these groups, but for the keys in `spared`: (file, number) -> what became of them."""
     beside = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
     with shared(spark, spared) as kept_back:
@@ -73,11 +81,27 @@ def delete_groups(spark: Session, what: Deleting, groups: Sequence[Group], spare
                 for batch in batches:
                     for group, blobs in read_groups(what.place, what.folder, batch):
                         found = _delete(what, kept, blobs, kept_back())
-                        row = {"file": group.file, "number": group.number, "deleted": found.deleted, "bytes": found.size, "failed": found.failed}
-                        row |= {"changed": found.skipped[CHANGED], "gone": found.skipped[GONE], "referenced": found.skipped[REFERENCED]}
-                        yield pa.RecordBatch.from_pylist([{**{name: row[name] for name in _NAMES}, "problems": found.problems}], schema=_schema())
+                        row = {
+                            "file": group.file,
+                            "number": group.number,
+                            "deleted": found.deleted,
+                            "bytes": found.size,
+                            "failed": found.failed,
+                        }
+                        row |= {
+                            "changed": found.skipped[CHANGED],
+                            "gone": found.skipped[GONE],
+                            "referenced": found.skipped[REFERENCED],
+                        }
+                        yield pa.RecordBatch.from_pylist(
+                            [{**{name: row[name] for name in _NAMES}, "problems": found.problems}],
+                            schema=_schema(),
+                        )
 
-        return {(row["file"], row["number"]): _outcome(row) for row in run_on_keys(spark, groups, work, _OUTCOME)}
+        return {
+            (row["file"], row["number"]): _outcome(row)
+            for row in run_on_keys(spark, groups, work, _OUTCOME)
+        }
 
 
 _NAMES = ("file", "number", "deleted", "bytes", "changed", "gone", "referenced", "failed")
@@ -86,30 +110,55 @@ _NAMES = ("file", "number", "deleted", "bytes", "changed", "gone", "referenced",
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema([("file", pa.string()), *((name, pa.int64()) for name in _NAMES[1:]), ("problems", pa.list_(pa.string()))])
+    return pa.schema(
+        [
+            ("file", pa.string()),
+            *((name, pa.int64()) for name in _NAMES[1:]),
+            ("problems", pa.list_(pa.string())),
+        ]
+    )
 
 
 def _outcome(row: dict[str, Any]) -> Outcome:
     skipped = Counter({CHANGED: row["changed"], GONE: row["gone"], REFERENCED: row["referenced"]})
-    return Outcome(row["deleted"], row["bytes"], row["failed"], skipped, list(row["problems"] or ()))
+    return Outcome(
+        row["deleted"], row["bytes"], row["failed"], skipped, list(row["problems"] or ())
+    )
 
 
-def _delete(what: Deleting, kept: KeptBlobs, blobs: Sequence[Blob], spared: frozenset[str]) -> Outcome:
+def _delete(
+    what: Deleting, kept: KeptBlobs, blobs: Sequence[Blob], spared: frozenset[str]
+) -> Outcome:
     wanted = {blob.key: blob for blob in blobs if blob.key not in spared}
     outcome = Outcome(skipped=Counter({REFERENCED: len(blobs) - len(wanted)}))
-    copies = {key: Kept(what.expires, what.run, key) for key in wanted} if what.expires is not None else {}
+    copies = (
+        {key: Kept(what.expires, what.run, key) for key in wanted}
+        if what.expires is not None
+        else {}
+    )
     problems = kept.keep(copies.values())
     crash.point("apply:after-copies")
     # After the copies: an object that is now as it was listed was so when it was copied.
     now = kept.james.heads(list(wanted))
-    same = {key: blob for key, blob in wanted.items() if (there := now[key]) is not None and _is(blob, there.size, modified_seconds(there.modified))}
+    same = {
+        key: blob
+        for key, blob in wanted.items()
+        if (there := now[key]) is not None
+        and _is(blob, there.size, modified_seconds(there.modified))
+    }
     absent = [key for key, there in now.items() if there is None]
     mine = _deleted_before(kept, [copies[key] for key in absent if key in copies])
     uncopied = {key: why for key, why in problems.items() if key in same}
     failed = {**uncopied, **kept.james.delete([key for key in same if key not in uncopied])}
     crash.point("apply:inside-deletes")
-    done = [blob for key, blob in wanted.items() if (key in same and key not in failed) or key in mine]
-    outcome.deleted, outcome.size, outcome.failed = len(done), sum(blob.size for blob in done), len(failed)
+    done = [
+        blob for key, blob in wanted.items() if (key in same and key not in failed) or key in mine
+    ]
+    outcome.deleted, outcome.size, outcome.failed = (
+        len(done),
+        sum(blob.size for blob in done),
+        len(failed),
+    )
     outcome.skipped[GONE] = len(absent) - len(mine)
     outcome.skipped[CHANGED] = len(wanted) - len(same) - len(absent)
     outcome.problems = [f"{key}: {why}" for key, why in list(failed.items())[:_SHOWN]]

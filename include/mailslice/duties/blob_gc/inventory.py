@@ -58,9 +58,15 @@ def find(settings: Settings, where: str) -> Inventory:
         place = Artifacts(folder or ("/" if where.startswith("/") else "."), settings.s3)
     if name.endswith(".json"):
         return _of_manifest(settings, place, name, where)
-    files = [file for file in ([name] if name.endswith(_ENDINGS) else place.files(name)) if file.endswith(_ENDINGS)]
+    files = [
+        file
+        for file in ([name] if name.endswith(_ENDINGS) else place.files(name))
+        if file.endswith(_ENDINGS)
+    ]
     if not files or not place.exists(files[0]):
-        raise BadInput(f"--inventory {where!r}: no {', '.join(_ENDINGS)} file is there, and it is no manifest.json")
+        raise BadInput(
+            f"--inventory {where!r}: no {', '.join(_ENDINGS)} file is there, and it is no manifest.json"
+        )
     return Inventory(place, tuple(files), _USUAL)
 
 
@@ -89,11 +95,17 @@ def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) ->
         bucket = str(manifest.get("destinationBucket", "")).rpartition(":")[2]
         source = str(manifest.get("sourceBucket") or settings.s3.bucket).rpartition(":")[2]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"--inventory {where!r} is no manifest.json of an S3 Inventory ({type(error).__name__}: {error})") from None
+        raise BadInput(
+            f"--inventory {where!r} is no manifest.json of an S3 Inventory ({type(error).__name__}: {error})"
+        ) from None
     if kind.lower() not in {"csv", "parquet"} or not files:
-        raise BadInput(f"--inventory {where!r}: its format is {kind!r} with {len(files)} files; allowed are CSV and Parquet")
+        raise BadInput(
+            f"--inventory {where!r}: its format is {kind!r} with {len(files)} files; allowed are CSV and Parquet"
+        )
     if source != settings.s3.bucket:
-        raise BadInput(f"--inventory {where!r} lists bucket {source}, not MAILSLICE_S3_BUCKET={settings.s3.bucket}")
+        raise BadInput(
+            f"--inventory {where!r} lists bucket {source}, not MAILSLICE_S3_BUCKET={settings.s3.bucket}"
+        )
     if place.bucket is not None and bucket:
         place = Artifacts(f"s3a://{bucket}", settings.s3)
     elif place.bucket is None:
@@ -107,22 +119,43 @@ def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str
     """(key, size, modified) of the bucket's own current objects."""
     filesystem, path = inventory.place.filesystem, inventory.place.path(file)
     try:
-        yield from (_parquet if file.endswith(".parquet") else _csv)(filesystem, path, bucket, inventory.columns)
-    except (EOFError, OSError, ValueError, KeyError, IndexError, TypeError, csv.Error, zlib.error) as error:
-        raise BadInput(f"--inventory: {inventory.place.uri(file)} cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
+        yield from (_parquet if file.endswith(".parquet") else _csv)(
+            filesystem, path, bucket, inventory.columns
+        )
+    except (
+        EOFError,
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        csv.Error,
+        zlib.error,
+    ) as error:
+        raise BadInput(
+            f"--inventory: {inventory.place.uri(file)} cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+        ) from error
 
 
-def _parquet(filesystem: FileSystem, path: str, bucket: str, _columns: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+def _parquet(
+    filesystem: FileSystem, path: str, bucket: str, _columns: Sequence[str]
+) -> Iterator[tuple[str, int, int]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(filesystem.open_input_file(path)) as file:
         for batch in file.iter_batches(_ROWS):
             named = {name.replace("_", "").lower(): name for name in batch.schema.names}
-            for row in batch.select([named[name] for name in (*_WANTED, *(each for each in _FLAGS if each in named))]).to_pylist():
-                yield from _current({name.replace("_", "").lower(): value for name, value in row.items()}, bucket)
+            for row in batch.select(
+                [named[name] for name in (*_WANTED, *(each for each in _FLAGS if each in named))]
+            ).to_pylist():
+                yield from _current(
+                    {name.replace("_", "").lower(): value for name, value in row.items()}, bucket
+                )
 
 
-def _csv(filesystem: FileSystem, path: str, bucket: str, columns: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+def _csv(
+    filesystem: FileSystem, path: str, bucket: str, columns: Sequence[str]
+) -> Iterator[tuple[str, int, int]]:
     with filesystem.open_input_stream(path, compression=None) as stream:
         raw: Any = gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
         names = [name.lower() for name in columns]
@@ -135,8 +168,16 @@ def _csv(filesystem: FileSystem, path: str, bucket: str, columns: Sequence[str])
 
 
 def _current(row: dict[str, Any], bucket: str) -> Iterator[tuple[str, int, int]]:
-    if row.get("bucket") not in {None, bucket} or str(row.get("islatest")).lower() == "false" or str(row.get("isdeletemarker")).lower() == "true":
+    if (
+        row.get("bucket") not in {None, bucket}
+        or str(row.get("islatest")).lower() == "false"
+        or str(row.get("isdeletemarker")).lower() == "true"
+    ):
         return
     modified = row["lastmodifieddate"]
     when = modified if isinstance(modified, datetime) else datetime.fromisoformat(str(modified))
-    yield str(row["key"]), int(row["size"]), modified_seconds(when if when.tzinfo else when.replace(tzinfo=UTC))
+    yield (
+        str(row["key"]),
+        int(row["size"]),
+        modified_seconds(when if when.tzinfo else when.replace(tzinfo=UTC)),
+    )

@@ -40,7 +40,16 @@ class Kept:
     def of(cls, place: str, size: int) -> Kept | None:
         """The copy that has this key in the own bucket; None when it is not one."""
         found = _PLACE.fullmatch(place)
-        return cls(datetime.strptime(found[1], _TIME).replace(tzinfo=UTC), found[2], BlobId(found[3]), size) if found else None
+        return (
+            cls(
+                datetime.strptime(found[1], _TIME).replace(tzinfo=UTC),
+                found[2],
+                BlobId(found[3]),
+                size,
+            )
+            if found
+            else None
+        )
 
 
 class KeptBlobs:
@@ -48,7 +57,9 @@ class KeptBlobs:
 
     def __init__(self, settings: Settings, turns: Turns | None = None) -> None:
         if settings.own.bucket == settings.s3.bucket:
-            raise BadSetting(f"MAILSLICE_OWN_BUCKET={settings.own.bucket} is James' bucket; mailslice's own content needs another")
+            raise BadSetting(
+                f"MAILSLICE_OWN_BUCKET={settings.own.bucket} is James' bucket; mailslice's own content needs another"
+            )
         self.own = BulkBlobs(settings.s3, settings.own.bucket, turns)
         self.james = BulkBlobs(settings.s3, settings.s3.bucket, turns)
 
@@ -90,15 +101,24 @@ class KeptBlobs:
         wanted = list(keys)
         for folder in self.folders():
             _, expires, run, _ = folder.split("/")
-            copies = [Kept(datetime.strptime(expires, _TIME).replace(tzinfo=UTC), run, key) for key in wanted]
+            copies = [
+                Kept(datetime.strptime(expires, _TIME).replace(tzinfo=UTC), run, key)
+                for key in wanted
+            ]
             there = self.own.heads([kept.place for kept in copies])
-            found |= {kept.key: Kept(kept.expires, run, kept.key, blob.size) for kept in copies if (blob := there[kept.place]) is not None}
+            found |= {
+                kept.key: Kept(kept.expires, run, kept.key, blob.size)
+                for kept in copies
+                if (blob := there[kept.place]) is not None
+            }
         return found
 
     def restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
         """Put copies back where no such blob is now: key -> `restored`, `present`, or why not."""
         newest, missing = self._missing(copies)
-        failed = self.james.copies(self.own.bucket, {kept.place: key for key, kept in missing.items()})
+        failed = self.james.copies(
+            self.own.bucket, {kept.place: key for key, kept in missing.items()}
+        )
         back = {key: failed.get(kept.place, RESTORED) for key, kept in missing.items()}
         return {key: back.get(key, PRESENT) for key in newest}
 
@@ -115,7 +135,11 @@ class KeptBlobs:
 
     def expired(self, now: datetime, but_of: str) -> list[str]:
         """The folders of runs whose copies' time is over, but those of one run."""
-        return [folder for folder in self.folders() if folder.split("/")[1] <= f"{now:{_TIME}}" and run_of(folder) != but_of]
+        return [
+            folder
+            for folder in self.folders()
+            if folder.split("/")[1] <= f"{now:{_TIME}}" and run_of(folder) != but_of
+        ]
 
     def forget(self, folders: Iterable[str], but: Collection[str]) -> tuple[int, int]:
         """Delete the copies below these folders, but for those of the blobs in `but`; how many, and how many could not be deleted."""

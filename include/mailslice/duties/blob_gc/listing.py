@@ -18,7 +18,10 @@ from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import KeyRange, behind
 
 COLUMNS = {"key": "string", "size": "long", "modified_s": "long"}
-_HEX, _LETTERS = "0123456789abcdef", "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_HEX, _LETTERS = (
+    "0123456789abcdef",
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
+)
 """What hashes and UUIDs begin with; of base64 the few that begin with neither letter nor digit stay in the ranges between."""
 _KEYS_A_RANGE, _MOST_RANGES, _DEEPEST = 1500, 3000, 3
 _MOST_GENERATIONS, _MOST_STRANGE = 2000, 10
@@ -59,7 +62,13 @@ def read_listing(spark: Session, settings: Settings, ranges: Sequence[KeyRange])
                     count, size = count + len(page), size + sum(blob.size for blob in page)
                     if page:
                         modified = [modified_seconds(blob.modified) for blob in page]
-                        yield Rows({"key": [blob.key for blob in page], "size": [blob.size for blob in page], "modified_s": modified})
+                        yield Rows(
+                            {
+                                "key": [blob.key for blob in page],
+                                "size": [blob.size for blob in page],
+                                "modified_s": modified,
+                            }
+                        )
                 yield {"range": number, "blobs": count, "bytes": size}
 
     return read_once(spark, list(enumerate(ranges)), work, COLUMNS)
@@ -91,7 +100,9 @@ def _generations(blobs: BulkBlobs) -> Iterator[_Group]:
             page, more = _next(blobs, family, prefix, f"{family}{generation + 1}")
 
 
-def _next(blobs: BulkBlobs, family: str, prefix: str, following: str) -> tuple[list[StoredBlob], bool]:
+def _next(
+    blobs: BulkBlobs, family: str, prefix: str, following: str
+) -> tuple[list[StoredBlob], bool]:
     """The first page behind a generation. The one that follows it is asked for by itself: where a bucket is walked for each page, that is the cheap way."""
     if following == behind(prefix):
         found = blobs.first_page(following, behind(following))
@@ -103,18 +114,40 @@ def _next(blobs: BulkBlobs, family: str, prefix: str, following: str) -> tuple[l
 
 def _group(prefix: str, start: str, keys: Sequence[BlobId], *, whole: bool) -> _Group:
     """The group of which these are the first keys, or all. How far they reach among all hashes tells how many there are."""
-    hashes = [key[len(start) :].replace("/", "") if start.endswith("/") else key[len(start) :] for key in keys]
+    hashes = [
+        key[len(start) :].replace("/", "") if start.endswith("/") else key[len(start) :]
+        for key in keys
+    ]
     alphabet = _HEX if set().union(*hashes) <= {*_HEX, "-"} else _LETTERS
-    reached = sum((bisect_left(alphabet, letter) + 1) / len(alphabet) ** place for place, letter in enumerate(hashes[-1][:_DEEPEST], 1))
-    return _Group(prefix, start, len(keys) if whole else round(len(keys) / max(reached, len(alphabet) ** -_DEEPEST)), alphabet)
+    reached = sum(
+        (bisect_left(alphabet, letter) + 1) / len(alphabet) ** place
+        for place, letter in enumerate(hashes[-1][:_DEEPEST], 1)
+    )
+    return _Group(
+        prefix,
+        start,
+        len(keys) if whole else round(len(keys) / max(reached, len(alphabet) ** -_DEEPEST)),
+        alphabet,
+    )
 
 
 def _edges(group: _Group, most: int) -> Iterator[str]:
     """Where the group begins and ends, and cuts within, so that a range has about `most` keys: a few times as many, or a few times fewer."""
     yield from (group.prefix, behind(group.prefix))
-    depth = next((depth for depth in range(_DEEPEST) if group.keys / len(group.alphabet) ** (depth + 0.5) <= most), _DEEPEST)
+    depth = next(
+        (
+            depth
+            for depth in range(_DEEPEST)
+            if group.keys / len(group.alphabet) ** (depth + 0.5) <= most
+        ),
+        _DEEPEST,
+    )
     for length in range(1, depth + 1):
         for letters in product(group.alphabet, repeat=length):
             # MinIO's form has a slash behind the first letter of a hash.
-            word = letters[0] + ("/" if length > 1 and group.start.endswith("/") else "") + "".join(letters[1:])
+            word = (
+                letters[0]
+                + ("/" if length > 1 and group.start.endswith("/") else "")
+                + "".join(letters[1:])
+            )
             yield from (group.start + word, behind(group.start + word))

@@ -29,7 +29,14 @@ from mailslice.model import crash
 from mailslice.model.errors import BadSetting, ClockSkew, PlanRefused
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session
-from mailslice.spark.key_sets import KEY, collected, missing_from, referenced, unreferenced, with_known
+from mailslice.spark.key_sets import (
+    KEY,
+    collected,
+    missing_from,
+    referenced,
+    unreferenced,
+    with_known,
+)
 from mailslice.spark.read_once import Frame
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import KeyRange, uncovered
@@ -56,7 +63,9 @@ def run(context: StepContext) -> dict[str, Any]:
             frames.enter_context(blobs)
             spent.on("listing")
             folders = list(kept.folders()) if kept.own.bucket_exists() else []
-        references = [frames.enter_context(frame) for frame in read_references(spark, settings, sources)]
+        references = [
+            frames.enter_context(frame) for frame in read_references(spark, settings, sources)
+        ]
         spent.on("references")
         crash.point("plan:after-scan")
         known, forgotten = _known(context, earlier, spark)
@@ -66,10 +75,23 @@ def run(context: StepContext) -> dict[str, Any]:
             copies = frames.enter_context(read_kept(spark, settings, folders))
             wanted = referenced(spark, copies, references, ALIKE)
             # An inventory is older than the deletes of the last run, and says that what they took is there: of it, S3 itself is asked.
-            missed = collected(spark, missing_from(spark, wanted, blobs)) if params.inventory is None else _missing(settings, collected(spark, wanted))
+            missed = (
+                collected(spark, missing_from(spark, wanted, blobs))
+                if params.inventory is None
+                else _missing(settings, collected(spark, wanted))
+            )
         rules = _rules(context, params, now)
-        orphans = with_known(spark, unreferenced(spark, blobs, references, ALIKE), known, _SAME, ("since_ms",))
-        tally, groups = write_plan(spark, orphans, context.folder.artifacts, context.folder.file(FOLDER), rules, spared=_spared(earlier))
+        orphans = with_known(
+            spark, unreferenced(spark, blobs, references, ALIKE), known, _SAME, ("since_ms",)
+        )
+        tally, groups = write_plan(
+            spark,
+            orphans,
+            context.folder.artifacts,
+            context.folder.file(FOLDER),
+            rules,
+            spared=_spared(earlier),
+        )
         spent.on("join")
     counts = _counts(sources, references)
     plan = Plan(
@@ -86,7 +108,12 @@ def run(context: StepContext) -> dict[str, Any]:
     )
     crash.point("plan:written")
     unread = unread_columns(context.stores, sources)
-    return _summary(context, _Seen(plan, params, tally, counts, absent, unread, ranges, blobs, forgotten, earlier, spent))
+    return _summary(
+        context,
+        _Seen(
+            plan, params, tally, counts, absent, unread, ranges, blobs, forgotten, earlier, spent
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +147,9 @@ class _Seen:
 def _require_bucket(context: StepContext, params: Params, blobs: BulkBlobs) -> None:
     """Raises BadSetting when there is no such bucket, ClockSkew when S3's times mean something else than ours."""
     if not blobs.bucket_exists():
-        raise BadSetting(f"MAILSLICE_S3_BUCKET={blobs.bucket}: there is no such bucket at {context.settings.s3.endpoint}")
+        raise BadSetting(
+            f"MAILSLICE_S3_BUCKET={blobs.bucket}: there is no such bucket at {context.settings.s3.endpoint}"
+        )
     skew, most = blobs.now_skew(context.clock), max(params.grace / 4, _LEAST_SKEW)
     if abs(skew) > most:
         raise ClockSkew(
@@ -137,27 +166,38 @@ def _forget_earlier_try(context: StepContext) -> None:
     context.folder.artifacts.folder(context.folder.file(FOLDER))
 
 
-def _listed(context: StepContext, params: Params, kept: KeptBlobs, spark: Session) -> tuple[list[KeyRange] | None, Frame]:
+def _listed(
+    context: StepContext, params: Params, kept: KeptBlobs, spark: Session
+) -> tuple[list[KeyRange] | None, Frame]:
     """The bucket's blobs, and the ranges of keys that were listed; None for an inventory."""
     settings = context.settings
     if params.inventory is not None:
-        return None, inventory.read_inventory(spark, settings, inventory.find(settings, params.inventory))
+        return None, inventory.read_inventory(
+            spark, settings, inventory.find(settings, params.inventory)
+        )
     ranges = listing.key_ranges(kept.james)
     return ranges, listing.read_listing(spark, settings, ranges)
 
 
-def _known(context: StepContext, earlier: candidates.Candidates | None, spark: Session) -> tuple[Frame, str]:
+def _known(
+    context: StepContext, earlier: candidates.Candidates | None, spark: Session
+) -> tuple[Frame, str]:
     """The candidates of earlier runs; without them, why."""
     place = context.folder.artifacts
     if earlier is None:
         return read_planned(spark, place, "", []), "no earlier run recorded candidates"
     if earlier.changed:
-        return read_planned(spark, place, "", []), f"the note on the candidates of run {earlier.run} was changed: they are forgotten and wait anew"
+        return (
+            read_planned(spark, place, "", []),
+            f"the note on the candidates of run {earlier.run} was changed: they are forgotten and wait anew",
+        )
     try:
         recorded_ms = round(earlier.recorded.timestamp() * 1000)
         return read_planned(spark, place, earlier.folder, earlier.groups, recorded_ms), ""
     except PlanRefused as error:
-        return read_planned(spark, place, "", []), f"the candidates of run {earlier.run} are forgotten and wait anew: {error}"
+        return read_planned(
+            spark, place, "", []
+        ), f"the candidates of run {earlier.run} are forgotten and wait anew: {error}"
 
 
 def _missing(settings: Settings, copies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -173,7 +213,9 @@ def _spared(earlier: candidates.Candidates | None) -> frozenset[str]:
 
 def _rules(context: StepContext, params: Params, now: datetime) -> Rules:
     blob = context.settings.blob
-    return Rules(now, params.grace, params.delete_after, blob.family, BlobIds(blob, lambda: now).generation())
+    return Rules(
+        now, params.grace, params.delete_after, blob.family, BlobIds(blob, lambda: now).generation()
+    )
 
 
 def _counts(sources: Sequence[Source], references: Sequence[Frame]) -> list[Count]:
@@ -213,8 +255,13 @@ def _summary(context: StepContext, seen: _Seen) -> dict[str, Any]:
         "orphans": tally.blobs[ORPHAN],
         "orphanBytes": tally.size[ORPHAN],
         "unreferenced": {kind: tally.blobs[kind] for kind in KINDS},
-        "byGeneration": {name: {"blobs": blobs, "bytes": size} for name, (blobs, size) in sorted(tally.generations.items())},
-        "byAge": {name: {"blobs": blobs, "bytes": size} for name, (blobs, size) in tally.ages.items()},
+        "byGeneration": {
+            name: {"blobs": blobs, "bytes": size}
+            for name, (blobs, size) in sorted(tally.generations.items())
+        },
+        "byAge": {
+            name: {"blobs": blobs, "bytes": size} for name, (blobs, size) in tally.ages.items()
+        },
         "samples": tally.samples,
         "sources": [_shown(each, seen.earlier, cleaned) for each in seen.counts] + _vanished(seen),
         "absentSources": list(seen.absent),
@@ -239,14 +286,25 @@ def _cleaned(context: StepContext, earlier: candidates.Candidates | None) -> int
     if earlier is None:
         return 0
     runs = context.stores.own.runs.list(_CLEANUP, None, _RUNS)
-    return 2 * sum(int(json.loads(run.report).get("applied") or 0) for run in runs if run.started >= earlier.recorded)
+    return 2 * sum(
+        int(json.loads(run.report).get("applied") or 0)
+        for run in runs
+        if run.started >= earlier.recorded
+    )
 
 
 def _shown(count: Count, earlier: candidates.Candidates | None, cleaned: int) -> dict[str, Any]:
     before = earlier.sources.get(count.name) if earlier else None
     parts = {"parts": count.wanted, "read": count.read, "twice": count.twice, "holes": count.holes}
     explained = {"cleaned": cleaned} if count.name in _CLEANED and cleaned else {}
-    return {"source": count.name, "rows": count.rows, "references": count.references, "before": before, **explained, **parts}
+    return {
+        "source": count.name,
+        "rows": count.rows,
+        "references": count.references,
+        "before": before,
+        **explained,
+        **parts,
+    }
 
 
 def _vanished(seen: _Seen) -> list[dict[str, Any]]:
@@ -254,20 +312,32 @@ def _vanished(seen: _Seen) -> list[dict[str, Any]]:
     known = {each.name for each in seen.counts}
     before = dict(seen.earlier.sources) if seen.earlier else {}
     none = {"rows": 0, "references": 0, "parts": 0, "read": 0, "twice": 0, "holes": 0}
-    return [{"source": name, **none, "before": references} for name, references in sorted(before.items()) if name not in known]
+    return [
+        {"source": name, **none, "before": references}
+        for name, references in sorted(before.items())
+        if name not in known
+    ]
 
 
 def _message(seen: _Seen) -> str:
     plan, blobs = seen.plan, seen.tally.blobs
-    words = [f"{blobs[ORPHAN]} of {plan.blobs} blobs are orphans: {plan.planned} can go, {plan.waiting} wait as candidates"]
+    words = [
+        f"{blobs[ORPHAN]} of {plan.blobs} blobs are orphans: {plan.planned} can go, {plan.waiting} wait as candidates"
+    ]
     if plan.restores:
-        words.append(f"{len(plan.restores)} deleted blobs are referred to: their kept copies go back")
+        words.append(
+            f"{len(plan.restores)} deleted blobs are referred to: their kept copies go back"
+        )
     if blobs[DOUBTFUL]:
-        words.append(f"{blobs[DOUBTFUL]} blobs are referred to in another spelling only (MAILSLICE_BLOB_HASH_ENCODING): they stay")
+        words.append(
+            f"{blobs[DOUBTFUL]} blobs are referred to in another spelling only (MAILSLICE_BLOB_HASH_ENCODING): they stay"
+        )
     if blobs[UNKNOWN]:
         words.append(f"{blobs[UNKNOWN]} keys are no blob ids: they are left alone")
     if seen.unread:
-        words.append(f"no source reads {', '.join(seen.unread)}: if these are blob ids, name them in MAILSLICE_GC_SOURCES")
+        words.append(
+            f"no source reads {', '.join(seen.unread)}: if these are blob ids, name them in MAILSLICE_GC_SOURCES"
+        )
     if seen.forgotten and seen.earlier:
         words.append(seen.forgotten)
     return "; ".join(words)

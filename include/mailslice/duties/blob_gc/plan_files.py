@@ -49,7 +49,14 @@ def schema() -> pa.Schema:
     """Columns of the files."""
     import pyarrow as pa
 
-    return pa.schema([("key", pa.string()), ("size", pa.int64()), ("modified_s", pa.int64()), ("since_ms", pa.int64())])
+    return pa.schema(
+        [
+            ("key", pa.string()),
+            ("size", pa.int64()),
+            ("modified_s", pa.int64()),
+            ("since_ms", pa.int64()),
+        ]
+    )
 
 
 def digest_of(kind: str, blobs: Iterable[Blob]) -> Digest:
@@ -57,7 +64,10 @@ def digest_of(kind: str, blobs: Iterable[Blob]) -> Digest:
     count = total = xor = 0
     for blob in blobs:
         text = f"{kind}|{blob.key}|{blob.size}|{blob.modified_s}|{blob.since_ms}"
-        value = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
+        value = int.from_bytes(
+            hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(),
+            "little",
+        )
         count += 1
         total += value
         xor ^= value
@@ -95,14 +105,25 @@ class BlobWriter:
         import pyarrow.parquet as pq
 
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, schema(), filesystem=self._place.filesystem, compression="zstd")
+            self._writer = pq.ParquetWriter(
+                self._path, schema(), filesystem=self._place.filesystem, compression="zstd"
+            )
         rows, self._rows = self._rows, []
         columns = [[getattr(blob, name) for blob in rows] for name in schema().names]
-        self._writer.write_table(pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema(), strict=True)], schema=schema()))
-        self.groups.append(Group(self._file, len(self.groups), len(rows), str(digest_of(self._kind, rows))))
+        self._writer.write_table(
+            pa.Table.from_arrays(
+                [pa.array(c, f.type) for c, f in zip(columns, schema(), strict=True)],
+                schema=schema(),
+            )
+        )
+        self.groups.append(
+            Group(self._file, len(self.groups), len(rows), str(digest_of(self._kind, rows)))
+        )
 
 
-def read_groups(place: Location, folder: str, groups: Sequence[Group]) -> Iterator[tuple[Group, list[Blob]]]:
+def read_groups(
+    place: Location, folder: str, groups: Sequence[Group]
+) -> Iterator[tuple[Group, list[Blob]]]:
     """The groups with their rows, each held against its digest. Raises PlanRefused when a file is gone or holds other rows."""
     import pyarrow.parquet as pq
 
@@ -110,11 +131,20 @@ def read_groups(place: Location, folder: str, groups: Sequence[Group]) -> Iterat
     for group in groups:
         try:
             if opened is None or opened[0] != group.file:
-                opened = group.file, pq.ParquetFile(place.filesystem.open_input_file(place.path(f"{folder}/{group.file}")))
+                opened = (
+                    group.file,
+                    pq.ParquetFile(
+                        place.filesystem.open_input_file(place.path(f"{folder}/{group.file}"))
+                    ),
+                )
             table = opened[1].read_row_group(group.number)
             rows = [Blob(**row) for row in table.select(schema().names).to_pylist()]
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise PlanRefused(f"the file {group.file} of the plan was changed or removed ({' '.join(str(error).split())[:200]}): plan again") from error
+            raise PlanRefused(
+                f"the file {group.file} of the plan was changed or removed ({' '.join(str(error).split())[:200]}): plan again"
+            ) from error
         if str(digest_of(group.file.partition("-")[0], rows)) != group.digest:
-            raise PlanRefused(f"the file {group.file} of the plan was changed: the rows of its group {group.number} have another digest; plan again")
+            raise PlanRefused(
+                f"the file {group.file} of the plan was changed: the rows of its group {group.number} have another digest; plan again"
+            )
         yield group, rows

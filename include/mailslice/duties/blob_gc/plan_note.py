@@ -47,8 +47,12 @@ class Plan:
             "graceSeconds": self.grace.total_seconds(),
             "keepSeconds": self.keep.total_seconds(),
             "blobs": self.blobs,
-            DELETE: [[group.file, group.number, group.rows, group.digest] for group in self.deletes],
-            CANDIDATE: [[group.file, group.number, group.rows, group.digest] for group in self.candidates],
+            DELETE: [
+                [group.file, group.number, group.rows, group.digest] for group in self.deletes
+            ],
+            CANDIDATE: [
+                [group.file, group.number, group.rows, group.digest] for group in self.candidates
+            ],
             "restores": list(self.restores),
             "sources": dict(sorted(self.sources.items())),
         }

@@ -26,7 +26,10 @@ def read_references(spark: Session, settings: Settings, sources: Sequence[Source
     first = [source for source in sources if source.name.startswith(_FIRST)]
     before = _read(spark, settings, first)
     try:
-        return [before, _read(spark, settings, [source for source in sources if source not in first])]
+        return [
+            before,
+            _read(spark, settings, [source for source in sources if source not in first]),
+        ]
     except BaseException:
         before.release()
         raise
@@ -45,24 +48,42 @@ def _read(spark: Session, settings: Settings, sources: Sequence[Source]) -> Fram
                         yield Rows({REFERENCE: ids})
                 # Only here is it known that every part was read to its end.
                 for part, (rows, references) in counts.items():
-                    yield {"source": sources[number].name, "part": part, "rows": rows, "references": references}
+                    yield {
+                        "source": sources[number].name,
+                        "part": part,
+                        "rows": rows,
+                        "references": references,
+                    }
 
     keys = [(number, part) for number, source in enumerate(sources) for part in range(source.parts)]
     return read_once(spark, keys, work, {REFERENCE: "string"})
 
 
-def read_planned(spark: Session, place: Location, folder: str, groups: Sequence[Group], recorded_ms: int | None = None) -> Frame:
+def read_planned(
+    spark: Session,
+    place: Location,
+    folder: str,
+    groups: Sequence[Group],
+    recorded_ms: int | None = None,
+) -> Frame:
     """The blobs of these groups, with `since_ms`: `recorded_ms` for those that were new then. Raises PlanRefused for files that are not as written."""
 
     def work(batches: Iterator[Sequence[Group]]) -> Iterator[Rows | Summary]:
         for batch in batches:
             for group, blobs in read_groups(place, folder, batch):
                 since = [recorded_ms if blob.since_ms is None else blob.since_ms for blob in blobs]
-                keys, sizes, modified = zip(*((blob.key, blob.size, blob.modified_s) for blob in blobs), strict=True)
+                keys, sizes, modified = zip(
+                    *((blob.key, blob.size, blob.modified_s) for blob in blobs), strict=True
+                )
                 yield Rows({KEY: keys, "size": sizes, "modified_s": modified, "since_ms": since})
                 yield {"rows": group.rows}
 
-    return read_once(spark, groups, work, {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"})
+    return read_once(
+        spark,
+        groups,
+        work,
+        {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"},
+    )
 
 
 def read_kept(spark: Session, settings: Settings, folders: Sequence[str]) -> Frame:
@@ -75,7 +96,13 @@ def read_kept(spark: Session, settings: Settings, folders: Sequence[str]) -> Fra
                 for page in kept.pages(folder):
                     copies += len(page)
                     if page:
-                        yield Rows({KEY: [each.key for each in page], "place": [each.place for each in page], "size": [each.size for each in page]})
+                        yield Rows(
+                            {
+                                KEY: [each.key for each in page],
+                                "place": [each.place for each in page],
+                                "size": [each.size for each in page],
+                            }
+                        )
                 yield {"folder": folder.removeprefix(KEPT_FOLDER), "copies": copies}
 
     return read_once(spark, folders, work, {KEY: "string", "place": "string", "size": "long"})

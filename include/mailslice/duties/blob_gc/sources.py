@@ -20,7 +20,14 @@ from mailslice.spark.in_worker import stores_of
 from mailslice.stores.blobs.bulk import BulkBlobs
 from mailslice.stores.blobs.key_ranges import behind
 from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
-from mailslice.stores.cassandra.references import Column, ReferenceColumns, columns_of, estimated_partitions, partition_key, texts
+from mailslice.stores.cassandra.references import (
+    Column,
+    ReferenceColumns,
+    columns_of,
+    estimated_partitions,
+    partition_key,
+    texts,
+)
 from mailslice.stores.rabbitmq.census import dead_letters
 
 if TYPE_CHECKING:
@@ -35,7 +42,9 @@ JAMES: Mapping[str, tuple[str, ...]] = {
     "attachmentV2": ("blobid",),
 }
 """James' tables, in the order in which a mail passes them: what moves on while a scan runs is met again."""
-OWN_WITHOUT_REFERENCES = frozenset({"runs", "locks", "queue_samples", "pending_marks", "slice_statistics"})
+OWN_WITHOUT_REFERENCES = frozenset(
+    {"runs", "locks", "queue_samples", "pending_marks", "slice_statistics"}
+)
 """Own tables that name no blob whose content is still wanted; a report's sample of victims must not keep them alive."""
 _LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
 """Few ranges for small tables, whose cost is a request each; more for large ones, so that workers share them."""
@@ -97,7 +106,13 @@ class TableSource:
         numbers = {self.ranges[part]: part for part in parts}
         for token_range, rows in self.where.rows(stores_of(settings).cassandra, list(numbers)):
             values = [value for row in rows for value in row if value]
-            yield numbers[token_range], len(rows), values if self.plain else [blob_id for value in values for blob_id in self._ids(value)]
+            yield (
+                numbers[token_range],
+                len(rows),
+                values
+                if self.plain
+                else [blob_id for value in values for blob_id in self._ids(value)],
+            )
 
     def _ids(self, value: object) -> Iterator[str]:
         for text in texts(value):
@@ -144,7 +159,16 @@ class OwnBucket:
             for part in parts:
                 for low, high in (("", FOLDER), (behind(FOLDER), "")):
                     for page in blobs.pages(low, high):
-                        yield part, len(page), [found for blob in page for found in _endings(blob.key) if is_blob_id(found)]
+                        yield (
+                            part,
+                            len(page),
+                            [
+                                found
+                                for blob in page
+                                for found in _endings(blob.key)
+                                if is_blob_id(found)
+                            ],
+                        )
 
 
 def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
@@ -161,7 +185,10 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
         found.append(OwnBucket(parts=int(own_blobs.bucket_exists())))
     found += _own_tables(session, own_keyspace, own)
     wanted = [(name, keyspace, name.lower(), columns) for name, columns in JAMES.items()]
-    wanted += [(f"{where}.{table}" if where else table, where or keyspace, table, columns) for where, table, columns in parse_sources(settings.gc.sources)]
+    wanted += [
+        (f"{where}.{table}" if where else table, where or keyspace, table, columns)
+        for where, table, columns in parse_sources(settings.gc.sources)
+    ]
     excused = {name.lower() for name in settings.gc.absent_sources}
     there: dict[str, dict[str, tuple[Column, ...]]] = {}
     ranges = _Ranges(session)
@@ -177,10 +204,19 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
             known = table if table in there[where] else table.lower()
             names = _checked(name, columns, on_disk)
             first = tables.setdefault((where, known), (name, {}, on_disk))
-            first[1].update(dict.fromkeys(names))  # a table that is named again: one scan of all its columns
+            first[1].update(
+                dict.fromkeys(names)
+            )  # a table that is named again: one scan of all its columns
     for (where, table), (name, named, known_columns) in tables.items():
         plain = all(column.type in _TEXT for column in known_columns if column.name in named)
-        found.append(TableSource(name, ReferenceColumns(where, table, partition_key(known_columns), tuple(named)), ranges.of(where, table), plain))
+        found.append(
+            TableSource(
+                name,
+                ReferenceColumns(where, table, partition_key(known_columns), tuple(named)),
+                ranges.of(where, table),
+                plain,
+            )
+        )
     if unknown := [name for name in absent if name.lower() not in excused]:
         raise Refused(
             f"no table for {', '.join(unknown)} in Cassandra at {session.address}: are the keyspaces right? "
@@ -195,12 +231,21 @@ def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
     Tables that name a bucket, too, such as those of uploads and of the deleted messages vault, are about other buckets.
     """
     keyspace = stores.settings.cassandra.keyspace.lower()
-    read = {(each.where.keyspace, each.where.table, column) for each in sources if isinstance(each, TableSource) for column in each.where.columns}
+    read = {
+        (each.where.keyspace, each.where.table, column)
+        for each in sources
+        if isinstance(each, TableSource)
+        for column in each.where.columns
+    }
     found = []
     for table, columns in columns_of(stores.cassandra, keyspace).items():
         if table in _COPIES or any("bucket" in column.name for column in columns):
             continue
-        like = [column.name for column in columns if column.holds_text and _LIKE_BLOBS.search(column.name)]
+        like = [
+            column.name
+            for column in columns
+            if column.holds_text and _LIKE_BLOBS.search(column.name)
+        ]
         found += [f"{table}.{name}" for name in like if (keyspace, table, name) not in read]
     return sorted(found)
 
@@ -219,11 +264,18 @@ class _Ranges:
         return tuple(token_ranges(self._session, min(max(wanted, _LEAST_RANGES), _MOST_RANGES)))
 
 
-def _own_tables(session: CassandraSession, keyspace: str, tables: Mapping[str, Sequence[Column]]) -> Iterator[TableSource]:
+def _own_tables(
+    session: CassandraSession, keyspace: str, tables: Mapping[str, Sequence[Column]]
+) -> Iterator[TableSource]:
     ranges = _Ranges(session)
     for table in sorted(set(tables) - OWN_WITHOUT_REFERENCES):
         if columns := tuple(column.name for column in tables[table] if column.holds_text):
-            yield TableSource(f"own.{table}", ReferenceColumns(keyspace, table, partition_key(tables[table]), columns), ranges.of(keyspace, table), buried=True)
+            yield TableSource(
+                f"own.{table}",
+                ReferenceColumns(keyspace, table, partition_key(tables[table]), columns),
+                ranges.of(keyspace, table),
+                buried=True,
+            )
 
 
 def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -237,11 +289,15 @@ def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
         else:
             columns = word
         if not found or (colon and not found[-1][1]):
-            raise BadSetting(f"{_SOURCES}={text!r}: {word!r} names no table; allowed is table:column,column;keyspace.table:column")
+            raise BadSetting(
+                f"{_SOURCES}={text!r}: {word!r} names no table; allowed is table:column,column;keyspace.table:column"
+            )
         found[-1][2].extend(column for column in re.split(r"[:+|]", columns) if column)
     for _, table, names in found:
         if not names:
-            raise BadSetting(f"{_SOURCES}={text!r}: no column of {table} is named; allowed is table:column,column;keyspace.table:column")
+            raise BadSetting(
+                f"{_SOURCES}={text!r}: no column of {table} is named; allowed is table:column,column;keyspace.table:column"
+            )
     return [(keyspace, table, tuple(names)) for keyspace, table, names in found]
 
 
@@ -292,8 +348,14 @@ def _checked(name: str, columns: Sequence[str], there: Sequence[Column]) -> tupl
     for column in columns:
         each = known.get(column) or known.get(column.lower())
         if each is None or not each.holds_text:
-            what = f"is of type {each.type}" if each else f"does not exist; there are {', '.join(sorted(known))}"
+            what = (
+                f"is of type {each.type}"
+                if each
+                else f"does not exist; there are {', '.join(sorted(known))}"
+            )
             said = f" ({_SOURCES})" if columns is not JAMES.get(name) else ""
-            raise BadSetting(f"column {column} of {name} {what}: a reference is a text, or a list, set or map of texts{said}")
+            raise BadSetting(
+                f"column {column} of {name} {what}: a reference is a text, or a list, set or map of texts{said}"
+            )
         found.append(each.name)
     return tuple(found)

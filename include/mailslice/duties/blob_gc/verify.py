@@ -32,20 +32,48 @@ def _after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
     with KeptBlobs(context.settings) as kept:
         there = kept.james.heads([blob.key for blob in sample])
         missing = [blob.key for blob in sample if there[blob.key] is None]
-        copies = kept.of_keys(missing) if applied["keptUntil"] and not _over(context, applied) else None
-    as_planned = sum((now := there[blob.key]) is not None and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s) for blob in sample)
-    gone_before, untouched = applied["skippedBy"].get(GONE, 0), applied["failed"] + applied["left"] + applied["skipped"] + applied["restored"]
+        copies = (
+            kept.of_keys(missing) if applied["keptUntil"] and not _over(context, applied) else None
+        )
+    as_planned = sum(
+        (now := there[blob.key]) is not None
+        and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s)
+        for blob in sample
+    )
+    gone_before, untouched = (
+        applied["skippedBy"].get(GONE, 0),
+        applied["failed"] + applied["left"] + applied["skipped"] + applied["restored"],
+    )
     row = {
-        "accounted": applied["applied"] + applied["skipped"] + applied["failed"] + applied["left"] - applied["planned"],
+        "accounted": applied["applied"]
+        + applied["skipped"]
+        + applied["failed"]
+        + applied["left"]
+        - applied["planned"],
         "planned_still_there": as_planned,
         "deleted_without_copy": len(missing) - len(copies) if copies is not None else 0,
         "referred_to_and_not_restored": len(applied["notRestored"]),
     }
     expect = [
-        Expectation.equal("accounted", 0, "Every planned blob is either deleted, skipped, failed or left for the next run."),
-        Expectation.between("planned_still_there", 0, untouched, "No planned blob is there as it was, but those that were not tried, or were put back."),
-        Expectation.between("deleted_without_copy", 0, gone_before, "Every deleted blob has its kept copy."),
-        Expectation.equal("referred_to_and_not_restored", 0, "Every deleted blob that is referred to was put back."),
+        Expectation.equal(
+            "accounted",
+            0,
+            "Every planned blob is either deleted, skipped, failed or left for the next run.",
+        ),
+        Expectation.between(
+            "planned_still_there",
+            0,
+            untouched,
+            "No planned blob is there as it was, but those that were not tried, or were put back.",
+        ),
+        Expectation.between(
+            "deleted_without_copy", 0, gone_before, "Every deleted blob has its kept copy."
+        ),
+        Expectation.equal(
+            "referred_to_and_not_restored",
+            0,
+            "Every deleted blob that is referred to was put back.",
+        ),
     ]
     return Frame("after", [row], expect)
 

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def write_plan(spark: Session, blobs: Any, place: Location, folder: str, rules: Rules, *, spared: frozenset[str]) -> tuple[Tally, list[Group]]:
+def write_plan(
+    spark: Session,
+    blobs: Any,
+    place: Location,
+    folder: str,
+    rules: Rules,
+    *,
+    spared: frozenset[str],
+) -> tuple[Tally, list[Group]]:
     """Write the orphans among unreferenced blobs (key, size, modified_s, doubtful, since_ms): what there is of each kind, and the groups that were written.
 
     A candidate whose key is in `spared` was referred to meanwhile: it waits anew.
@@ -26,7 +34,12 @@ def write_plan(spark: Session, blobs: Any, place: Location, folder: str, rules: 
         tally = Tally()
         files = {kind: BlobWriter(place, folder, kind) for kind in (DELETE, CANDIDATE)}
         for row in (row for batch in batches for row in batch.to_pylist()):
-            blob = Blob(row["key"], row["size"], row["modified_s"], None if row["key"] in spared else row["since_ms"])
+            blob = Blob(
+                row["key"],
+                row["size"],
+                row["modified_s"],
+                None if row["key"] in spared else row["since_ms"],
+            )
             kind = rules.kind(blob.key, blob.modified_s, doubtful=bool(row["doubtful"]))
             tally.add(kind, blob.key, blob.size, blob.modified_s, rules)
             if kind == ORPHAN:
@@ -36,7 +49,10 @@ def write_plan(spark: Session, blobs: Any, place: Location, folder: str, rules: 
                 tally.planned(due, blob.size)
             elif kind in {UNKNOWN, DOUBTFUL}:
                 tally.show(kind, **_shown(blob, rules))
-        yield {"tally": tally.as_json(), "groups": [astuple(group) for writer in files.values() for group in writer.close()]}
+        yield {
+            "tally": tally.as_json(),
+            "groups": [astuple(group) for writer in files.values() for group in writer.close()],
+        }
 
     tally, groups = Tally(), list[Group]()
     for summary in give(spark, blobs, work):
@@ -46,4 +62,9 @@ def write_plan(spark: Session, blobs: Any, place: Location, folder: str, rules: 
 
 
 def _shown(blob: Blob, rules: Rules) -> dict[str, Any]:
-    return {"key": blob.key, "bytes": blob.size, "generation": generation_of(blob.key), "age": rules.age(blob.modified_s)}
+    return {
+        "key": blob.key,
+        "bytes": blob.size,
+        "generation": generation_of(blob.key),
+        "age": rules.age(blob.modified_s),
+    }

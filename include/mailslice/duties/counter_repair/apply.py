@@ -16,9 +16,23 @@ from uuid import UUID
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.differences import REPAIRABLE
 from mailslice.duties.counter_repair.parallel import beside_each_other
-from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_drifts, read_plan, require_files
+from mailslice.duties.counter_repair.plan_file import (
+    Drift,
+    Plan,
+    read_drifts,
+    read_plan,
+    require_files,
+)
 from mailslice.duties.counter_repair.projection import repair_projection
-from mailslice.duties.counter_repair.repairing import DONE, FAILED, LEFT, SKIPPED, UNKNOWN, Outcome, Repair
+from mailslice.duties.counter_repair.repairing import (
+    DONE,
+    FAILED,
+    LEFT,
+    SKIPPED,
+    UNKNOWN,
+    Outcome,
+    Repair,
+)
 from mailslice.duties.counter_repair.second_read import Unprojected, unprojected
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
@@ -40,9 +54,13 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     require_gate(context, plan)
     require_files(plan, context.folder)
     drifts = read_drifts(plan, context.folder)
-    if drifts or (plan.repair_projection and any(plan.inconsistencies.get(kind) for kind in REPAIRABLE)):
+    if drifts or (
+        plan.repair_projection and any(plan.inconsistencies.get(kind) for kind in REPAIRABLE)
+    ):
         _settle(context, plan, sleep)
-    with locked(context.stores.own.locks, f"{context.request.duty}/{context.queue}", context.request.run) as lock:
+    with locked(
+        context.stores.own.locks, f"{context.request.duty}/{context.queue}", context.request.run
+    ) as lock:
         crash.point("apply:locked")
         found = _repaired(context, plan, drifts, lock)
         crash.point("apply:after-counters")
@@ -57,18 +75,28 @@ def _settle(context: StepContext, plan: Plan, sleep: Callable[[float], None]) ->
         sleep(remaining)
 
 
-def _repaired(context: StepContext, plan: Plan, drifts: Sequence[Drift], lock: Lock) -> dict[str, Any]:
+def _repaired(
+    context: StepContext, plan: Plan, drifts: Sequence[Drift], lock: Lock
+) -> dict[str, Any]:
     """What became of every drift; also in progress.json, whatever ends it: what was done before is in the report then."""
     waiting = iter(drifts)
     work = _Work(context, Repair(context, plan, lock))
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
             while chunk := list(islice(waiting, _AT_ONCE)):
-                work.unprojected = unprojected(plan, context.folder, [drift.mailbox for drift in chunk])
+                work.unprojected = unprojected(
+                    plan, context.folder, [drift.mailbox for drift in chunk]
+                )
                 for outcome in beside_each_other(pool, work.mailbox, chunk):
                     work.count(outcome)
     finally:
-        found = _summary(plan, [work.ended.get(drift.mailbox, Outcome(drift.mailbox, LEFT, NOT_REACHED)) for drift in drifts])
+        found = _summary(
+            plan,
+            [
+                work.ended.get(drift.mailbox, Outcome(drift.mailbox, LEFT, NOT_REACHED))
+                for drift in drifts
+            ],
+        )
         context.folder.write_json("progress.json", found)
     return found
 
@@ -85,14 +113,20 @@ class _Work:
 
     def mailbox(self, drift: Drift) -> Outcome:
         """One mailbox, unless it is too late for a new one."""
-        outcome = self._too_late(drift.mailbox) or self._repair.mailbox(drift, self.unprojected.get(drift.mailbox, ()))
+        outcome = self._too_late(drift.mailbox) or self._repair.mailbox(
+            drift, self.unprojected.get(drift.mailbox, ())
+        )
         self.ended[drift.mailbox] = outcome
         return outcome
 
     def _too_late(self, mailbox: UUID) -> Outcome | None:
         if self._context.out_of_time():
             return Outcome(mailbox, LEFT, decide.TIME_OVER)
-        return Outcome(mailbox, LEFT, f"{self._failed} mailboxes before it failed") if self._failed >= _MOST_FAILURES else None
+        return (
+            Outcome(mailbox, LEFT, f"{self._failed} mailboxes before it failed")
+            if self._failed >= _MOST_FAILURES
+            else None
+        )
 
     def count(self, outcome: Outcome) -> None:
         """Failures one after the other."""
@@ -103,7 +137,11 @@ class _Work:
 def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     verdicts = Counter(outcome.verdict for outcome in outcomes)
     reasons = Counter(outcome.why for outcome in outcomes if outcome.verdict == SKIPPED)
-    failures = {str(outcome.mailbox): outcome.why for outcome in outcomes if outcome.verdict in {FAILED, UNKNOWN}}
+    failures = {
+        str(outcome.mailbox): outcome.why
+        for outcome in outcomes
+        if outcome.verdict in {FAILED, UNKNOWN}
+    }
     return {
         "planDigest": plan.digest,
         "planned": len(outcomes),

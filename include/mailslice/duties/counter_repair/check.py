@@ -27,7 +27,13 @@ def run(context: StepContext) -> dict[str, Any]:
     with reading(plan.run):
         frame = totals(plan, summary, age, drifts)
     result = run_gate("check", [frame], docs)
-    return {"success": True, "planDigest": plan.digest, "planned": plan.drifts.rows, "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "planDigest": plan.digest,
+        "planned": plan.drifts.rows,
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def totals(plan: Plan, summary: dict[str, Any], age: timedelta, drifts: list[Drift]) -> Frame:
@@ -41,22 +47,49 @@ def totals(plan: Plan, summary: dict[str, Any], age: timedelta, drifts: list[Dri
         "wrong": summary["wrong"],
         "wrong_twice": len(drifts) - len({drift.mailbox for drift in drifts}),
         "without_drift": sum((drift.add.count, drift.add.unseen) == (0, 0) for drift in drifts),
-        "unseen_beyond_count": sum(not 0 <= drift.seen.unseen <= drift.seen.count for drift in drifts),
+        "unseen_beyond_count": sum(
+            not 0 <= drift.seen.unseen <= drift.seen.count for drift in drifts
+        ),
         "differences": sum(file.rows for file in plan.differences),
-        "truth_share": 1.0 if plan.trust_projection or projected < _MANY else summary["messages"] / projected,
+        "truth_share": 1.0
+        if plan.trust_projection or projected < _MANY
+        else summary["messages"] / projected,
         "age_hours": age / timedelta(hours=1),
     }
-    listed = 0 if plan.trust_projection else sum(count for kind, count in plan.inconsistencies.items() if kind != "counterOfGoneMailbox")
+    listed = (
+        0
+        if plan.trust_projection
+        else sum(
+            count for kind, count in plan.inconsistencies.items() if kind != "counterOfGoneMailbox"
+        )
+    )
     expect = [
-        Expectation.equal("ranges_read", reads["wanted"], "Every token range of every table was read: an unread one is not an empty one."),
+        Expectation.equal(
+            "ranges_read",
+            reads["wanted"],
+            "Every token range of every table was read: an unread one is not an empty one.",
+        ),
         Expectation.equal("ranges_read_twice", 0, "No token range was counted twice."),
         Expectation.equal("holes", 0, "The token ranges of each table tile the ring."),
-        Expectation.equal("wrong", plan.drifts.rows, "The plan lists as many mailboxes as were found wrong."),
+        Expectation.equal(
+            "wrong", plan.drifts.rows, "The plan lists as many mailboxes as were found wrong."
+        ),
         Expectation.equal("wrong_twice", 0, "Every mailbox is listed once."),
         Expectation.equal("without_drift", 0, "Every mailbox that is listed has a drift."),
-        Expectation.equal("unseen_beyond_count", 0, "No mailbox has more unseen messages than messages."),
-        Expectation.equal("differences", listed, "The plan lists as many rows that differ as were counted."),
-        Expectation.between("truth_share", 0.5, None, "imapUidTable holds at least half as many messages as messageIdTable: less is a truth that was lost."),
-        Expectation.between("age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The plan is not older than a day."),
+        Expectation.equal(
+            "unseen_beyond_count", 0, "No mailbox has more unseen messages than messages."
+        ),
+        Expectation.equal(
+            "differences", listed, "The plan lists as many rows that differ as were counted."
+        ),
+        Expectation.between(
+            "truth_share",
+            0.5,
+            None,
+            "imapUidTable holds at least half as many messages as messageIdTable: less is a truth that was lost.",
+        ),
+        Expectation.between(
+            "age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The plan is not older than a day."
+        ),
     ]
     return Frame("totals", [row], expect)

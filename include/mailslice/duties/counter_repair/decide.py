@@ -29,7 +29,9 @@ SENT_FOR = timedelta(seconds=30)
 """Longer than Cassandra keeps a counter update that it has not begun (counter_write_request_timeout, 5 s): after this long it is done or never will be."""
 
 
-def refused(drift: Drift, stored: Counters, seen: Seen, given_modseq: int, first_read: datetime) -> str | None:
+def refused(
+    drift: Drift, stored: Counters, seen: Seen, given_modseq: int, first_read: datetime
+) -> str | None:
     """Why the drift must not be applied, by the second read; None when both reads agree and nothing is newer than the beginning of the first.
 
     `given_modseq` is read after `stored` and `seen`.
@@ -38,14 +40,20 @@ def refused(drift: Drift, stored: Counters, seen: Seen, given_modseq: int, first
         return RIGHT_NOW
     if stored != drift.stored or (seen.count, seen.unseen) != (drift.seen.count, drift.seen.unseen):
         return MOVED
-    if seen.newest > ticks(first_read) or seen.modseq > drift.seen.modseq or given_modseq != drift.given_modseq:
+    if (
+        seen.newest > ticks(first_read)
+        or seen.modseq > drift.seen.modseq
+        or given_modseq != drift.given_modseq
+    ):
         return NEWER
     return None if seen == drift.seen else MOVED
 
 
 def was_done(claim: CounterClaim, stored: Counters) -> bool:
     """Whether the stored counters, as all replicas know them, prove that the claimed update was done."""
-    return stored == Counters(claim.stored_count + claim.add_count, claim.stored_unseen + claim.add_unseen)
+    return stored == Counters(
+        claim.stored_count + claim.add_count, claim.stored_unseen + claim.add_unseen
+    )
 
 
 def is_open(claim: CounterClaim) -> bool:

@@ -35,7 +35,15 @@ FLAGS_DIFFER, MODSEQ_DIFFERS = "flagsDiffer", "modSeqDiffers"
 WITHOUT_ID = "withoutMessageId"
 """A row of messageIdTable of which only flags are left, written after its deletion: James takes it for no message, and deletes it when it meets it."""
 MAILBOX_GONE, COUNTER_GONE = "mailboxGone", "counterOfGoneMailbox"
-KINDS = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS, WITHOUT_ID, MAILBOX_GONE, COUNTER_GONE)
+KINDS = (
+    ONLY_TRUTH,
+    ONLY_PROJECTED,
+    FLAGS_DIFFER,
+    MODSEQ_DIFFERS,
+    WITHOUT_ID,
+    MAILBOX_GONE,
+    COUNTER_GONE,
+)
 """How a report calls them. A row counts once, under the first that fits of: gone, without message id, only in one, flags, modSeq."""
 REPAIRABLE = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS)
 
@@ -57,7 +65,9 @@ class Comparison:
     folder: str
 
 
-def differences(spark: SparkSession, what: Comparison, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[PlanFile, ...], dict[str, int]]:
+def differences(
+    spark: SparkSession, what: Comparison, ranges: Sequence[tuple[int, int]]
+) -> tuple[tuple[PlanFile, ...], dict[str, int]]:
     """The files with the rows that differ, and how many of each kind. Raises what a worker raised."""
 
     def read(batches: Iterator[Sequence[Key | bytes]]) -> Iterator[pa.RecordBatch]:
@@ -66,7 +76,9 @@ def differences(spark: SparkSession, what: Comparison, ranges: Sequence[tuple[in
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _write(what, batches)
 
-    keys: list[Key | bytes] = [(IMAP_UID_TABLE, low, high) for low, high in ranges] + sorted(what.mailboxes)
+    keys: list[Key | bytes] = [(IMAP_UID_TABLE, low, high) for low, high in ranges] + sorted(
+        what.mailboxes
+    )
     rows = frame_of_keys(spark, keys, read, _ROWS)
     with translated():
         told = compared(rows).mapInArrow(write, _WRITTEN).collect()
@@ -83,17 +95,26 @@ def compared(rows: DataFrame) -> DataFrame:
 
     keys = ["mailbox", "uid", "message"]
     truth, projected = (
-        rows.where(fn.col("side") == side).select(*keys, *(fn.col(name).alias(f"{side}_{name}") for name in ("gone", *_VALUES)))
+        rows.where(fn.col("side") == side).select(
+            *keys, *(fn.col(name).alias(f"{side}_{name}") for name in ("gone", *_VALUES))
+        )
         for side in ("truth", "projected")
     )
     columns = [f"{side}_{name}" for side in ("truth", "projected") for name in _VALUES]
-    return truth.join(projected, on=keys, how="full_outer").withColumn("kind", _kind()).where(fn.col("kind").isNotNull()).select("kind", *keys, *columns)
+    return (
+        truth.join(projected, on=keys, how="full_outer")
+        .withColumn("kind", _kind())
+        .where(fn.col("kind").isNotNull())
+        .select("kind", *keys, *columns)
+    )
 
 
 def _kind() -> Column:
     from pyspark.sql import functions as fn
 
-    flags = (fn.col("truth_flags") != fn.col("projected_flags")) | (fn.col("truth_user_flags") != fn.col("projected_user_flags"))
+    flags = (fn.col("truth_flags") != fn.col("projected_flags")) | (
+        fn.col("truth_user_flags") != fn.col("projected_user_flags")
+    )
     return (
         fn.when(fn.coalesce(fn.col("truth_gone"), fn.col("projected_gone")), MAILBOX_GONE)
         .when(fn.col("message").isNull(), WITHOUT_ID)
@@ -110,12 +131,26 @@ def _read(what: Comparison, batches: Iterator[Sequence[Key | bytes]]) -> Iterato
         ranges = [(key[1], key[2]) for key in batch if isinstance(key, tuple)]
         mailboxes = [[UUID(bytes=key)] for key in batch if isinstance(key, bytes)]
         if ranges:
-            yield from _side(stores, what, "truth", stores.packed.pages(stores.mailboxes.scan(IMAP_UID_TABLE), ranges, _READS_IN_FLIGHT))
+            yield from _side(
+                stores,
+                what,
+                "truth",
+                stores.packed.pages(
+                    stores.mailboxes.scan(IMAP_UID_TABLE), ranges, _READS_IN_FLIGHT
+                ),
+            )
         if mailboxes:
-            yield from _side(stores, what, "projected", stores.packed.pages(stores.mailboxes.of_mailbox, mailboxes, _READS_IN_FLIGHT))
+            yield from _side(
+                stores,
+                what,
+                "projected",
+                stores.packed.pages(stores.mailboxes.of_mailbox, mailboxes, _READS_IN_FLIGHT),
+            )
 
 
-def _side(stores: Stores, what: Comparison, side: str, pages: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+def _side(
+    stores: Stores, what: Comparison, side: str, pages: Iterator[Any]
+) -> Iterator[pa.RecordBatch]:
     layout = layout_of(stores.mailboxes.message_columns)
     chunk = Chunk()
     for _, page in pages:
@@ -125,7 +160,9 @@ def _side(stores: Stores, what: Comparison, side: str, pages: Iterator[Any]) -> 
     yield from _batch(stores, what, side, chunk.take())
 
 
-def _batch(stores: Stores, what: Comparison, side: str, columns: dict[str, npt.NDArray[Any]]) -> Iterator[pa.RecordBatch]:
+def _batch(
+    stores: Stores, what: Comparison, side: str, columns: dict[str, npt.NDArray[Any]]
+) -> Iterator[pa.RecordBatch]:
     """The rows of wanted mailboxes."""
     import numpy as np
     import pyarrow as pa
@@ -133,7 +170,9 @@ def _batch(stores: Stores, what: Comparison, side: str, columns: dict[str, npt.N
     if not columns or not len(columns["uid"]):
         return
     groups = Groups(columns)
-    wanted = np.repeat([key in what.mailboxes for key in groups.keys], np.diff([*groups.starts, len(groups.order)]))
+    wanted = np.repeat(
+        [key in what.mailboxes for key in groups.keys], np.diff([*groups.starts, len(groups.order)])
+    )
     rows = groups.order[wanted]
     if not len(rows):
         return
@@ -149,7 +188,9 @@ def _batch(stores: Stores, what: Comparison, side: str, columns: dict[str, npt.N
             "gone": pa.array([key in what.gone for key in mailboxes], pa.bool_()),
             "modseq": pa.array(kept["modseq"], pa.int64()),
             "flags": pa.array(flag_bits(kept, stores.mailboxes.flags), pa.int64()),
-            "user_flags": pa.array(kept.get(USER_FLAGS, np.zeros(len(rows), np.uint64)).view(np.int64), pa.int64()),
+            "user_flags": pa.array(
+                kept.get(USER_FLAGS, np.zeros(len(rows), np.uint64)).view(np.int64), pa.int64()
+            ),
         }
     )
 
@@ -158,7 +199,9 @@ def _ids(columns: dict[str, npt.NDArray[Any]], name: str) -> list[bytes]:
     """The ids of a column as 16 bytes each."""
     import numpy as np
 
-    packed = np.stack([columns[f"{name}.high"], columns[f"{name}.low"]], axis=1).astype(">u8").tobytes()
+    packed = (
+        np.stack([columns[f"{name}.high"], columns[f"{name}.low"]], axis=1).astype(">u8").tobytes()
+    )
     return [packed[at : at + 16] for at in range(0, len(packed), 16)]
 
 
@@ -173,9 +216,20 @@ def _write(what: Comparison, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
             counts[kind] = counts.get(kind, 0) + 1
         if batch.num_rows:
             named = {
-                name: pa.array([each and str(UUID(bytes=each)) for each in batch.column(name).to_pylist()], pa.string()) for name in ("mailbox", "message")
+                name: pa.array(
+                    [each and str(UUID(bytes=each)) for each in batch.column(name).to_pylist()],
+                    pa.string(),
+                )
+                for name in ("mailbox", "message")
             }
-            writer.add(pa.table({field.name: named.get(field.name, batch.column(field.name)) for field in difference_schema()}))
+            writer.add(
+                pa.table(
+                    {
+                        field.name: named.get(field.name, batch.column(field.name))
+                        for field in difference_schema()
+                    }
+                )
+            )
     file = writer.close()
     if file is not None:
         yield pa.RecordBatch.from_pydict(

@@ -58,7 +58,10 @@ def layout_of(columns: Iterable[str]) -> Layout:
     """The layout of a statement that gives messages (`MailboxTables.message_columns`)."""
     widths = {"messageid": UUID, "mailboxid": UUID, "uid": LONG, "modseq": LONG}
     names = tuple(columns)
-    return Layout([(name, widths.get(name, BOOL)) for name in names if name != USER_FLAGS], USER_FLAGS if USER_FLAGS in names else None)
+    return Layout(
+        [(name, widths.get(name, BOOL)) for name in names if name != USER_FLAGS],
+        USER_FLAGS if USER_FLAGS in names else None,
+    )
 
 
 def without_id(columns: Columns) -> npt.NDArray[np.bool_]:
@@ -88,17 +91,33 @@ def message_times(columns: Columns) -> npt.NDArray[np.int64]:
     import numpy as np
 
     high = columns["messageid.high"]
-    upper, middle, lower = high & np.uint64(0xFFF), (high >> np.uint64(16)) & np.uint64(0xFFFF), high >> np.uint64(32)
-    found: npt.NDArray[np.int64] = ((upper << np.uint64(48)) | (middle << np.uint64(32)) | lower).astype(np.int64)
+    upper, middle, lower = (
+        high & np.uint64(0xFFF),
+        (high >> np.uint64(16)) & np.uint64(0xFFFF),
+        high >> np.uint64(32),
+    )
+    found: npt.NDArray[np.int64] = (
+        (upper << np.uint64(48)) | (middle << np.uint64(32)) | lower
+    ).astype(np.int64)
     return found
 
 
-def fingerprints(columns: Columns, flags: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def fingerprints(
+    columns: Columns, flags: Iterable[str]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Both hashes of each row, over message id, uid, modSeq, flags and user flags."""
     import numpy as np
 
-    words = [columns["messageid.high"], columns["messageid.low"], columns["uid"].view(np.uint64), columns["modseq"].view(np.uint64)]
-    words += [flag_bits(columns, flags).view(np.uint64), *([columns[USER_FLAGS]] if USER_FLAGS in columns else [])]
+    words = [
+        columns["messageid.high"],
+        columns["messageid.low"],
+        columns["uid"].view(np.uint64),
+        columns["modseq"].view(np.uint64),
+    ]
+    words += [
+        flag_bits(columns, flags).view(np.uint64),
+        *([columns[USER_FLAGS]] if USER_FLAGS in columns else []),
+    ]
     found = []
     for seed in _SEEDS:
         mixed = np.full(len(columns["uid"]), seed, np.uint64)

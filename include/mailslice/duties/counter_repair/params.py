@@ -17,9 +17,15 @@ def _words(value: object) -> object:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple):
         return value
-    words = tuple(dict.fromkeys(word.strip() for text in given for word in str(text).split(",") if word.strip()))
+    words = tuple(
+        dict.fromkeys(
+            word.strip() for text in given for word in str(text).split(",") if word.strip()
+        )
+    )
     if not words and any(str(text).strip() for text in given):
-        raise ValueError("it names nothing; allowed are names with commas between them, or nothing at all for all mailboxes")
+        raise ValueError(
+            "it names nothing; allowed are names with commas between them, or nothing at all for all mailboxes"
+        )
     return words
 
 
@@ -30,7 +36,9 @@ def _ids(value: object) -> object:
             try:
                 UUID(word)
             except ValueError:
-                raise ValueError(f"{word!r} is not the id of a mailbox: allowed are UUIDs, such as 5f1c0e50-c6f9-11f0-8de9-0242ac120002") from None
+                raise ValueError(
+                    f"{word!r} is not the id of a mailbox: allowed are UUIDs, such as 5f1c0e50-c6f9-11f0-8de9-0242ac120002"
+                ) from None
         return tuple(dict.fromkeys(str(UUID(word)) for word in words))
     return words
 
@@ -38,14 +46,29 @@ def _ids(value: object) -> object:
 class Params(DutyParams):
     """Params of counter_repair."""
 
-    settle: Duration = Field(timedelta(minutes=5), description="time between the two reads of a mailbox that must agree; only drifted ones are read again")
-    mailboxes: Annotated[tuple[str, ...], BeforeValidator(_ids)] = Field((), description="ids of the mailboxes to look at, comma-separated; none = all")
-    users: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field((), description="only mailboxes of these users, comma-separated; none = all")
-    trust_projection: bool = Field(False, description="count messageIdTable and do not read imapUidTable: cheaper, and blind to what the two disagree in")
-    repair_projection: bool = Field(False, description="also rewrite rows of messageIdTable that differ from imapUidTable, those that the plan lists")
+    settle: Duration = Field(
+        timedelta(minutes=5),
+        description="time between the two reads of a mailbox that must agree; only drifted ones are read again",
+    )
+    mailboxes: Annotated[tuple[str, ...], BeforeValidator(_ids)] = Field(
+        (), description="ids of the mailboxes to look at, comma-separated; none = all"
+    )
+    users: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
+        (), description="only mailboxes of these users, comma-separated; none = all"
+    )
+    trust_projection: bool = Field(
+        False,
+        description="count messageIdTable and do not read imapUidTable: cheaper, and blind to what the two disagree in",
+    )
+    repair_projection: bool = Field(
+        False,
+        description="also rewrite rows of messageIdTable that differ from imapUidTable, those that the plan lists",
+    )
 
     @model_validator(mode="after")
     def _together(self) -> Self:
         if self.trust_projection and self.repair_projection:
-            raise ValueError("trust_projection reads no truth to repair the projection from: only one of the two goes")
+            raise ValueError(
+                "trust_projection reads no truth to repair the projection from: only one of the two goes"
+            )
         return self

@@ -25,9 +25,23 @@ def drift_schema() -> pa.Schema:
     """Columns of the drifts: the mailbox, what is stored, what was counted, and how its messages looked then."""
     import pyarrow as pa
 
-    numbers = ("stored_count", "stored_unseen", "given_modseq", "count", "unseen", "modseq", "newest", "first", "second")
+    numbers = (
+        "stored_count",
+        "stored_unseen",
+        "given_modseq",
+        "count",
+        "unseen",
+        "modseq",
+        "newest",
+        "first",
+        "second",
+    )
     return pa.schema(
-        [pa.field("mailbox", pa.string(), False), pa.field("has_counters", pa.bool_(), False), *(pa.field(name, pa.int64(), False) for name in numbers)]
+        [
+            pa.field("mailbox", pa.string(), False),
+            pa.field("has_counters", pa.bool_(), False),
+            *(pa.field(name, pa.int64(), False) for name in numbers),
+        ]
     )
 
 
@@ -36,7 +50,11 @@ def difference_schema() -> pa.Schema:
     """Columns of the rows that differ: which, how, and what either table had; null where it had no such row, and for the message of one without an id."""
     import pyarrow as pa
 
-    sides = [f"{side}_{name}" for side in ("truth", "projected") for name in ("modseq", "flags", "user_flags")]
+    sides = [
+        f"{side}_{name}"
+        for side in ("truth", "projected")
+        for name in ("modseq", "flags", "user_flags")
+    ]
     return pa.schema(
         [
             pa.field("kind", pa.string(), False),
@@ -80,8 +98,16 @@ class Drift:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """What `row` gave."""
-        seen = Seen(*(row[name] for name in ("count", "unseen", "modseq", "newest", "first", "second")))
-        return cls(UUID(row["mailbox"]), row["has_counters"], Counters(row["stored_count"], row["stored_unseen"]), seen, row["given_modseq"])
+        seen = Seen(
+            *(row[name] for name in ("count", "unseen", "modseq", "newest", "first", "second"))
+        )
+        return cls(
+            UUID(row["mailbox"]),
+            row["has_counters"],
+            Counters(row["stored_count"], row["stored_unseen"]),
+            seen,
+            row["given_modseq"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +172,7 @@ def require_files(plan: Plan, folder: RunFolder) -> None:
 def read_drifts(plan: Plan, folder: RunFolder) -> list[Drift]:
     """The mailboxes whose counters are to be corrected, the largest drift first."""
     found = [Drift.of_row(row) for row in read_rows(plan.drifts, folder)]
-    return sorted(found, key=lambda drift: (-max(abs(drift.add.count), abs(drift.add.unseen)), str(drift.mailbox)))
+    return sorted(
+        found,
+        key=lambda drift: (-max(abs(drift.add.count), abs(drift.add.unseen)), str(drift.mailbox)),
+    )

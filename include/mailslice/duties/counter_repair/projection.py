@@ -51,14 +51,25 @@ def repair_projection(context: StepContext, plan: Plan, lock: Lock) -> dict[str,
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(8) as pool:
         for to_delete in (False, True):
-            counts.update(beside_each_other(pool, repair.row, _rows(context, plan, to_delete=to_delete)))
+            counts.update(
+                beside_each_other(pool, repair.row, _rows(context, plan, to_delete=to_delete))
+            )
     done = {name: counts.pop(name, 0) for name in (WRITTEN, DELETED, FAILED, LEFT)}
-    return {"planned": sum(done.values()) + sum(counts.values()), **done, "skipped": sum(counts.values()), "skippedBy": dict(counts)}
+    return {
+        "planned": sum(done.values()) + sum(counts.values()),
+        **done,
+        "skipped": sum(counts.values()),
+        "skippedBy": dict(counts),
+    }
 
 
 def _rows(context: StepContext, plan: Plan, *, to_delete: bool) -> Iterator[dict[str, Any]]:
     for file in plan.differences:
-        yield from (row for row in read_rows(file, context.folder) if row["kind"] in REPAIRABLE and (row["kind"] == ONLY_PROJECTED) == to_delete)
+        yield from (
+            row
+            for row in read_rows(file, context.folder)
+            if row["kind"] in REPAIRABLE and (row["kind"] == ONLY_PROJECTED) == to_delete
+        )
 
 
 class _Projection:
@@ -95,10 +106,18 @@ class _Projection:
         crash.point("apply:projection-read")
         if truth is None:
             return self._delete(mailbox, uid, message, projected)
-        if projected is not None and projected.message == message and projected.state == truth.state:
+        if (
+            projected is not None
+            and projected.message == message
+            and projected.state == truth.state
+        ):
             return RIGHT_NOW
         other = projected.message if projected is not None else None
-        if other is not None and other != message and self._tables.truth(other, mailbox, uid) is not None:
+        if (
+            other is not None
+            and other != message
+            and self._tables.truth(other, mailbox, uid) is not None
+        ):
             return SHARED_UID
         return self._write(mailbox, uid, truth, projected)
 
@@ -110,7 +129,9 @@ class _Projection:
         self._tables.unproject(mailbox, uid, projected.written_us + 1)
         return DELETED if self._tables.projected(mailbox, uid) is None else NEWER
 
-    def _write(self, mailbox: UUID, uid: int, truth: MessageRow, projected: MessageRow | None) -> str:
+    def _write(
+        self, mailbox: UUID, uid: int, truth: MessageRow, projected: MessageRow | None
+    ) -> str:
         if not truth.written_us:
             return UNDATED
         newest = max(truth.written_us, projected.written_us if projected else 0) + 1

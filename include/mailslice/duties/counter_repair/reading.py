@@ -12,8 +12,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mailslice.duties.counter_repair.fingerprints import fingerprints, layout_of, message_times, messages_of, without_id
-from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
+from mailslice.duties.counter_repair.fingerprints import (
+    fingerprints,
+    layout_of,
+    message_times,
+    messages_of,
+    without_id,
+)
+from mailslice.model.names import (
+    IMAP_UID_TABLE,
+    MAILBOX,
+    MAILBOX_COUNTERS,
+    MESSAGE_ID_TABLE,
+    MODSEQ,
+)
 from mailslice.model.settings import Settings
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.packed_rows import LONG, UUID, Layout, decode
@@ -71,18 +83,26 @@ def read(what: Scan, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatc
             yield from _table(stores, what, table, [(low, high) for _, low, high in keys])
 
 
-def _table(stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange]) -> Iterator[pa.RecordBatch]:
+def _table(
+    stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange]
+) -> Iterator[pa.RecordBatch]:
     layout = _layout(stores, table)
     rows = dict.fromkeys(ranges, 0)
     chunk = Chunk()
     for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
         columns = decode(page, layout)
-        rows[asked[0], asked[1]] += page.rows - (int(without_id(columns).sum()) if table == MESSAGE_ID_TABLE else 0)
+        rows[asked[0], asked[1]] += page.rows - (
+            int(without_id(columns).sum()) if table == MESSAGE_ID_TABLE else 0
+        )
         chunk.add(columns)
         if chunk.rows >= _CHUNK:
             yield from _sums(stores, table, chunk.take(), what.only)
     yield from _sums(stores, table, chunk.take(), what.only)
-    yield _batch(table, [RANGE.pack(*each) for each in ranges], {"rows": list(rows.values()), "reads": [1] * len(rows)})
+    yield _batch(
+        table,
+        [RANGE.pack(*each) for each in ranges],
+        {"rows": list(rows.values()), "reads": [1] * len(rows)},
+    )
 
 
 def _layout(stores: Stores, table: str) -> Layout:
@@ -112,7 +132,11 @@ class Chunk:
         import numpy as np
 
         pages, self._pages, self.rows = self._pages, [], 0
-        return {name: np.concatenate([page[name] for page in pages]) for name in pages[0]} if pages else {}
+        return (
+            {name: np.concatenate([page[name] for page in pages]) for name in pages[0]}
+            if pages
+            else {}
+        )
 
 
 class Groups:
@@ -135,7 +159,9 @@ class Groups:
         return found
 
 
-def _sums(stores: Stores, table: str, columns: Columns, only: frozenset[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _sums(
+    stores: Stores, table: str, columns: Columns, only: frozenset[bytes] | None
+) -> Iterator[pa.RecordBatch]:
     """What the rows come to, by mailbox. Rows without a message id are counted by themselves; the truth has none, for the id is its key."""
     if not columns or not len(columns["mailboxid.high"]):
         return
@@ -156,7 +182,9 @@ def _ones(groups: Groups) -> npt.NDArray[np.int64]:
     return groups.reduced(np.add, np.ones(len(groups.order), np.int64))
 
 
-def _found(stores: Stores, table: str, columns: Columns, groups: Groups) -> dict[str, npt.NDArray[np.int64]]:
+def _found(
+    stores: Stores, table: str, columns: Columns, groups: Groups
+) -> dict[str, npt.NDArray[np.int64]]:
     """By name of the sum, a number a mailbox."""
     import numpy as np
 
@@ -175,16 +203,29 @@ def _found(stores: Stores, table: str, columns: Columns, groups: Groups) -> dict
         return {"mailboxes": _ones(groups)}
     if table == MODSEQ:
         return {"given_modseq": groups.reduced(np.maximum, columns["nextmodseq"])}
-    return {"counters": _ones(groups), **{f"stored_{name}": groups.reduced(np.add, columns[name]) for name in ("count", "unseen")}}
+    return {
+        "counters": _ones(groups),
+        **{f"stored_{name}": groups.reduced(np.add, columns[name]) for name in ("count", "unseen")},
+    }
 
 
-def _of_mailboxes(groups: Groups, found: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _of_mailboxes(
+    groups: Groups, found: dict[str, npt.NDArray[np.int64]], only: frozenset[bytes] | None
+) -> Iterator[pa.RecordBatch]:
     """The sums of the mailboxes that count."""
     import numpy as np
 
-    kept = range(len(groups.keys)) if only is None else [at for at, key in enumerate(groups.keys) if key in only]
+    kept = (
+        range(len(groups.keys))
+        if only is None
+        else [at for at, key in enumerate(groups.keys) if key in only]
+    )
     if kept:
-        yield _batch(OF_MAILBOX, [groups.keys[at] for at in kept], {name: values[np.array(kept)] for name, values in found.items()})
+        yield _batch(
+            OF_MAILBOX,
+            [groups.keys[at] for at in kept],
+            {name: values[np.array(kept)] for name, values in found.items()},
+        )
 
 
 def _batch(kind: str, keys: Sequence[bytes], found: dict[str, Any]) -> pa.RecordBatch:
@@ -194,4 +235,10 @@ def _batch(kind: str, keys: Sequence[bytes], found: dict[str, Any]) -> pa.Record
 
     zeros = np.zeros(len(keys), np.int64)
     columns = {name: pa.array(found.get(name, zeros), pa.int64()) for name in (*SUMS, *MOST, *XORS)}
-    return pa.RecordBatch.from_pydict({"kind": pa.array([kind] * len(keys), pa.string()), "key": pa.array(keys, pa.binary()), **columns})
+    return pa.RecordBatch.from_pydict(
+        {
+            "kind": pa.array([kind] * len(keys), pa.string()),
+            "key": pa.array(keys, pa.binary()),
+            **columns,
+        }
+    )

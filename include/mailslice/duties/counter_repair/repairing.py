@@ -59,14 +59,28 @@ class Repair:
         if not self._tables.exists(drift.mailbox):
             return Outcome(drift.mailbox, SKIPPED, decide.GONE)
         stored = self._tables.counters(drift.mailbox)
-        seen = read_again(self._context.stores, drift.mailbox, unprojected, trust_projection=self._plan.trust_projection)
+        seen = read_again(
+            self._context.stores,
+            drift.mailbox,
+            unprojected,
+            trust_projection=self._plan.trust_projection,
+        )
         given = self._tables.given_modseq(drift.mailbox)
         if (why := decide.refused(drift, stored, seen, given, self._plan.made_at)) is not None:
             return Outcome(drift.mailbox, SKIPPED, why)
         crash.point("apply:before-claim")
-        claim = CounterClaim(self._plan.run, self._context.clock(), stored.count, stored.unseen, drift.add.count, drift.add.unseen)
+        claim = CounterClaim(
+            self._plan.run,
+            self._context.clock(),
+            stored.count,
+            stored.unseen,
+            drift.add.count,
+            drift.add.unseen,
+        )
         if not self._claims.claim(drift.mailbox, claim, self._ttl):
-            return Outcome(drift.mailbox, UNKNOWN, decide.UNKNOWN_UPDATE)  # another process of this very run is at work
+            return Outcome(
+                drift.mailbox, UNKNOWN, decide.UNKNOWN_UPDATE
+            )  # another process of this very run is at work
         crash.point("apply:after-claim")
         return self._update(drift, stored)
 
@@ -121,5 +135,10 @@ class Repair:
             return False
         if everywhere != self._tables.counters(drift.mailbox):
             return False
-        self._claims.settle(drift.mailbox, claim.run, decide.APPLIED if decide.was_done(claim, everywhere) else decide.OVER, self._ttl)
+        self._claims.settle(
+            drift.mailbox,
+            claim.run,
+            decide.APPLIED if decide.was_done(claim, everywhere) else decide.OVER,
+            self._ttl,
+        )
         return True

@@ -15,7 +15,12 @@ def run(context: StepContext) -> dict[str, Any]:
     """The report's own fields. Also draws the drifts. Raises PlanRefused when nothing was planned."""
     _draw(context)
     status, message = _outcome(context)
-    return {**partial(context.folder), "status": status, "message": message, "plot": context.folder.artifacts.uri(context.folder.file(FILE))}
+    return {
+        **partial(context.folder),
+        "status": status,
+        "message": message,
+        "plot": context.folder.artifacts.uri(context.folder.file(FILE)),
+    }
 
 
 def partial(folder: RunFolder) -> dict[str, Any]:
@@ -49,30 +54,47 @@ def partial(folder: RunFolder) -> dict[str, Any]:
 
 def _outcome(context: StepContext) -> tuple[str, str]:
     """The status, and what happened in words."""
-    plan, applied, verified = context.need("plan"), context.summary("apply"), context.summary("verify")
+    plan, applied, verified = (
+        context.need("plan"),
+        context.summary("apply"),
+        context.summary("verify"),
+    )
     if context.given.dry_run:
         return DRY_RUN, f"dry run, nothing was changed: {plan['message']}"
     if applied is None:
-        return FAILED, "apply did not end: claims say what it began; the next run looks at every mailbox anew"
+        return (
+            FAILED,
+            "apply did not end: claims say what it began; the next run looks at every mailbox anew",
+        )
     if verified is None:
-        return FAILED, "verify did not end: what apply did is in the numbers, nobody has read it back"
+        return (
+            FAILED,
+            "verify did not end: what apply did is in the numbers, nobody has read it back",
+        )
     projection = applied["projection"]
     rows = _projection(projection) if projection else ""
     if applied["failed"] or (projection and projection["failed"]):
         why = next(iter(applied["failures"].items()), ("rows of messageIdTable", "not written"))
-        return FAILED, f"{applied['applied']} mailboxes corrected; {applied['failed']} failed or unknown ({applied['unknown']} unknown), such as {why}{rows}"
+        return (
+            FAILED,
+            f"{applied['applied']} mailboxes corrected; {applied['failed']} failed or unknown ({applied['unknown']} unknown), such as {why}{rows}",
+        )
     if not plan["wrong"] and not (projection and projection["planned"]):
         return NOTHING, f"nothing to do: {plan['message']}"
     words = [f"{applied['applied']} of {plan['wrong']} wrong mailboxes corrected"]
-    words += [f"{applied['skipped']} skipped: {'; '.join(f'{count} {why}' for why, count in applied['skippedBy'].items())}"] if applied["skipped"] else []
+    words += (
+        [
+            f"{applied['skipped']} skipped: {'; '.join(f'{count} {why}' for why, count in applied['skippedBy'].items())}"
+        ]
+        if applied["skipped"]
+        else []
+    )
     words += [f"{applied['left']} left to the next run"] if applied["left"] else []
     return DONE, ", ".join(words) + rows
 
 
 def _projection(done: dict[str, Any]) -> str:
-    return (
-        f"; messageIdTable: {done['written']} rows written, {done['deleted']} deleted, {done['skipped']} skipped, {done['failed']} failed, {done['left']} left"
-    )
+    return f"; messageIdTable: {done['written']} rows written, {done['deleted']} deleted, {done['skipped']} skipped, {done['failed']} failed, {done['left']} left"  # noqa: E501
 
 
 def _draw(context: StepContext) -> None:
@@ -81,4 +103,7 @@ def _draw(context: StepContext) -> None:
     before = {str(drift.mailbox): -drift.add.count for drift in read_drifts(plan, context.folder)}
     verified = context.summary("verify")
     after = {**before, **verified["drifts"]} if verified is not None else {}
-    context.folder.artifacts.write(context.folder.file(FILE), drifts_svg(before.values(), after.values(), summary["decided"]["madeAt"]))
+    context.folder.artifacts.write(
+        context.folder.file(FILE),
+        drifts_svg(before.values(), after.values(), summary["decided"]["madeAt"]),
+    )

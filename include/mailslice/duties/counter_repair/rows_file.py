@@ -35,7 +35,9 @@ def require_file(file: PlanFile, folder: RunFolder) -> None:
     digest = hashlib.sha256()
     name = f"{PARTS}/{file.name}"
     try:
-        with folder.artifacts.filesystem.open_input_stream(folder.artifacts.path(folder.file(name))) as stream:
+        with folder.artifacts.filesystem.open_input_stream(
+            folder.artifacts.path(folder.file(name))
+        ) as stream:
             while data := stream.read(1 << 20):
                 digest.update(data)
     except FileNotFoundError:
@@ -48,7 +50,9 @@ def read_rows(file: PlanFile, folder: RunFolder) -> Iterator[dict[str, Any]]:
     """The rows of a file, a row group at a time."""
     import pyarrow.parquet as pq
 
-    with folder.artifacts.filesystem.open_input_file(folder.artifacts.path(folder.file(f"{PARTS}/{file.name}"))) as opened:
+    with folder.artifacts.filesystem.open_input_file(
+        folder.artifacts.path(folder.file(f"{PARTS}/{file.name}"))
+    ) as opened:
         parquet = pq.ParquetFile(opened)
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group).to_pylist()
@@ -57,8 +61,12 @@ def read_rows(file: PlanFile, folder: RunFolder) -> Iterator[dict[str, Any]]:
 class RowsWriter:
     """Writes one Parquet file of the plan; nothing is created before the first row, unless `always`."""
 
-    def __init__(self, place: Location, folder: str, name: str, schema: pa.Schema, *, always: bool = False) -> None:
-        self._open: Callable[[], Any] = lambda: place.filesystem.open_output_stream(place.path(f"{folder}/{file}"))
+    def __init__(
+        self, place: Location, folder: str, name: str, schema: pa.Schema, *, always: bool = False
+    ) -> None:
+        self._open: Callable[[], Any] = lambda: place.filesystem.open_output_stream(
+            place.path(f"{folder}/{file}")
+        )
         file = self._file = f"{name}-{uuid4()}.parquet"
         self._schema = schema
         self._sink: _Hashing | None = None

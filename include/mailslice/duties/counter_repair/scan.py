@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mailslice.duties.counter_repair.fingerprints import Seen
-from mailslice.duties.counter_repair.reading import MOST, OF_MAILBOX, PARTS, RANGE, SUMS, XORS, Key, Scan, read
+from mailslice.duties.counter_repair.reading import (
+    MOST,
+    OF_MAILBOX,
+    PARTS,
+    RANGE,
+    SUMS,
+    XORS,
+    Key,
+    Scan,
+    read,
+)
 from mailslice.model.names import MODSEQ
 from mailslice.spark.frames import frame_of_keys
 from mailslice.stores.cassandra.mailboxes import Counters
@@ -69,7 +79,15 @@ class Totals:
 class Scanned:
     """What a scan found, in Spark's memory and on its disks until `close`."""
 
-    def __init__(self, spark: SparkSession, what: Scan, keys: Sequence[Key], *, trust_projection: bool, pause: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        what: Scan,
+        keys: Sequence[Key],
+        *,
+        trust_projection: bool,
+        pause: Callable[[], None],
+    ) -> None:
         """Read. The given modSeqs come first, then `pause`, in which what had taken one comes to its end."""
 
         def work(batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
@@ -89,8 +107,15 @@ class Scanned:
         """Every range that was read."""
         from pyspark.sql import functions as fn
 
-        rows = self._frame.where(fn.col("kind") != OF_MAILBOX).select("kind", "key", "rows", "reads").collect()
-        return [RangeRead(row["kind"], RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in rows]
+        rows = (
+            self._frame.where(fn.col("kind") != OF_MAILBOX)
+            .select("kind", "key", "rows", "reads")
+            .collect()
+        )
+        return [
+            RangeRead(row["kind"], RANGE.unpack(row["key"]), row["rows"], row["reads"])
+            for row in rows
+        ]
 
     @cached_property
     def totals(self) -> Totals:
@@ -101,20 +126,36 @@ class Scanned:
             "mailboxes": _exists().cast("long"),
             "wrong": self._wrong().cast("long"),
             "inconsistent": _inconsistent().cast("long"),
-            "gone_messages": fn.when(~_exists(), fn.col(f"{self._side}_count") + fn.col("projected_without_id")),
+            "gone_messages": fn.when(
+                ~_exists(), fn.col(f"{self._side}_count") + fn.col("projected_without_id")
+            ),
             "gone_counters": (~_exists() & (fn.col("counters") > 0)).cast("long"),
             "without_id": fn.when(_exists(), fn.col("projected_without_id")),
         }
-        row = self._of_mailboxes().agg(*(fn.coalesce(fn.sum(column), fn.lit(0)).alias(name) for name, column in sums.items())).collect()[0]
+        row = (
+            self._of_mailboxes()
+            .agg(
+                *(
+                    fn.coalesce(fn.sum(column), fn.lit(0)).alias(name)
+                    for name, column in sums.items()
+                )
+            )
+            .collect()[0]
+        )
         return Totals(**row.asDict())
 
     def wrong(self) -> Iterator[MailboxFound]:
         """Mailboxes whose counters are not what was counted, a partition at a time."""
-        return (found(row) for row in _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong))
+        return (
+            found(row)
+            for row in _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong)
+        )
 
     def inconsistent(self) -> dict[bytes, bool]:
         """Mailboxes (16 bytes each) in which the two tables differ, and those that are gone and have messages -> whether it is gone."""
-        frame = self._of_mailboxes().where(_inconsistent()).select("key", (~_exists()).alias("gone"))
+        frame = (
+            self._of_mailboxes().where(_inconsistent()).select("key", (~_exists()).alias("gone"))
+        )
         return {bytes(row["key"]): row["gone"] for row in _rows(frame, self.totals.inconsistent)}
 
     def close(self) -> None:
@@ -131,7 +172,10 @@ class Scanned:
     def _wrong(self) -> Column:
         from pyspark.sql import functions as fn
 
-        count, unseen = (fn.col(f"{self._side}_{name}") != fn.col(f"stored_{name}") for name in ("count", "unseen"))
+        count, unseen = (
+            fn.col(f"{self._side}_{name}") != fn.col(f"stored_{name}")
+            for name in ("count", "unseen")
+        )
         return _exists() & (count | unseen)
 
 
@@ -168,15 +212,37 @@ def _inconsistent() -> Column:
     """Whether truth and projection differ, or rows have no message id; only for scans that read both."""
     from pyspark.sql import functions as fn
 
-    differ = [fn.col(f"truth_{name}") != fn.col(f"projected_{name}") for name in ("count", "first", "second")]
-    return differ[0] | differ[1] | differ[2] | (fn.col("projected_without_id") > 0) | (~_exists() & (fn.col("truth_count") > 0))
+    differ = [
+        fn.col(f"truth_{name}") != fn.col(f"projected_{name}")
+        for name in ("count", "first", "second")
+    ]
+    return (
+        differ[0]
+        | differ[1]
+        | differ[2]
+        | (fn.col("projected_without_id") > 0)
+        | (~_exists() & (fn.col("truth_count") > 0))
+    )
 
 
 def found(row: Row) -> MailboxFound:
     """The mailbox of a joined row."""
 
     def seen(side: str) -> Seen:
-        return Seen(*(row[f"{side}_{name}"] for name in ("count", "unseen", "modseq", "newest", "first", "second")))
+        return Seen(
+            *(
+                row[f"{side}_{name}"]
+                for name in ("count", "unseen", "modseq", "newest", "first", "second")
+            )
+        )
 
     stored = Counters(row["stored_count"], row["stored_unseen"])
-    return MailboxFound(UUID(bytes=bytes(row["key"])), row["mailboxes"] > 0, row["counters"] > 0, stored, seen("truth"), seen("projected"), row["given_modseq"])
+    return MailboxFound(
+        UUID(bytes=bytes(row["key"])),
+        row["mailboxes"] > 0,
+        row["counters"] > 0,
+        stored,
+        seen("truth"),
+        seen("projected"),
+        row["given_modseq"],
+    )

@@ -38,16 +38,23 @@ def unprojected(plan: Plan, folder: RunFolder, mailboxes: Iterable[UUID]) -> Unp
     return found
 
 
-def read_again(stores: Stores, mailbox: UUID, also: Sequence[bytes], *, trust_projection: bool) -> Seen:
+def read_again(
+    stores: Stores, mailbox: UUID, also: Sequence[bytes], *, trust_projection: bool
+) -> Seen:
     """How the mailbox's messages look now: in the truth, or, with `trust_projection`, in the projection."""
     tables = stores.mailboxes
     layout = layout_of(tables.message_columns)
-    pages = (decode(page, layout) for _, page in stores.packed.pages(tables.of_mailbox, [[mailbox]], 1))
+    pages = (
+        decode(page, layout) for _, page in stores.packed.pages(tables.of_mailbox, [[mailbox]], 1)
+    )
     if trust_projection:
         return _total(seen_of(columns, tables.flags) for columns in pages)
     ids = _each_once(pages, also)
     asked = ([[UUID(bytes=each) for each in chunk], mailbox] for chunk in _chunks(ids))
-    return _total(seen_of(decode(page, layout), tables.flags) for _, page in stores.packed.pages(tables.of_messages, asked, _READS_IN_FLIGHT))
+    return _total(
+        seen_of(decode(page, layout), tables.flags)
+        for _, page in stores.packed.pages(tables.of_messages, asked, _READS_IN_FLIGHT)
+    )
 
 
 def _each_once(pages: Iterator[Any], also: Sequence[bytes]) -> Iterator[bytes]:
@@ -56,7 +63,11 @@ def _each_once(pages: Iterator[Any], also: Sequence[bytes]) -> Iterator[bytes]:
 
     given: set[bytes] = set()
     for columns in map(messages_of, pages):
-        packed = np.stack([columns["messageid.high"], columns["messageid.low"]], axis=1).astype(">u8").tobytes()
+        packed = (
+            np.stack([columns["messageid.high"], columns["messageid.low"]], axis=1)
+            .astype(">u8")
+            .tobytes()
+        )
         for at in range(0, len(packed), 16):
             if (each := packed[at : at + 16]) not in given:
                 given.add(each)

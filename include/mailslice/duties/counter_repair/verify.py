@@ -9,7 +9,13 @@ from typing import Any
 
 from mailslice.duties.counter_repair.decide import RIGHT_NOW
 from mailslice.duties.counter_repair.parallel import beside_each_other
-from mailslice.duties.counter_repair.plan_file import Drift, Plan, read_drifts, read_plan, require_files
+from mailslice.duties.counter_repair.plan_file import (
+    Drift,
+    Plan,
+    read_drifts,
+    read_plan,
+    require_files,
+)
 from mailslice.duties.counter_repair.repairing import DONE
 from mailslice.duties.counter_repair.second_read import Unprojected, read_again, unprojected
 from mailslice.duty.context import StepContext
@@ -35,7 +41,9 @@ class After:
     @property
     def left(self) -> Counters:
         """The drift that is left: stored less computed."""
-        return Counters(self.stored.count - self.computed.count, self.stored.unseen - self.computed.unseen)
+        return Counters(
+            self.stored.count - self.computed.count, self.stored.unseen - self.computed.unseen
+        )
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -45,11 +53,21 @@ def run(context: StepContext) -> dict[str, Any]:
     applied = context.need("apply")
     drifts = read_drifts(plan, context.folder)
     outcomes = applied["outcomes"]
-    found = looked_at(context, plan, drifts, {mailbox for mailbox, outcome in outcomes.items() if outcome[0] == DONE})
-    wrong = [each for each in found if each.applied and not each.moved and each.left != Counters(0, 0)]
+    found = looked_at(
+        context,
+        plan,
+        drifts,
+        {mailbox for mailbox, outcome in outcomes.items() if outcome[0] == DONE},
+    )
+    wrong = [
+        each for each in found if each.applied and not each.moved and each.left != Counters(0, 0)
+    ]
     right = {str(each.drift.mailbox) for each in found if each.left == Counters(0, 0)}
     right |= {mailbox for mailbox, outcome in outcomes.items() if outcome[1] == RIGHT_NOW}
-    after = {"wrong": len(drifts) - len(right), "largest": [shown(each) for each in found[:_LARGEST]]}
+    after = {
+        "wrong": len(drifts) - len(right),
+        "largest": [shown(each) for each in found[:_LARGEST]],
+    }
     context.folder.write_json("after.json", {"after": after})
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("verify", [judged(applied, wrong)], docs)
@@ -67,29 +85,58 @@ def judged(applied: dict[str, Any], wrong: Sequence[After]) -> Frame:
     """One row: what is expected of this run's updates."""
     row = {
         "still_wrong": len(wrong),
-        "accounted": applied["applied"] + applied["skipped"] + applied["failed"] + applied["left"] - applied["planned"],
+        "accounted": applied["applied"]
+        + applied["skipped"]
+        + applied["failed"]
+        + applied["left"]
+        - applied["planned"],
     }
     expect = [
-        Expectation.equal("still_wrong", 0, "Every corrected mailbox that did not move since has the counters that its messages make."),
-        Expectation.equal("accounted", 0, "Every planned mailbox is either applied, skipped, failed or left."),
+        Expectation.equal(
+            "still_wrong",
+            0,
+            "Every corrected mailbox that did not move since has the counters that its messages make.",
+        ),
+        Expectation.equal(
+            "accounted", 0, "Every planned mailbox is either applied, skipped, failed or left."
+        ),
     ]
     return Frame("after", [row], expect)
 
 
-def looked_at(context: StepContext, plan: Plan, drifts: Sequence[Drift], applied: set[str]) -> list[After]:
+def looked_at(
+    context: StepContext, plan: Plan, drifts: Sequence[Drift], applied: set[str]
+) -> list[After]:
     """The corrected mailboxes and the largest of the others, in the plan's order."""
-    wanted = [drift for place, drift in enumerate(drifts) if place < _LARGEST or str(drift.mailbox) in applied]
+    wanted = [
+        drift
+        for place, drift in enumerate(drifts)
+        if place < _LARGEST or str(drift.mailbox) in applied
+    ]
     also = unprojected(plan, context.folder, [drift.mailbox for drift in wanted])
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(beside_each_other(pool, lambda drift: _look(context, plan, drift, also, applied), wanted))
+        return list(
+            beside_each_other(
+                pool, lambda drift: _look(context, plan, drift, also, applied), wanted
+            )
+        )
 
 
-def _look(context: StepContext, plan: Plan, drift: Drift, also: Unprojected, applied: Iterable[str]) -> After:
+def _look(
+    context: StepContext, plan: Plan, drift: Drift, also: Unprojected, applied: Iterable[str]
+) -> After:
     stored = context.stores.mailboxes.counters(drift.mailbox)
     done = str(drift.mailbox) in applied
     if done and stored == Counters(drift.seen.count, drift.seen.unseen):
-        return After(drift, done, stored, stored, moved=False)  # what was to be stored is: its messages need no third read
-    seen = read_again(context.stores, drift.mailbox, also.get(drift.mailbox, ()), trust_projection=plan.trust_projection)
+        return After(
+            drift, done, stored, stored, moved=False
+        )  # what was to be stored is: its messages need no third read
+    seen = read_again(
+        context.stores,
+        drift.mailbox,
+        also.get(drift.mailbox, ()),
+        trust_projection=plan.trust_projection,
+    )
     return After(drift, done, stored, Counters(seen.count, seen.unseen), moved=seen != drift.seen)
 
 

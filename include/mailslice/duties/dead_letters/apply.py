@@ -16,7 +16,14 @@ from typing import Any
 from mailslice.codec import message as codec
 from mailslice.codec.headers import headers_of
 from mailslice.duties.dead_letters.candidates import Candidates
-from mailslice.duties.dead_letters.decide import DEALT_WITH, NO_CONTENT, TOO_OFTEN, WAITING, Action, Standing
+from mailslice.duties.dead_letters.decide import (
+    DEALT_WITH,
+    NO_CONTENT,
+    TOO_OFTEN,
+    WAITING,
+    Action,
+    Standing,
+)
 from mailslice.duties.dead_letters.export import export_letter
 from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan
@@ -28,7 +35,15 @@ from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.mail import Place
-from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_REASON, HEADER_REDRIVE_COUNT, HEADER_RENEWED, HEADER_THROTTLED, RabbitNames
+from mailslice.model.names import (
+    HEADER_DELAY_TOKEN,
+    HEADER_FAILURES,
+    HEADER_REASON,
+    HEADER_REDRIVE_COUNT,
+    HEADER_RENEWED,
+    HEADER_THROTTLED,
+    RabbitNames,
+)
 from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
 from mailslice.queue.entries import add_row
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
@@ -39,7 +54,18 @@ LONGEST_HOLD = timedelta(minutes=10)
 _AT_ONCE = 100
 """Letters whose marks are read together."""
 _OF_THE_BROKER = frozenset(
-    {"x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC", HEADER_REASON, HEADER_DELAY_TOKEN, HEADER_FAILURES, HEADER_THROTTLED, HEADER_RENEWED}
+    {
+        "x-death",
+        "x-delivery-count",
+        "x-acquired-count",
+        "CC",
+        "BCC",
+        HEADER_REASON,
+        HEADER_DELAY_TOKEN,
+        HEADER_FAILURES,
+        HEADER_THROTTLED,
+        HEADER_RENEWED,
+    }
 )
 _DEATHS = ("x-first-death-", "x-last-death-")
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
@@ -49,7 +75,9 @@ def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or file were changed, or the gate was not passed; StoreUnavailable: run it again."""
     plan = read_plan(context)
     require_gate(context, plan)
-    with locked(context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run) as lock:
+    with locked(
+        context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run
+    ) as lock:
         crash.point("apply:locked")
         if not plan.acted:
             return Progress(context, plan, again=False).as_json(left=0)
@@ -70,7 +98,11 @@ class _Apply:
             self.pending.setdefault(letter.key, []).append(letter)
         self.names = RabbitNames(self.context.queue)
         # A queue that keeps its order has the planned letters where they were, or nearer to its head.
-        self.most = len(self.plan.letters) if self.context.stores.management.keeps_order(self.names.dead_letter_queue) else MOST
+        self.most = (
+            len(self.plan.letters)
+            if self.context.stores.management.keeps_order(self.names.dead_letter_queue)
+            else MOST
+        )
         self.params = self.context.params(Params)
         self.candidates = Candidates(self.context.stores, self.context.queue)
         self.progress = Progress.begin(self.context, self.plan)
@@ -126,15 +158,29 @@ class _Apply:
 
     def _act(self, held: Held, found: Sequence[tuple[HeldMessage, PlannedLetter, Letter]]) -> None:
         """Act on some letters, whose marks are read together. Those that the time limit leaves are pending again."""
-        drops = [letter.enqueue_id for _, planned, letter in found if planned.action == Action.DROP and letter.enqueue_id is not None]
-        marked = self.context.stores.tables.deleted.marked(self.context.queue, drops) if drops else set()
+        drops = [
+            letter.enqueue_id
+            for _, planned, letter in found
+            if planned.action == Action.DROP and letter.enqueue_id is not None
+        ]
+        marked = (
+            self.context.stores.tables.deleted.marked(self.context.queue, drops) if drops else set()
+        )
         for message, planned, letter in found:
             if self.context.out_of_time():
                 self.pending.setdefault(letter.key, []).append(planned)
             else:
                 self._act_on(held, message, planned, letter, marked=letter.enqueue_id in marked)
 
-    def _act_on(self, held: Held, message: HeldMessage, planned: PlannedLetter, letter: Letter, *, marked: bool) -> None:
+    def _act_on(
+        self,
+        held: Held,
+        message: HeldMessage,
+        planned: PlannedLetter,
+        letter: Letter,
+        *,
+        marked: bool,
+    ) -> None:
         (self.redriving if planned.action == Action.REDRIVE else self.taking).take()
         self.lock.check()
         match planned.action:
@@ -164,7 +210,9 @@ class _Apply:
             return why or DEALT_WITH
         self.samples.before_publishing()
         round_ = judged.redrives + 1
-        self.context.stores.own.dead_letter_notes.count_redrive(self.context.queue, letter.enqueue_id, round_, self.context.clock())
+        self.context.stores.own.dead_letter_notes.count_redrive(
+            self.context.queue, letter.enqueue_id, round_, self.context.clock()
+        )
         crash.point("apply:after-count")
         place = now.rows.get(letter.enqueue_id)
         if place is None:
@@ -173,14 +221,25 @@ class _Apply:
             place = None  # a letter of James goes back as James left it
         if self.context.stores.tables.deleted.is_marked(self.context.queue, letter.enqueue_id):
             return MARKED
-        held.publish(self.names.exchange, message.body, redrive_headers(message.headers, round_, place), message.timestamp)
+        held.publish(
+            self.names.exchange,
+            message.body,
+            redrive_headers(message.headers, round_, place),
+            message.timestamp,
+        )
         crash.point("apply:after-publish")
         return None
 
     def _entered(self, message: HeldMessage) -> Place:
         """A mail that is redriven by force gets a row of today: without one a worker takes it for cleaned, and its mark could go while a copy waits."""
         item = codec.decode(message.body)
-        place = add_row(self.context.stores, self.context.queue, item, self.candidates.view, self.context.clock())
+        place = add_row(
+            self.context.stores,
+            self.context.queue,
+            item,
+            self.candidates.view,
+            self.context.clock(),
+        )
         crash.point("apply:after-row")
         return place
 
@@ -197,7 +256,13 @@ class _Apply:
         return None if now.content else NO_CONTENT
 
 
-def redrive_headers(headers: Mapping[str, Any], redrives: int, place: Place | None = None) -> dict[str, Any]:
+def redrive_headers(
+    headers: Mapping[str, Any], redrives: int, place: Place | None = None
+) -> dict[str, Any]:
     """The letter's headers for its way back: without those of the broker or a dead-lettering, with the round that begins, and where its row is (`place`)."""
-    kept = {name: value for name, value in headers.items() if name not in _OF_THE_BROKER and not str(name).startswith(_DEATHS)}
+    kept = {
+        name: value
+        for name, value in headers.items()
+        if name not in _OF_THE_BROKER and not str(name).startswith(_DEATHS)
+    }
     return {**kept, **headers_of(place), HEADER_REDRIVE_COUNT: redrives}

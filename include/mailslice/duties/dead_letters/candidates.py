@@ -26,8 +26,14 @@ class Candidates:
         """How these letters stand. A store that does not answer raises: nothing is concluded from silence."""
         ids = [each.letter.enqueue_id for each in found if each.letter.enqueue_id is not None]
         there = content_there(self._stores, (each.letter for each in found if each.content is None))
-        content = {each.letter.key for each in found if each.content} | {key for key, is_there in there.items() if is_there}
-        return Standing(self.with_row([each.letter for each in found], now), frozenset(self.delayed(ids)), frozenset(content))
+        content = {each.letter.key for each in found if each.content} | {
+            key for key, is_there in there.items() if is_there
+        }
+        return Standing(
+            self.with_row([each.letter for each in found], now),
+            frozenset(self.delayed(ids)),
+            frozenset(content),
+        )
 
     def with_row(self, letters: Iterable[Letter], now: datetime) -> dict[EnqueueId, Place]:
         """Where the rows are of those that have one, not before browseStart: behind it a row without mark proves nothing (James' clear moves the start first).
@@ -38,7 +44,11 @@ class Candidates:
         start = self._stores.tables.browse_starts.read(self._queue)
         first = None if start is None else slice_start(start.value, view.window)
         wanted = [letter for letter in letters if letter.enqueue_id is not None]
-        named = ((letter.place, letter) for letter in wanted if letter.place is not None and (first is None or letter.place.slice_start >= first))
+        named = (
+            (letter.place, letter)
+            for letter in wanted
+            if letter.place is not None and (first is None or letter.place.slice_start >= first)
+        )
         found = self._in(_by_place(named))
         rest = [letter for letter in wanted if letter.enqueue_id not in found]
         return found | (self._anywhere(rest, view, now) if rest else {})
@@ -46,14 +56,21 @@ class Candidates:
     @cached_property
     def view(self) -> Shape:
         """Once a run: windows only shrink and buckets only grow, which hides no row that was there."""
-        return shape(ConfigurationGuard(self._stores.tables, self._stores.settings), self._stores.settings)
+        return shape(
+            ConfigurationGuard(self._stores.tables, self._stores.settings), self._stores.settings
+        )
 
     def delayed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:
         """Those of which a copy waits in a delay level."""
-        rows = ((each, self._stores.own.delayed_mails.read(self._queue, each)) for each in dict.fromkeys(ids))
+        rows = (
+            (each, self._stores.own.delayed_mails.read(self._queue, each))
+            for each in dict.fromkeys(ids)
+        )
         return {each for each, row in rows if row is not None and not row.published}
 
-    def _anywhere(self, letters: Sequence[Letter], view: Shape, now: datetime) -> dict[EnqueueId, Place]:
+    def _anywhere(
+        self, letters: Sequence[Letter], view: Shape, now: datetime
+    ) -> dict[EnqueueId, Place]:
         by_bucket: dict[int, list[EnqueueId]] = {}
         for letter in letters:
             for bucket in {bucket_of(letter.name or "", count) for count in view.bucket_counts}:
@@ -64,7 +81,12 @@ class Candidates:
 
     def _in(self, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]]) -> dict[EnqueueId, Place]:
         looked = list(wanted)
-        return {row.enqueue_id: place for table in self._stores.tables.existing for place, page in table.some_ids(self._queue, looked) for row in page}
+        return {
+            row.enqueue_id: place
+            for table in self._stores.tables.existing
+            for place, page in table.some_ids(self._queue, looked)
+            for row in page
+        }
 
 
 def _by_place(named: Iterable[tuple[Place, Letter]]) -> list[tuple[Place, list[EnqueueId]]]:

@@ -14,8 +14,16 @@ from mailslice.model.mail import EnqueueId, Place
 from mailslice.queue.dead_letters import Judged
 
 DELETED, UNDECODABLE, ASKED = "deleted already", "no mail: exported before it goes", "asked for"
-NOT_ASKED, FILTERED, LIMITED = "no redrive was asked for", "the filter leaves it out", "the limit was reached"
-TOO_OFTEN, WAITING, TWICE = "redriven often enough", "it is delayed: a copy waits", "another letter of this mail is redriven"
+NOT_ASKED, FILTERED, LIMITED = (
+    "no redrive was asked for",
+    "the filter leaves it out",
+    "the limit was reached",
+)
+TOO_OFTEN, WAITING, TWICE = (
+    "redriven often enough",
+    "it is delayed: a copy waits",
+    "another letter of this mail is redriven",
+)
 NO_CONTENT, DEALT_WITH = "its content is missing", "neither row nor deleted mark: it was dealt with"
 _AT_A_TIME = 500
 
@@ -49,7 +57,12 @@ class Standing:
     """Keys."""
 
 
-def decide(found: Sequence[Judged], params: Params, now: datetime, standing: Callable[[Sequence[Judged]], Standing]) -> list[Decision]:
+def decide(
+    found: Sequence[Judged],
+    params: Params,
+    now: datetime,
+    standing: Callable[[Sequence[Judged]], Standing],
+) -> list[Decision]:
     """A decision a letter, in their order. `standing` reads what must be known of candidates; it is asked for no more of them than the limit needs."""
     first = {each.letter.position: _at_sight(each, params, now) for each in found}
     redriven: set[EnqueueId] = set()
@@ -84,11 +97,16 @@ def matches(each: Judged, params: Params, now: datetime) -> bool:
         (params.cause is None or each.cause is params.cause)
         and (params.name is None or each.letter.name == params.name)
         and (params.sender is None or same(each.letter.sender, sender))
-        and (params.older_than is None or (each.died_at is not None and now - each.died_at >= params.older_than))
+        and (
+            params.older_than is None
+            or (each.died_at is not None and now - each.died_at >= params.older_than)
+        )
     )
 
 
-def _candidate(each: Judged, params: Params, known: Standing | None, redriven: set[EnqueueId]) -> Decision:
+def _candidate(
+    each: Judged, params: Params, known: Standing | None, redriven: set[EnqueueId]
+) -> Decision:
     enqueue_id = each.letter.enqueue_id
     if enqueue_id is None or known is None or len(redriven) >= params.limit:
         return Decision(each, Action.KEEP, LIMITED)

@@ -31,16 +31,23 @@ def export_letter(context: StepContext, message: HeldMessage, key: str) -> str:
         "headers": told_of(message.headers),
     }
     place.write(name, message.body)
-    place.write(f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json", json.dumps(told, default=plain, indent=1).encode() + b"\n")
+    place.write(
+        f"{folder_of(context.queue)}/{digest[:32]}-{key[:12]}.json",
+        json.dumps(told, default=plain, indent=1).encode() + b"\n",
+    )
     if not is_exported(place, name):
-        raise StoreUnavailable(f"the export {place.uri(name)} does not read back as it was written: its letter stays")
+        raise StoreUnavailable(
+            f"the export {place.uri(name)} does not read back as it was written: its letter stays"
+        )
     return name
 
 
 def is_exported(place: Artifacts, name: str) -> bool:
     """Whether the file is there and holds what its name says."""
     data = place.read(name)
-    return data is not None and hashlib.sha256(data).hexdigest().startswith(name.rpartition("/")[2].partition(".")[0])
+    return data is not None and hashlib.sha256(data).hexdigest().startswith(
+        name.rpartition("/")[2].partition(".")[0]
+    )
 
 
 def told_of(value: object) -> object:

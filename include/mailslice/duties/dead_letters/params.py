@@ -17,15 +17,37 @@ class Params(DutyParams):
     """Params of dead_letters."""
 
     redrive: bool = Field(False, description="put letters back into the queue; without it none is")
-    limit: int = Field(1000, ge=1, le=MOST_HELD, description="letters redriven in one run, at most; the oldest first")
+    limit: int = Field(
+        1000,
+        ge=1,
+        le=MOST_HELD,
+        description="letters redriven in one run, at most; the oldest first",
+    )
     cause: Cause | None = Field(None, description="redrive only those that died of this")
     name: str | None = Field(None, description="redrive only mails of this name")
-    sender: str | None = Field(None, description="redrive only mails of this sender; <> is the null sender")
-    older_than: Duration | None = Field(None, description="redrive only letters that are dead for so long (15m, 1d); never those of unknown age")
-    most_redrives: int = Field(3, ge=1, le=1000, description="a mail that was redriven so often stays a dead letter")
-    force_cleaned: bool = Field(False, description="redrive also mails that have neither a row nor a deleted mark: they were dealt with, and are handled again")
-    rate: int = Field(0, ge=0, description="letters redriven a second, at most; 0 = no limit but the setting's")
-    look_at: int = Field(100_000, ge=1, le=MOST_HELD, description="letters one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile")
+    sender: str | None = Field(
+        None, description="redrive only mails of this sender; <> is the null sender"
+    )
+    older_than: Duration | None = Field(
+        None,
+        description="redrive only letters that are dead for so long (15m, 1d); never those of unknown age",
+    )
+    most_redrives: int = Field(
+        3, ge=1, le=1000, description="a mail that was redriven so often stays a dead letter"
+    )
+    force_cleaned: bool = Field(
+        False,
+        description="redrive also mails that have neither a row nor a deleted mark: they were dealt with, and are handled again",
+    )
+    rate: int = Field(
+        0, ge=0, description="letters redriven a second, at most; 0 = no limit but the setting's"
+    )
+    look_at: int = Field(
+        100_000,
+        ge=1,
+        le=MOST_HELD,
+        description="letters one run looks at, from the head of the queue; each costs the broker 5 KB meanwhile",
+    )
 
     @field_validator("cause", mode="before")
     @classmethod
@@ -34,7 +56,14 @@ class Params(DutyParams):
         if not isinstance(value, str) or isinstance(value, Cause):
             return value
         wanted = " ".join(value.replace("-", " ").replace("_", " ").casefold().split())
-        return next((cause for cause in Cause if wanted == cause.casefold() or (wanted and cause.startswith(wanted + " by "))), value)
+        return next(
+            (
+                cause
+                for cause in Cause
+                if wanted == cause.casefold() or (wanted and cause.startswith(wanted + " by "))
+            ),
+            value,
+        )
 
     @field_validator("sender")
     @classmethod
@@ -48,9 +77,15 @@ class Params(DutyParams):
 
     @model_validator(mode="after")
     def _filters_are_of_a_redrive(self) -> Self:
-        given = [field for field in ("cause", "name", "sender", "older_than", "force_cleaned") if getattr(self, field)]
+        given = [
+            field
+            for field in ("cause", "name", "sender", "older_than", "force_cleaned")
+            if getattr(self, field)
+        ]
         if given and not self.redrive:
-            raise ValueError(f"{', '.join(given)} narrow or widen a redrive: give redrive, too (a dry run shows what it would do)")
+            raise ValueError(
+                f"{', '.join(given)} narrow or widen a redrive: give redrive, too (a dry run shows what it would do)"
+            )
         if self.cause is Cause.BAD_JSON:
             raise ValueError("what is no mail cannot be redriven: it is exported")
         return self

@@ -40,7 +40,9 @@ def run(context: StepContext) -> dict[str, Any]:
     judged = judge(stores, queue, seen.letters)
     candidates = Candidates(stores, queue)
     decisions = decide(judged, params, now, lambda some: candidates.standing(some, now))
-    plan = Plan(context.request.run, queue, now, seen.unseen, tuple(map(PlannedLetter.of, decisions)))
+    plan = Plan(
+        context.request.run, queue, now, seen.unseen, tuple(map(PlannedLetter.of, decisions))
+    )
     write_plan(context, plan)
     return {
         "decided": plan.decided(),
@@ -98,7 +100,9 @@ def letter_json(decision: Decision, now: datetime) -> dict[str, Any]:
         "cause": judged.cause.value,
         "reason": None if problem is None else shown(problem)[:_LONGEST],
         "diedAt": iso(judged.died_at),
-        "ageSeconds": None if judged.died_at is None else round((now - judged.died_at).total_seconds()),
+        "ageSeconds": None
+        if judged.died_at is None
+        else round((now - judged.died_at).total_seconds()),
         "redrives": judged.redrives,
         "action": decision.action.value,
         "why": decision.why,

@@ -79,7 +79,14 @@ class Plan:
         """All that apply acts by, as JSON values; the letters by their digest."""
         lines = (json.dumps(astuple(letter), ensure_ascii=False) for letter in self.letters)
         rows = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
-        return {"run": self.run, "queue": self.queue, "madeAt": iso(self.made_at), "unseen": self.unseen, "count": len(self.letters), "letters": rows}
+        return {
+            "run": self.run,
+            "queue": self.queue,
+            "madeAt": iso(self.made_at),
+            "unseen": self.unseen,
+            "count": len(self.letters),
+            "letters": rows,
+        }
 
     @property
     def digest(self) -> str:
@@ -93,8 +100,16 @@ def write_plan(context: StepContext, plan: Plan) -> None:
     import pyarrow.parquet as pq
 
     types = {"str": pa.string(), "int": pa.int64()}
-    schema = pa.schema([pa.field(each.name, types[str(each.type)], nullable=False) for each in fields(PlannedLetter)])
-    table = pa.Table.from_pylist([dict(zip(schema.names, astuple(letter), strict=True)) for letter in plan.letters], schema=schema)
+    schema = pa.schema(
+        [
+            pa.field(each.name, types[str(each.type)], nullable=False)
+            for each in fields(PlannedLetter)
+        ]
+    )
+    table = pa.Table.from_pylist(
+        [dict(zip(schema.names, astuple(letter), strict=True)) for letter in plan.letters],
+        schema=schema,
+    )
     coming = io.BytesIO()
     pq.write_table(table, coming, compression="zstd")
     context.folder.artifacts.write(context.folder.file(FILE), coming.getvalue())
@@ -105,14 +120,26 @@ def read_plan(context: StepContext) -> Plan:
     summary, run, queue = context.need("plan"), context.request.run, context.queue
     try:
         decided = summary["decided"]
-        plan = Plan(decided["run"], decided["queue"], datetime.fromisoformat(decided["madeAt"]), decided["unseen"], _letters(context))
+        plan = Plan(
+            decided["run"],
+            decided["queue"],
+            datetime.fromisoformat(decided["madeAt"]),
+            decided["unseen"],
+            _letters(context),
+        )
         same = (plan.run, plan.queue) == (run, queue)
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise PlanRefused(f"the plan of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again") from error
+        raise PlanRefused(
+            f"the plan of run {run} on queue {queue} cannot be read ({type(error).__name__}: {error}): plan again"
+        ) from error
     if not same:
-        raise PlanRefused(f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}")
+        raise PlanRefused(
+            f"the plan is of run {plan.run} on queue {plan.queue}, not of run {run} on queue {queue}"
+        )
     if plan.digest != summary.get("planDigest") or plan.decided() != decided:
-        raise PlanRefused(f"the plan of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again")
+        raise PlanRefused(
+            f"the plan of run {run} on queue {queue} was changed: its digest is {plan.digest}, it says {summary.get('planDigest')}; plan again"
+        )
     return plan
 
 

@@ -57,11 +57,16 @@ class Progress:
 
     def keep(self) -> None:
         """Write it down."""
-        self.context.folder.write_json(FILE, self.as_json(left=len(self.plan.acted) - len(self.done) - len(self.skipped)))
+        self.context.folder.write_json(
+            FILE, self.as_json(left=len(self.plan.acted) - len(self.done) - len(self.skipped))
+        )
 
     def as_json(self, left: int) -> dict[str, Any]:
         """The report's numbers; `left` planned letters were not come to."""
-        numbers = {name: sum(1 for letter in self.done if letter.action == action) for action, name in _DONE.items()}
+        numbers = {
+            name: sum(1 for letter in self.done if letter.action == action)
+            for action, name in _DONE.items()
+        }
         return {
             "planDigest": self.plan.digest,
             "planned": len(self.plan.acted),
@@ -71,6 +76,8 @@ class Progress:
             "skippedBy": counts(why for _, why in self.skipped),
             "left": left,
             **numbers,
-            "kept": len(self.plan.letters) - len(self.done) - sum(1 for _, why in self.skipped if why == GONE),
+            "kept": len(self.plan.letters)
+            - len(self.done)
+            - sum(1 for _, why in self.skipped if why == GONE),
             "exports": self.exports,
         }

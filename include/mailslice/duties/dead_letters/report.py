@@ -24,7 +24,9 @@ def partial(folder: RunFolder) -> dict[str, Any]:
     plan = folder.read_json("plan.json") or {}
     applied = folder.read_json("applied.json") or folder.read_json("progress.json") or {}
     letters = int(plan.get("letters", 0))
-    found: dict[str, Any] = {name: applied.get(name, 0) for name in ("applied", "skipped", "failed", "left", *_DONE)}
+    found: dict[str, Any] = {
+        name: applied.get(name, 0) for name in ("applied", "skipped", "failed", "left", *_DONE)
+    }
     return {
         **found,
         "planDigest": plan.get("planDigest"),
@@ -52,11 +54,20 @@ def _outcome(context: StepContext) -> tuple[str, str]:
     if applied is None:
         return FAILED, "apply did not end: what it left is found by the next run"
     if context.summary("verify") is None:
-        return FAILED, "verify did not end: what apply did is in the numbers, the queue was not looked at again"
+        return (
+            FAILED,
+            "verify did not end: what apply did is in the numbers, the queue was not looked at again",
+        )
     if not applied["applied"] and not applied["skipped"] and not applied["left"]:
         kept = f"; all {plan['letters']} are kept" if plan["letters"] else ""
         return NOTHING, plan["message"] + kept
     words = [f"{applied[name]} {name}" for name in (*_DONE, "kept") if applied[name]]
-    words += [f"{applied['skipped']} skipped: {', '.join(applied['skippedBy'])}"] if applied["skipped"] else []
-    words += [f"{applied['left']} left to the next run: the time was over"] if applied["left"] else []
+    words += (
+        [f"{applied['skipped']} skipped: {', '.join(applied['skippedBy'])}"]
+        if applied["skipped"]
+        else []
+    )
+    words += (
+        [f"{applied['left']} left to the next run: the time was over"] if applied["left"] else []
+    )
     return DONE, ", ".join(words)

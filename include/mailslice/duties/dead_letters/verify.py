@@ -26,18 +26,34 @@ def run(context: StepContext) -> dict[str, Any]:
 
 def after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
     """One row: the letters of the plan as they are now."""
-    now = Counter(letter.key for letter in _letters(context)) if applied["applied"] else Counter[str]()
+    now = (
+        Counter(letter.key for letter in _letters(context))
+        if applied["applied"]
+        else Counter[str]()
+    )
     planned = Counter(letter.key for letter in plan.acted)
     kept = applied["skipped"] + applied["left"]
     row = {
         "planned_still_there": sum((now & planned).values()),
-        "exports_missing": sum(not is_exported(context.folder.artifacts, name) for name in applied["exports"]),
+        "exports_missing": sum(
+            not is_exported(context.folder.artifacts, name) for name in applied["exports"]
+        ),
         "accounted": applied["applied"] + applied["skipped"] + applied["left"] - applied["planned"],
-        "by_action": applied["dropped"] + applied["exported"] + applied["redriven"] - applied["applied"],
+        "by_action": applied["dropped"]
+        + applied["exported"]
+        + applied["redriven"]
+        - applied["applied"],
     }
     expect = [
-        Expectation.between("planned_still_there", 0, kept, "Of the planned letters none is in the queue but those that were skipped or left."),
-        Expectation.equal("exports_missing", 0, "Every exported letter is in its file, byte for byte."),
+        Expectation.between(
+            "planned_still_there",
+            0,
+            kept,
+            "Of the planned letters none is in the queue but those that were skipped or left.",
+        ),
+        Expectation.equal(
+            "exports_missing", 0, "Every exported letter is in its file, byte for byte."
+        ),
         Expectation.equal("accounted", 0, "Every planned letter was dealt with, skipped or left."),
         Expectation.equal("by_action", 0, "What was dealt with was dropped, exported or redriven."),
     ]

@@ -23,7 +23,11 @@ from mailslice.spark.marks import Dropping, digest_of_parts
 FILE = "progress.json"
 CLEANUP_LOCK = "queue_cleanup"
 _ROWS_A_BATCH, _PLACES_A_BATCH = 100_000, 2000
-_REASONS = {"marked": "deleted since the plan", "gone": "left V3 since the plan", "behind": "behind browseStart since the plan"}
+_REASONS = {
+    "marked": "deleted since the plan",
+    "gone": "left V3 since the plan",
+    "behind": "behind browseStart since the plan",
+}
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -33,7 +37,10 @@ def run(context: StepContext) -> dict[str, Any]:
     if not plan.places:
         return _summary(plan, [], left=0)
     locks, run = context.stores.own.locks, context.request.run
-    with locked(locks, f"migrate_v3_to_v4/{context.queue}", run) as own, locked(locks, f"{CLEANUP_LOCK}/{context.queue}", run) as cleanup:
+    with (
+        locked(locks, f"migrate_v3_to_v4/{context.queue}", run) as own,
+        locked(locks, f"{CLEANUP_LOCK}/{context.queue}", run) as cleanup,
+    ):
         crash.point("apply:locked")
         return _apply(context, plan, (own, cleanup))
 
@@ -41,11 +48,17 @@ def run(context: StepContext) -> dict[str, Any]:
 def _apply(context: StepContext, plan: Plan, locks: Sequence[Lock]) -> dict[str, Any]:
     if not has_v4(context.stores):
         context.stores.tables.create()  # as the first start of a worker would
-    source = Source(context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS))
+    source = Source(
+        context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS)
+    )
     _require_same_rows(context, plan, source)
     window = view_of(context.stores, context.settings).window
     throttle, spark = context.throttle("cassandra"), context.spark()
-    what = Copying(source, first_slice(context.queue, window), None if throttle.free else throttle.share(slots_of(spark)).take)
+    what = Copying(
+        source,
+        first_slice(context.queue, window),
+        None if throttle.free else throttle.share(slots_of(spark)).take,
+    )
     done: list[PlaceCopied] = []
     left = plan.planned
     for batch in _batches(plan.places):
@@ -53,7 +66,9 @@ def _apply(context: StepContext, plan: Plan, locks: Sequence[Lock]) -> dict[str,
             break
         for lock in locks:
             lock.check()
-        done += copy_places(spark, what, [(place.slice_ms, place.bucket, place.part) for place in batch])
+        done += copy_places(
+            spark, what, [(place.slice_ms, place.bucket, place.part) for place in batch]
+        )
         left -= sum(place.rows for place in batch)
         context.folder.write_json(FILE, _summary(plan, done, left))
         crash.point("apply:after-batch")
@@ -64,7 +79,9 @@ def _require_same_rows(context: StepContext, plan: Plan, source: Source) -> None
     what = Dropping(context.settings, context.queue, source.place, source.folder)
     digest = digest_of_parts(context.spark(), what, [place.part for place in plan.places])
     if digest != plan.rows:
-        raise PlanRefused(f"the files of the plan were changed: their rows have the digest {digest}, plan.json says {plan.rows}; plan again")
+        raise PlanRefused(
+            f"the files of the plan were changed: their rows have the digest {digest}, plan.json says {plan.rows}; plan again"
+        )
 
 
 def _batches(places: Sequence[PlannedPlace]) -> Iterator[list[PlannedPlace]]:
@@ -82,7 +99,11 @@ def _batches(places: Sequence[PlannedPlace]) -> Iterator[list[PlannedPlace]]:
 
 
 def _summary(plan: Plan, done: Sequence[PlaceCopied], left: int) -> dict[str, Any]:
-    skipped = {why: count for name, why in _REASONS.items() if (count := sum(getattr(place, name) for place in done))}
+    skipped = {
+        why: count
+        for name, why in _REASONS.items()
+        if (count := sum(getattr(place, name) for place in done))
+    }
     return {
         "planDigest": plan.digest,
         "planned": plan.planned,

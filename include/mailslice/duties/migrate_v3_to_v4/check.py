@@ -20,7 +20,13 @@ def run(context: StepContext) -> dict[str, Any]:
     with reading(plan.run, plan.queue):
         frame = totals(context, plan, summary)
     result = run_gate("check", [frame], docs)
-    return {"success": True, "planDigest": plan.digest, "planned": plan.planned, "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "planDigest": plan.digest,
+        "planned": plan.planned,
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def totals(context: StepContext, plan: Plan, summary: dict[str, Any]) -> Frame:
@@ -34,10 +40,22 @@ def totals(context: StepContext, plan: Plan, summary: dict[str, Any]) -> Frame:
         "age_hours": (context.clock() - plan.made_at) / timedelta(hours=1),
     }
     expect = [
-        Expectation.equal("places_read", summary["reads"]["wanted"], "Every partition of V3 that was to be read was read: an unread one is not an empty one."),
+        Expectation.equal(
+            "places_read",
+            summary["reads"]["wanted"],
+            "Every partition of V3 that was to be read was read: an unread one is not an empty one.",
+        ),
         Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
-        Expectation.equal("planned", row["planned_in_places"], "The plan's digest counts as many rows as its places list."),
-        Expectation.equal("accounted", 0, "Every row of V3 is either planned or left out for a reason."),
-        Expectation.between("age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The plan is not older than a day."),
+        Expectation.equal(
+            "planned",
+            row["planned_in_places"],
+            "The plan's digest counts as many rows as its places list.",
+        ),
+        Expectation.equal(
+            "accounted", 0, "Every row of V3 is either planned or left out for a reason."
+        ),
+        Expectation.between(
+            "age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The plan is not older than a day."
+        ),
     ]
     return Frame("totals", [row], expect)

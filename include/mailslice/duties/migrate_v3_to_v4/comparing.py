@@ -41,7 +41,9 @@ class PlaceCompared:
     v4: str
 
 
-def compare_places(spark: Session, what: Source, keys: Sequence[tuple[int, int]], planned_us: int) -> list[PlaceCompared]:
+def compare_places(
+    spark: Session, what: Source, keys: Sequence[tuple[int, int]], planned_us: int
+) -> list[PlaceCompared]:
     """Compare these places, each (slice start in ms, bucket); every key comes back once. `planned_us`: when the plan was made."""
 
     def compare(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[pa.RecordBatch]:
@@ -59,7 +61,10 @@ def _place(stores: Stores, what: Source, key: tuple[int, int], planned_us: int) 
     v3, v4 = Digest(), Digest()
     for _, page in tables.v3.written_rows_of(queue, [place], READS_IN_FLIGHT):
         ids = [row.enqueue_id for row, _ in page]
-        copies = {row.enqueue_id: (row, at) for row, at in tables.v4.some_written(queue, [(place, ids)], READS_IN_FLIGHT)}
+        copies = {
+            row.enqueue_id: (row, at)
+            for row, at in tables.v4.some_written(queue, [(place, ids)], READS_IN_FLIGHT)
+        }
         marked = tables.deleted.marked(queue, ids, READS_IN_FLIGHT) if ids else set()
         for row, at in page:
             if at is None or row.enqueue_id in marked:
@@ -90,7 +95,9 @@ def digest_of(rows: Iterable[ViewRow]) -> Digest:
 def row_hash(row: ViewRow) -> int:
     """Of all columns, as both tables mean them: V3 reads an empty collection as null."""
     text = json.dumps(to_row(row), default=_plain, sort_keys=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little"
+    )
 
 
 def _plain(value: object) -> str:

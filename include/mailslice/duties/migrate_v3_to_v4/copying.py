@@ -53,19 +53,25 @@ class Copying:
     turn: Callable[[int], None] | None = None
 
 
-def copy_places(spark: Session, what: Copying, keys: Sequence[tuple[int, int, PlanPart]]) -> list[PlaceCopied]:
+def copy_places(
+    spark: Session, what: Copying, keys: Sequence[tuple[int, int, PlanPart]]
+) -> list[PlaceCopied]:
     """Copy these places, each (slice start in ms, bucket, part of the plan); every key comes back once."""
 
     def copy(batches: Iterator[Sequence[tuple[int, int, PlanPart]]]) -> Iterator[pa.RecordBatch]:
         stores = stores_of(what.source.settings)
-        with PlanReader(what.source.place.filesystem, what.source.place.path(what.source.folder)) as reader:
+        with PlanReader(
+            what.source.place.filesystem, what.source.place.path(what.source.folder)
+        ) as reader:
             for batch in batches:
                 yield from to_batches([_place(stores, what, key, reader) for key in batch])
 
     return [PlaceCopied(**row) for row in run_on_keys(spark, keys, copy, _COPIED)]
 
 
-def _place(stores: Stores, what: Copying, key: tuple[int, int, PlanPart], reader: PlanReader) -> PlaceCopied:
+def _place(
+    stores: Stores, what: Copying, key: tuple[int, int, PlanPart], reader: PlanReader
+) -> PlaceCopied:
     slice_ms, bucket, part = key
     place, queue = Place(instant(slice_ms), bucket), what.source.queue
     copied = marked = gone = behind = failed = 0
@@ -73,9 +79,17 @@ def _place(stores: Stores, what: Copying, key: tuple[int, int, PlanPart], reader
         if what.turn is not None:
             what.turn(len(ids))
         dead = stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
-        rows = [(row, at) for row, at in stores.tables.v3.some_written(queue, [(place, [each for each in ids if each not in dead])]) if at is not None]
+        rows = [
+            (row, at)
+            for row, at in stores.tables.v3.some_written(
+                queue, [(place, [each for each in ids if each not in dead])]
+            )
+            if at is not None
+        ]
         marked, gone = marked + len(dead), gone + len(ids) - len(dead) - len(rows)
-        first = what.first(stores)  # after the marks: what lies behind this one proves nothing by having none
+        first = what.first(
+            stores
+        )  # after the marks: what lies behind this one proves nothing by having none
         if first is not None and place.slice_start < first:
             behind += len(rows)
             continue
@@ -83,7 +97,12 @@ def _place(stores: Stores, what: Copying, key: tuple[int, int, PlanPart], reader
         crash.point("apply:inside-copies")
         written = {row.enqueue_id: at for row, at in rows}
         pages = stores.tables.v4.some_ids(queue, [(place, list(written))], READS_IN_FLIGHT)
-        there = sum(1 for _, page in pages for row in page if row.written_us is not None and row.written_us >= written[row.enqueue_id])
+        there = sum(
+            1
+            for _, page in pages
+            for row in page
+            if row.written_us is not None and row.written_us >= written[row.enqueue_id]
+        )
         copied, failed = copied + there, failed + len(rows) - there
     return PlaceCopied(slice_ms, bucket, copied, marked, gone, behind, failed)
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from mailslice.duties.migrate_v3_to_v4.plan_file import PARTS, Plan, PlannedPlace
 from mailslice.duties.migrate_v3_to_v4.reading import PlaceFound, Source, read_places
-from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v3, has_v4, reachable, v3_places, view_of
+from mailslice.duties.migrate_v3_to_v4.view import (
+    first_slice,
+    has_v3,
+    has_v4,
+    reachable,
+    v3_places,
+    view_of,
+)
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.model import crash
@@ -17,7 +24,13 @@ from mailslice.spark.plan_files import Digest
 from mailslice.spark.slices import instant, millis
 
 BULKY = ("decided",)
-DEAD, THERE, BEHIND, UNDATED, UNREACHABLE = "deleted mark", "in V4 already", "behind browseStart", "no write time", "no slice or bucket of the view"
+DEAD, THERE, BEHIND, UNDATED, UNREACHABLE = (
+    "deleted mark",
+    "in V4 already",
+    "behind browseStart",
+    "no write time",
+    "no slice or bucket of the view",
+)
 _BYTES_A_ROW = 500
 
 
@@ -27,12 +40,24 @@ def run(context: StepContext) -> dict[str, Any]:
     require(stores, queue)
     _forget_earlier_try(context)
     if not has_v3(stores):
-        return _summary(_plan(context, [], context.clock()), [], {}, "nothing to do: there is no table enqueuedMailsV3")
+        return _summary(
+            _plan(context, [], context.clock()),
+            [],
+            {},
+            "nothing to do: there is no table enqueuedMailsV3",
+        )
     v4 = has_v4(stores)
     view = view_of(stores, context.settings)
     first_of = first_slice(queue, view.window)
     now, first = context.clock(), first_of(stores)
-    keys = [(millis(place.slice_start), place.bucket, _counts(place.slice_start, first) and reachable(place, view)) for place in v3_places(stores, queue)]
+    keys = [
+        (
+            millis(place.slice_start),
+            place.bucket,
+            _counts(place.slice_start, first) and reachable(place, view),
+        )
+        for place in v3_places(stores, queue)
+    ]
     found = _read(context, keys, v4=v4)
     crash.point("plan:after-read")
     # Read again after the marks were read: what lies behind this one proves nothing by having no mark.
@@ -40,19 +65,28 @@ def run(context: StepContext) -> dict[str, Any]:
     kept = [each for each in found if each.planned and _counts(instant(each.slice_ms), first)]
     plan = _plan(context, kept, now)
     skipped = _skipped(found, first)
-    return {**_summary(plan, found, skipped, _message(plan, found) + _behind(skipped)), "reads": {"wanted": len(keys), "read": len(found)}}
+    return {
+        **_summary(plan, found, skipped, _message(plan, found) + _behind(skipped)),
+        "reads": {"wanted": len(keys), "read": len(found)},
+    }
 
 
 def _counts(start: datetime, first: datetime | None) -> bool:
     return first is None or start >= first
 
 
-def _read(context: StepContext, keys: Sequence[tuple[int, int, bool]], *, v4: bool) -> list[PlaceFound]:
+def _read(
+    context: StepContext, keys: Sequence[tuple[int, int, bool]], *, v4: bool
+) -> list[PlaceFound]:
     if not keys:
         return []
     context.folder.artifacts.folder(context.folder.file(PARTS))
-    source = Source(context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS), v4)
-    found = sorted(read_places(context.spark(), source, keys), key=lambda each: (each.slice_ms, each.bucket))
+    source = Source(
+        context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS), v4
+    )
+    found = sorted(
+        read_places(context.spark(), source, keys), key=lambda each: (each.slice_ms, each.bucket)
+    )
     # A task that was tried again has left the file of its first try: only what the summaries name is the plan.
     named = {each.file for each in found if each.planned}
     for file in context.folder.artifacts.files(context.folder.file(PARTS)):
@@ -69,7 +103,9 @@ def _forget_earlier_try(context: StepContext) -> None:
 
 def _plan(context: StepContext, kept: Sequence[PlaceFound], now: datetime) -> Plan:
     rows = sum((Digest.parse(each.digest) for each in kept), Digest())
-    places = tuple(PlannedPlace(each.slice_ms, each.bucket, each.planned, each.part) for each in kept)
+    places = tuple(
+        PlannedPlace(each.slice_ms, each.bucket, each.planned, each.part) for each in kept
+    )
     return Plan(context.request.run, context.queue, now, rows, places)
 
 
@@ -87,7 +123,9 @@ def _skipped(found: Sequence[PlaceFound], first: datetime | None) -> dict[str, i
     return {why: count for why, count in counted.items() if count}
 
 
-def _summary(plan: Plan, found: Sequence[PlaceFound], skipped: dict[str, int], message: str) -> dict[str, Any]:
+def _summary(
+    plan: Plan, found: Sequence[PlaceFound], skipped: dict[str, int], message: str
+) -> dict[str, Any]:
     return {
         "decided": plan.decided(),
         "planDigest": plan.digest,
@@ -97,7 +135,9 @@ def _summary(plan: Plan, found: Sequence[PlaceFound], skipped: dict[str, int], m
         "readTwice": len(found) - len({(each.slice_ms, each.bucket) for each in found}),
         "skippedBy": skipped,
         "bytes": plan.planned * _BYTES_A_ROW,
-        "oldest": iso(instant(min(place.slice_ms for place in plan.places))) if plan.places else None,
+        "oldest": iso(instant(min(place.slice_ms for place in plan.places)))
+        if plan.places
+        else None,
         "message": message,
         "reads": {"wanted": 0, "read": 0},
     }
@@ -105,7 +145,11 @@ def _summary(plan: Plan, found: Sequence[PlaceFound], skipped: dict[str, int], m
 
 def _behind(skipped: dict[str, int]) -> str:
     """Said aloud: a James that reads V4 alone may have moved browseStart past mails of V3, and a start is never moved back."""
-    return f"; {skipped[BEHIND]} rows without a mark lie behind browseStart and are left out" if skipped.get(BEHIND) else ""
+    return (
+        f"; {skipped[BEHIND]} rows without a mark lie behind browseStart and are left out"
+        if skipped.get(BEHIND)
+        else ""
+    )
 
 
 def _message(plan: Plan, found: Sequence[PlaceFound]) -> str:

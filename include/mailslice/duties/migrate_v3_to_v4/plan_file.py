@@ -27,7 +27,14 @@ class PlannedPlace:
 
     def as_json(self) -> list[object]:
         """Short: there is one a partition."""
-        return [self.slice_ms, self.bucket, self.rows, self.part.file, self.part.first, self.part.groups]
+        return [
+            self.slice_ms,
+            self.bucket,
+            self.rows,
+            self.part.file,
+            self.part.first,
+            self.part.groups,
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,13 @@ class Plan:
     def decided(self) -> dict[str, object]:
         """All that apply acts by, as JSON values in a stable order."""
         places = [place.as_json() for place in self.places]
-        return {"run": self.run, "queue": self.queue, "madeAt": iso(self.made_at), "rows": str(self.rows), "places": places}
+        return {
+            "run": self.run,
+            "queue": self.queue,
+            "madeAt": iso(self.made_at),
+            "rows": str(self.rows),
+            "places": places,
+        }
 
     @property
     def digest(self) -> str:
@@ -60,9 +73,20 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
     with reading(run, queue):
         value = summary["decided"]
-        places = tuple(PlannedPlace(start, bucket, rows, PlanPart(file, first, groups)) for start, bucket, rows, file, first, groups in value["places"])
-        plan = Plan(value["run"], value["queue"], datetime.fromisoformat(value["madeAt"]), Digest.parse(value["rows"]), places)
+        places = tuple(
+            PlannedPlace(start, bucket, rows, PlanPart(file, first, groups))
+            for start, bucket, rows, file, first, groups in value["places"]
+        )
+        plan = Plan(
+            value["run"],
+            value["queue"],
+            datetime.fromisoformat(value["madeAt"]),
+            Digest.parse(value["rows"]),
+            places,
+        )
     require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)
     if sum(place.rows for place in plan.places) != plan.planned:
-        raise PlanRefused(f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.planned}")
+        raise PlanRefused(
+            f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.planned}"
+        )
     return plan

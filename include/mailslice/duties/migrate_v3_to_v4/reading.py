@@ -66,7 +66,9 @@ class PlaceFound:
         return PlanPart(self.file, self.first, self.groups)
 
 
-def read_places(spark: Session, what: Source, keys: Sequence[tuple[int, int, bool]]) -> list[PlaceFound]:
+def read_places(
+    spark: Session, what: Source, keys: Sequence[tuple[int, int, bool]]
+) -> list[PlaceFound]:
     """Read these places of V3, each (slice start in ms, bucket, whether its rows may be planned); every key comes back once."""
 
     def read(batches: Iterator[Sequence[tuple[int, int, bool]]]) -> Iterator[pa.RecordBatch]:
@@ -83,10 +85,14 @@ def read_places(spark: Session, what: Source, keys: Sequence[tuple[int, int, boo
     return [PlaceFound(**row) for row in run_on_keys(spark, keys, read, _FOUND)]
 
 
-def _places(stores: Stores, what: Source, keys: Sequence[tuple[int, int, bool]], writer: PlanWriter) -> Iterator[PlaceFound]:
+def _places(
+    stores: Stores, what: Source, keys: Sequence[tuple[int, int, bool]], writer: PlanWriter
+) -> Iterator[PlaceFound]:
     places = [Place(instant(slice_ms), bucket) for slice_ms, bucket, _ in keys]
     pages = stores.tables.v3.written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True)
-    for (_, _, may_plan), (place, group) in zip(keys, groupby(pages, key=lambda pair: pair[0]), strict=True):
+    for (_, _, may_plan), (place, group) in zip(
+        keys, groupby(pages, key=lambda pair: pair[0]), strict=True
+    ):
         count = _Count(stores, what, place, may_plan)
         try:
             for _, page in group:
@@ -107,14 +113,20 @@ class _Count:
     def add(self, page: list[tuple[EnqueueId, int | None]]) -> None:
         if not page:
             return
-        marked = self.stores.tables.deleted.marked(self.what.queue, [each for each, _ in page], READS_IN_FLIGHT)
-        dated = {each: written for each, written in page if each not in marked and written is not None}
+        marked = self.stores.tables.deleted.marked(
+            self.what.queue, [each for each, _ in page], READS_IN_FLIGHT
+        )
+        dated = {
+            each: written for each, written in page if each not in marked and written is not None
+        }
         self.rows += len(page)
         self.dead += len(marked)
         self.live += len(dated)
         self.undated += len(page) - len(marked) - len(dated)
         if self.may_plan and dated:
-            copied = _copied(self.stores, self.what.queue, self.place, dated) if self.what.v4 else set()
+            copied = (
+                _copied(self.stores, self.what.queue, self.place, dated) if self.what.v4 else set()
+            )
             self.there += len(copied)
             for each, written in dated.items():
                 if each not in copied:
@@ -129,7 +141,14 @@ class _Count:
         return PlaceFound(start, bucket, *counts, part.file, part.first, part.groups, str(digest))
 
 
-def _copied(stores: Stores, queue: QueueName, place: Place, dated: dict[EnqueueId, int]) -> set[EnqueueId]:
+def _copied(
+    stores: Stores, queue: QueueName, place: Place, dated: dict[EnqueueId, int]
+) -> set[EnqueueId]:
     """Those that V4 has, written at the same time or later."""
     pages = stores.tables.v4.some_ids(queue, [(place, list(dated))], READS_IN_FLIGHT)
-    return {row.enqueue_id for _, page in pages for row in page if row.written_us is not None and row.written_us >= dated[row.enqueue_id]}
+    return {
+        row.enqueue_id
+        for _, page in pages
+        for row in page
+        if row.written_us is not None and row.written_us >= dated[row.enqueue_id]
+    }

@@ -47,19 +47,39 @@ def partial(folder: RunFolder) -> dict[str, Any]:
 
 def _outcome(context: StepContext) -> tuple[str, str]:
     """The status, and what happened in words."""
-    plan, applied, verified = context.need("plan"), context.summary("apply"), context.summary("verify")
+    plan, applied, verified = (
+        context.need("plan"),
+        context.summary("apply"),
+        context.summary("verify"),
+    )
     if context.params(Params).dry_run:
         return DRY_RUN, f"dry run, nothing was changed: {plan['message']}"
     if applied is None:
         return FAILED, "apply did not end: run it again, what was copied is not copied twice"
     if verified is None:
-        return FAILED, "verify did not end: what was copied is in the numbers, the tables were not compared"
+        return (
+            FAILED,
+            "verify did not end: what was copied is in the numbers, the tables were not compared",
+        )
     if applied["failed"]:
-        return FAILED, f"{applied['failed']} rows are covered by a later delete in enqueuedMailsV4 and stay in enqueuedMailsV3 alone, which is still read"
+        return (
+            FAILED,
+            f"{applied['failed']} rows are covered by a later delete in enqueuedMailsV4 and stay in enqueuedMailsV3 alone, which is still read",
+        )
     if not plan["planned"]:
         return NOTHING, plan["message"]
     words = [f"{applied['applied']} rows copied, {verified['verified']} verified in both tables"]
-    words += [f"{sum(applied['skippedBy'].values())} skipped: {', '.join(applied['skippedBy'])}"] if applied["skippedBy"] else []
-    words += [f"{verified['newer']} were written since the plan: run it again for them"] if verified["newer"] else []
-    words += [f"{applied['left']} left to the next run: the time was over"] if applied["left"] else []
+    words += (
+        [f"{sum(applied['skippedBy'].values())} skipped: {', '.join(applied['skippedBy'])}"]
+        if applied["skippedBy"]
+        else []
+    )
+    words += (
+        [f"{verified['newer']} were written since the plan: run it again for them"]
+        if verified["newer"]
+        else []
+    )
+    words += (
+        [f"{applied['left']} left to the next run: the time was over"] if applied["left"] else []
+    )
     return DONE, "; ".join(words)

@@ -10,7 +10,13 @@ from typing import Any
 from mailslice.duties.migrate_v3_to_v4.comparing import PlaceCompared, compare_places
 from mailslice.duties.migrate_v3_to_v4.plan_file import PARTS, Plan, read_plan
 from mailslice.duties.migrate_v3_to_v4.reading import Source
-from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v3, reachable, v3_places, view_of
+from mailslice.duties.migrate_v3_to_v4.view import (
+    first_slice,
+    has_v3,
+    reachable,
+    v3_places,
+    view_of,
+)
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.model.names import QueueTable
@@ -26,7 +32,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def run(context: StepContext) -> dict[str, Any]:
     """What is in both tables now. Raises GateFailed."""
-    plan, applied = read_plan(context.need("plan"), context.request.run, context.queue), context.need("apply")
+    plan, applied = (
+        read_plan(context.need("plan"), context.request.run, context.queue),
+        context.need("apply"),
+    )
     found = _compare(context, plan)
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     slices = _slices(found)
@@ -50,12 +59,21 @@ def _compare(context: StepContext, plan: Plan) -> list[PlaceCompared]:
         return []
     view = view_of(stores, context.settings)
     first = first_slice(queue, view.window)(stores)
-    places = [place for place in v3_places(stores, queue) if reachable(place, view) and (first is None or place.slice_start >= first)]
+    places = [
+        place
+        for place in v3_places(stores, queue)
+        if reachable(place, view) and (first is None or place.slice_start >= first)
+    ]
     if not places:
         return []
     source = Source(context.settings, queue, context.folder.artifacts, context.folder.file(PARTS))
     made_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
-    return compare_places(context.spark(), source, [(millis(place.slice_start), place.bucket) for place in places], made_us)
+    return compare_places(
+        context.spark(),
+        source,
+        [(millis(place.slice_start), place.bucket) for place in places],
+        made_us,
+    )
 
 
 def totals(plan: Plan, applied: dict[str, Any], found: Sequence[PlaceCompared]) -> Frame:
@@ -64,10 +82,19 @@ def totals(plan: Plan, applied: dict[str, Any], found: Sequence[PlaceCompared]) 
     row = {
         "missing": sum(each.missing for each in found),
         "differing": sum(each.differing for each in found),
-        "accounted": applied["applied"] + applied["failed"] + applied["left"] + sum(applied["skippedBy"].values()) - plan.planned,
+        "accounted": applied["applied"]
+        + applied["failed"]
+        + applied["left"]
+        + sum(applied["skippedBy"].values())
+        - plan.planned,
     }
     expect = [
-        Expectation.between("missing", 0, excused, "Every live row of V3 is in V4, but those that are reported as failed or left, or were written since."),
+        Expectation.between(
+            "missing",
+            0,
+            excused,
+            "Every live row of V3 is in V4, but those that are reported as failed or left, or were written since.",
+        ),
         Expectation.equal("differing", 0, "Every copy holds what its row in V3 holds."),
         Expectation.equal("accounted", 0, "Every planned row was copied, skipped, left or failed."),
     ]
@@ -76,10 +103,22 @@ def totals(plan: Plan, applied: dict[str, Any], found: Sequence[PlaceCompared]) 
 
 def by_slice(slices: Sequence[dict[str, Any]]) -> Frame:
     """One row a slice that has live rows in V3."""
-    rows = [{**each, "accounted": each["live"] - each["same"] - each["newer"] - each["missing"] - each["differing"]} for each in slices]
+    rows = [
+        {
+            **each,
+            "accounted": each["live"]
+            - each["same"]
+            - each["newer"]
+            - each["missing"]
+            - each["differing"],
+        }
+        for each in slices
+    ]
     expect = [
         Expectation.unique("slice", "Every slice is told once."),
-        Expectation.same("v3", "v4", "The rows that both tables have hash to the same, slice by slice."),
+        Expectation.same(
+            "v3", "v4", "The rows that both tables have hash to the same, slice by slice."
+        ),
         Expectation.equal("accounted", 0, "Every live row of the slice was compared."),
     ]
     return Frame("slices", rows, expect)
@@ -88,10 +127,18 @@ def by_slice(slices: Sequence[dict[str, Any]]) -> Frame:
 def _slices(found: Sequence[PlaceCompared]) -> list[dict[str, Any]]:
     """Counts and hashes of each slice over its buckets, oldest first."""
     slices = []
-    for start, places in groupby(sorted(found, key=lambda each: each.slice_ms), key=lambda each: each.slice_ms):
+    for start, places in groupby(
+        sorted(found, key=lambda each: each.slice_ms), key=lambda each: each.slice_ms
+    ):
         of = list(places)
-        counts = {name: sum(getattr(each, name) for each in of) for name in ("live", "same", "missing", "newer", "differing")}
-        hashes = {name: str(sum((Digest.parse(getattr(each, name)) for each in of), Digest())) for name in ("v3", "v4")}
+        counts = {
+            name: sum(getattr(each, name) for each in of)
+            for name in ("live", "same", "missing", "newer", "differing")
+        }
+        hashes = {
+            name: str(sum((Digest.parse(getattr(each, name)) for each in of), Digest()))
+            for name in ("v3", "v4")
+        }
         if counts["live"]:
             slices.append({"slice": iso(instant(start)), **counts, **hashes})
     return slices

@@ -24,13 +24,17 @@ def has_v4(stores: Stores) -> bool:
     """Whether there is a table enqueuedMailsV4. Raises Refused when there is none and the settings still write V3: then nobody asked for it."""
     there = QueueTable.V4.cql in tables_of(stores.cassandra, stores.settings.cassandra.keyspace)
     if not there and stores.settings.queue.table is not QueueTable.V4:
-        raise Refused("there is no table enqueuedMailsV4, and MAILSLICE_QUEUE_TABLE=v3: say v4, so that new rows go there, before old ones are copied")
+        raise Refused(
+            "there is no table enqueuedMailsV4, and MAILSLICE_QUEUE_TABLE=v3: say v4, so that new rows go there, before old ones are copied"
+        )
     return there
 
 
 def v3_places(stores: Stores, queue: QueueName) -> list[Place]:
     """Every place of the queue in V3, oldest first: a scan of the table's partition keys."""
-    return sorted(stores.tables.v3.places(queue), key=lambda place: (place.slice_start, place.bucket))
+    return sorted(
+        stores.tables.v3.places(queue), key=lambda place: (place.slice_start, place.bucket)
+    )
 
 
 def view_of(stores: Stores, settings: Settings) -> Shape:
@@ -53,4 +57,7 @@ def first_slice(queue: QueueName, window: timedelta) -> Callable[[Stores], datet
 
 def reachable(place: Place, view: Shape) -> bool:
     """Whether a browse of V4 comes to this place."""
-    return place.bucket in range(view.buckets) and slice_start(place.slice_start, view.window) == place.slice_start
+    return (
+        place.bucket in range(view.buckets)
+        and slice_start(place.slice_start, view.window) == place.slice_start
+    )

@@ -24,4 +24,9 @@ def run(context: StepContext) -> dict[str, Any]:
     place = context.folder.artifacts
     text = prometheus_text(context.queue, audit.proved().verdicts)
     place.write(file_of(context.queue), text)
-    return {"planDigest": audit.digest, "applied": audit.rows.count, "metrics": place.uri(file_of(context.queue)), "digest": hashlib.sha256(text).hexdigest()}
+    return {
+        "planDigest": audit.digest,
+        "applied": audit.rows.count,
+        "metrics": place.uri(file_of(context.queue)),
+        "digest": hashlib.sha256(text).hexdigest(),
+    }

@@ -71,15 +71,25 @@ def old_places(spark: Session, what: Looking, slices: Sequence[datetime]) -> lis
         writer = PlanWriter(what.place.filesystem, what.place.path(f"{what.folder}/{file}"), file)
         try:
             # All is told at the end: the file must be finished before anyone is told of it.
-            found = [place for batch in batches for key in batch for place in _slice(what, stores, instant(key), writer)]
+            found = [
+                place
+                for batch in batches
+                for key in batch
+                for place in _slice(what, stores, instant(key), writer)
+            ]
         finally:
             writer.close()
         yield from to_batches(found)
 
-    return [OldPlace(**row) for row in run_on_keys(spark, [millis(start) for start in slices], read, OLD)]
+    return [
+        OldPlace(**row)
+        for row in run_on_keys(spark, [millis(start) for start in slices], read, OLD)
+    ]
 
 
-def _slice(what: Looking, stores: Stores, start: datetime, writer: PlanWriter) -> Iterator[OldPlace]:
+def _slice(
+    what: Looking, stores: Stores, start: datetime, writer: PlanWriter
+) -> Iterator[OldPlace]:
     places = [Place(start, bucket) for bucket in range(what.buckets)]
     seen: set[EnqueueId] | None = set() if len(stores.tables.existing) > 1 else None
     for table in stores.tables.existing:
@@ -105,14 +115,22 @@ class _Found:
     def add(self, page: list[tuple[EnqueueId, datetime]], seen: set[EnqueueId] | None) -> None:
         """One page of rows. `seen` holds the ids of the slice so far, where a row may be in both tables."""
         self._rows += len(page)
-        old = [(enqueue_id, at) for enqueue_id, at in page if at <= self._what.latest and (seen is None or enqueue_id not in seen)]
+        old = [
+            (enqueue_id, at)
+            for enqueue_id, at in page
+            if at <= self._what.latest and (seen is None or enqueue_id not in seen)
+        ]
         if seen is not None:
             seen.update(enqueue_id for enqueue_id, _ in old)
         if not old:
             return
-        marked = self._stores.tables.deleted.marked(self._what.queue, [enqueue_id for enqueue_id, _ in old], READS_IN_FLIGHT)
+        marked = self._stores.tables.deleted.marked(
+            self._what.queue, [enqueue_id for enqueue_id, _ in old], READS_IN_FLIGHT
+        )
         live = [(enqueue_id, at) for enqueue_id, at in old if enqueue_id not in marked]
-        delayed = self._stores.own.delayed_mails.waiting(self._what.queue, [enqueue_id for enqueue_id, _ in live])
+        delayed = self._stores.own.delayed_mails.waiting(
+            self._what.queue, [enqueue_id for enqueue_id, _ in live]
+        )
         for enqueue_id, at in live:
             self._spools.setdefault(enqueue_id in delayed, Spool()).add(enqueue_id, millis(at))
 
@@ -120,8 +138,27 @@ class _Found:
         """Write the ids; a partition without any is told, too."""
         for delayed, spool in (self._spools or {False: Spool()}).items():
             start = millis(self._place.slice_start)
-            part, _ = writer.add(self._table.table.value, start, self._place.bucket, spool.chunks(), "delayed" if delayed else "live")
-            youngest = spool.newest_us if spool.count else -1  # the spool keeps enqueued times here, in ms
-            yield OldPlace(self._table.table.value, start, self._place.bucket, delayed, self._rows, spool.count, youngest, part.file, part.first, part.groups)
+            part, _ = writer.add(
+                self._table.table.value,
+                start,
+                self._place.bucket,
+                spool.chunks(),
+                "delayed" if delayed else "live",
+            )
+            youngest = (
+                spool.newest_us if spool.count else -1
+            )  # the spool keeps enqueued times here, in ms
+            yield OldPlace(
+                self._table.table.value,
+                start,
+                self._place.bucket,
+                delayed,
+                self._rows,
+                spool.count,
+                youngest,
+                part.file,
+                part.first,
+                part.groups,
+            )
             self._rows = 0
             spool.close()

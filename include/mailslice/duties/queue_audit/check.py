@@ -22,13 +22,21 @@ def run(context: StepContext) -> dict[str, Any]:
     with reading(audit.run, audit.queue):
         frame = totals(found, age)
     result = run_gate("check", [frame], docs)
-    return {"success": True, "planDigest": audit.digest, "planned": audit.rows.count, "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "planDigest": audit.digest,
+        "planned": audit.rows.count,
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def totals(found: dict[str, Any], age_hours: float) -> Frame:
     """One row: the audit as a whole."""
     verdicts, reads, decided = found["verdicts"], found["reads"], found["decided"]
-    nowhere = {verdict.value: verdicts[verdict.value] for verdict in (Verdict.LOST, Verdict.LOST_OR_GHOST)}
+    nowhere = {
+        verdict.value: verdicts[verdict.value] for verdict in (Verdict.LOST, Verdict.LOST_OR_GHOST)
+    }
     row = {
         "places_read": reads["read"],
         "places_read_twice": reads["twice"],
@@ -42,15 +50,35 @@ def totals(found: dict[str, Any], age_hours: float) -> Frame:
         "age_hours": age_hours,
     }
     expect = [
-        Expectation.equal("places_read", reads["wanted"], "Every partition that was to be read was read: an unread one is not an empty one."),
+        Expectation.equal(
+            "places_read",
+            reads["wanted"],
+            "Every partition that was to be read was read: an unread one is not an empty one.",
+        ),
         Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
         Expectation.equal("mails", sum(verdicts.values()), "Every mail has exactly one verdict."),
-        Expectation.equal("candidates_told", reads["candidates"], "Every old live mail of the first read was judged, or was not live any more at the second."),
+        Expectation.equal(
+            "candidates_told",
+            reads["candidates"],
+            "Every old live mail of the first read was judged, or was not live any more at the second.",
+        ),
         Expectation.equal("lost_without_census", 0, "Without a census no mail is called lost."),
-        Expectation.equal("lost_unproved", 0, "No mail is called lost while a consumer holds messages that nobody explains."),
-        Expectation.equal("lost_on_shared", 0, "On a queue that James shares no mail is called lost without 'or ghost'."),
-        Expectation.equal("doubtful_on_own", 0, "On a queue that is mailslice's alone nothing is 'lost or ghost'."),
+        Expectation.equal(
+            "lost_unproved",
+            0,
+            "No mail is called lost while a consumer holds messages that nobody explains.",
+        ),
+        Expectation.equal(
+            "lost_on_shared",
+            0,
+            "On a queue that James shares no mail is called lost without 'or ghost'.",
+        ),
+        Expectation.equal(
+            "doubtful_on_own", 0, "On a queue that is mailslice's alone nothing is 'lost or ghost'."
+        ),
         Expectation.equal("unknown_verdicts", 0, "Every verdict is one of those that there are."),
-        Expectation.between("age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The audit is not older than a day."),
+        Expectation.between(
+            "age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The audit is not older than a day."
+        ),
     ]
     return Frame("totals", [row], expect)

@@ -50,7 +50,13 @@ class Gathered:
     census: dict[str, Any] | None
 
 
-def gather(context: StepContext, *, census: bool, youngest: datetime | None, sleep: Callable[[float], None] = time.sleep) -> Gathered:
+def gather(
+    context: StepContext,
+    *,
+    census: bool,
+    youngest: datetime | None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Gathered:
     """All that is known now. `youngest`: when the latest of the mails in question was enqueued. A census raises Refused where it would do harm."""
     if census and youngest is not None:
         return _with_census(context, youngest, sleep)
@@ -74,7 +80,11 @@ def counts_of(stores: Stores, queue: QueueName) -> Counts:
     names, management = RabbitNames(queue), stores.management
     try:
         work, dead = management.depth(names.work_queue), management.depth(names.dead_letter_queue)
-        delays = [management.depth(name) for name in (names.hop_queue, *management.delay_queues(queue)) if management.queue_exists(name)]
+        delays = [
+            management.depth(name)
+            for name in (names.hop_queue, *management.delay_queues(queue))
+            if management.queue_exists(name)
+        ]
         head = management.head_timestamp(names.work_queue)
     except MailsliceError as error:
         log.warning("RabbitMQ gives no figures of %s: %s", queue, error)
@@ -90,7 +100,9 @@ def counts_of(stores: Stores, queue: QueueName) -> Counts:
     )
 
 
-def _with_census(context: StepContext, youngest: datetime, sleep: Callable[[float], None]) -> Gathered:
+def _with_census(
+    context: StepContext, youngest: datetime, sleep: Callable[[float], None]
+) -> Gathered:
     stores, queue = context.stores, context.queue
     if (young := (youngest + SETTLED - context.clock()).total_seconds()) > 0:
         sleep(min(young, SETTLED.total_seconds()))
@@ -136,9 +148,15 @@ def _announce(stores: Stores, queue: QueueName, counts: Counts, longest: timedel
     """What a census changes, said before it begins."""
     name = RabbitNames(queue).work_queue
     quorum = (stores.management.arguments(name) or {}).get("x-queue-type") == "quorum"
-    order = "they go to the back of the queue, and their delivery count grows by one" if quorum else "they keep their order"
+    order = (
+        "they go to the back of the queue, and their delivery count grows by one"
+        if quorum
+        else "they keep their order"
+    )
     ready = (
-        "ready messages" if counts.ready is None else f"{counts.ready} ready messages (about {counts.ready * _BYTES_HELD // 1_000_000 + 1} MB in the broker)"
+        "ready messages"
+        if counts.ready is None
+        else f"{counts.ready} ready messages (about {counts.ready * _BYTES_HELD // 1_000_000 + 1} MB in the broker)"
     )
     log.warning(
         "census of %s: its %s are held on one channel for %d to %d s and then all given back; meanwhile workers get no mail of it; afterwards each of them "
@@ -166,7 +184,13 @@ class _Consumers:
     explained: int = 0
 
 
-def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: Iterable[WorkerRecord], longest: timedelta) -> _Consumers:
+def _with_consumers(
+    stores: Stores,
+    queue: QueueName,
+    hold: WorkHold,
+    before: Iterable[WorkerRecord],
+    longest: timedelta,
+) -> _Consumers:
     """What consumers hold, looked at until records explain it, or the `longest` hold is over.
 
     Only records that were made after RabbitMQ's figure was read explain it. Consumers get nothing new meanwhile, so what such a record lists was held when the
@@ -178,12 +202,17 @@ def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: It
     while True:
         figure = hold.elsewhere()
         found = _Consumers(_heard(stores, queue, began), figure)
-        first, second = {record.worker: record.beat for record in stores.own.worker_records.list(queue)}, dict[str, int]()
+        first, second = (
+            {record.worker: record.beat for record in stores.own.worker_records.list(queue)},
+            dict[str, int](),
+        )
         while figure and time.monotonic() < deadline:
             hold.wait(_LOOK_AGAIN)
             records = _heard(stores, queue, began)
             proved = [each for each in records if each.beat > second.get(each.worker, each.beat)]
-            second = {each.worker: each.beat for each in records if each.beat > first.get(each.worker, 0)} | second
+            second = {
+                each.worker: each.beat for each in records if each.beat > first.get(each.worker, 0)
+            } | second
             found = _Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
             if found.explained == figure:
                 return found
@@ -197,7 +226,11 @@ def _with_consumers(stores: Stores, queue: QueueName, hold: WorkHold, before: It
 
 def _heard(stores: Stores, queue: QueueName, since: Mapping[str, int]) -> list[WorkerRecord]:
     """The records of workers that live, written after those beats."""
-    return [each for each in stores.own.worker_records.list(queue) if each.is_alive and each.beat > since.get(each.worker, -1)]
+    return [
+        each
+        for each in stores.own.worker_records.list(queue)
+        if each.is_alive and each.beat > since.get(each.worker, -1)
+    ]
 
 
 def _unproved(stores: Stores, consumers: _Consumers) -> str | None:
@@ -210,14 +243,23 @@ def _unproved(stores: Stores, consumers: _Consumers) -> str | None:
     if unexplained < 0:
         return f"workers' records tell of {consumers.explained} messages where RabbitMQ says that consumers hold {consumers.hold}"
     if alarms := stores.management.alarms():
-        return f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later"
+        return (
+            f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later"
+        )
     return None
 
 
-def _living(stores: Stores, queue: QueueName, records: Iterable[WorkerRecord], sleep: Callable[[float], None]) -> list[WorkerRecord]:
+def _living(
+    stores: Stores,
+    queue: QueueName,
+    records: Iterable[WorkerRecord],
+    sleep: Callable[[float], None],
+) -> list[WorkerRecord]:
     """Of the workers that hold something those that live: they have written again since. One that was killed a moment ago still seems alive."""
     waiting = {record.worker: record for record in records if record.is_alive and record.in_flight}
-    deadline = time.monotonic() + max((record.dead_after.total_seconds() for record in waiting.values()), default=0.0)
+    deadline = time.monotonic() + max(
+        (record.dead_after.total_seconds() for record in waiting.values()), default=0.0
+    )
     living: list[WorkerRecord] = []
     while waiting and time.monotonic() < deadline:
         sleep(0.5)
@@ -239,7 +281,11 @@ def _in_flight(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
 
 def _done(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
     """What workers say they completed, dead workers too: what is done stays done."""
-    return {enqueue_id: f"worker {record.worker} was handed it and completed it" for record in records for enqueue_id in record.done}
+    return {
+        enqueue_id: f"worker {record.worker} was handed it and completed it"
+        for record in records
+        for enqueue_id in record.done
+    }
 
 
 def _dead_letters(context: StepContext) -> frozenset[EnqueueId] | None:

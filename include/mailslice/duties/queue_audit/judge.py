@@ -10,7 +10,9 @@ from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import Verdict
 from mailslice.queue.proofs import OVERDUE, is_overdue
 
-_CONTENT_MATTERS = frozenset({Verdict.WAITING, Verdict.DELAYED, Verdict.LOST, Verdict.LOST_OR_GHOST, Verdict.UNKNOWN})
+_CONTENT_MATTERS = frozenset(
+    {Verdict.WAITING, Verdict.DELAYED, Verdict.LOST, Verdict.LOST_OR_GHOST, Verdict.UNKNOWN}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,11 @@ def judge(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
     if one in evidence.in_flight and not seen:
         return Verdict.IN_FLIGHT, evidence.in_flight[one]
     if one in evidence.done:
-        again = "; its message is in the work queue once more, and would be delivered again" if seen else ""
+        again = (
+            "; its message is in the work queue once more, and would be delivered again"
+            if seen
+            else ""
+        )
         return Verdict.GHOST, f"{evidence.done[one]}, and its deleted mark is missing{again}"
     if seen:
         return Verdict.WAITING, "its message is in the work queue"
@@ -104,8 +110,14 @@ def _nowhere(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
         return Verdict.UNKNOWN, f"its message is in no queue, but {evidence.unproved}"
     late = "" if facts.due is None else f"; it was delayed until {facts.due:%Y-%m-%dT%H:%M:%SZ}"
     if evidence.shared:
-        return Verdict.LOST_OR_GHOST, f"its message is in no queue and with no consumer; James may have delivered it without marking it{late}"
-    return Verdict.LOST, f"its message is in no queue and with no consumer, and no worker has it as done{late}"
+        return (
+            Verdict.LOST_OR_GHOST,
+            f"its message is in no queue and with no consumer; James may have delivered it without marking it{late}",
+        )
+    return (
+        Verdict.LOST,
+        f"its message is in no queue and with no consumer, and no worker has it as done{late}",
+    )
 
 
 def _without_census(facts: Facts, counts: Counts) -> str:

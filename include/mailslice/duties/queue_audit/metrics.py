@@ -19,7 +19,12 @@ def file_of(queue: str) -> str:
 def prometheus_text(queue: str, verdicts: Mapping[str, int]) -> bytes:
     """Old live mails by verdict, zeros too: emitted when idle."""
     registry = CollectorRegistry()
-    gauge = Gauge(NAME, "Old live mails by the verdict of the last audit", ["queue", "verdict"], registry=registry)
+    gauge = Gauge(
+        NAME,
+        "Old live mails by the verdict of the last audit",
+        ["queue", "verdict"],
+        registry=registry,
+    )
     for verdict, count in verdicts.items():
         gauge.labels(queue, verdict).set(count)
     return bytes(generate_latest(registry))

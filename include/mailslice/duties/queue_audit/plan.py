@@ -36,7 +36,12 @@ def run(context: StepContext) -> dict[str, Any]:
     """The verdicts, in plan/, and their counts. Raises UnknownQueue, Refused for a census that would do harm, LockHeld."""
     require(context.stores, context.queue)
     # The same lock keeps a republish away: what the census finds in no queue must not come in beside it.
-    with locked(context.stores.own.locks, lock_name(context.queue), context.request.run, patience=CENSUS_PATIENCE) as lock:
+    with locked(
+        context.stores.own.locks,
+        lock_name(context.queue),
+        context.request.run,
+        patience=CENSUS_PATIENCE,
+    ) as lock:
         return _audit(context, lock)
 
 
@@ -48,7 +53,14 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
     now = context.clock()
     slices, buckets = _slices(context, view, now, now - age)
     slices = [start for start in slices if params.covers(start)]
-    looking = Looking(context.settings, queue, buckets, now - age, context.folder.artifacts, context.folder.file(CANDIDATES))
+    looking = Looking(
+        context.settings,
+        queue,
+        buckets,
+        now - age,
+        context.folder.artifacts,
+        context.folder.file(CANDIDATES),
+    )
     places = _old_places(context, looking, slices)
     crash.point("plan:after-first-read")
 
@@ -58,9 +70,18 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
     lock.check()
 
     context.folder.artifacts.folder(context.folder.file(PARTS))
-    judging = Judging(context.settings, queue, view.window, context.folder.artifacts, context.folder.file(CANDIDATES), context.folder.file(PARTS))
+    judging = Judging(
+        context.settings,
+        queue,
+        view.window,
+        context.folder.artifacts,
+        context.folder.file(CANDIDATES),
+        context.folder.file(PARTS),
+    )
     with_mails = [place for place in places if place.old]
-    outcomes = judge_all(context.spark(), judging, with_mails, gathered.evidence) if with_mails else []
+    outcomes = (
+        judge_all(context.spark(), judging, with_mails, gathered.evidence) if with_mails else []
+    )
     verdicts, rows = total(outcomes)
     decided: dict[str, object] = {
         "run": context.request.run,
@@ -87,7 +108,8 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
         "reads": {
             "wanted": len(slices) * buckets * len(stores.tables.existing),
             "read": len({(each.table, each.slice_ms, each.bucket) for each in places}),
-            "twice": len(places) - len({(each.table, each.slice_ms, each.bucket, each.delayed) for each in places}),
+            "twice": len(places)
+            - len({(each.table, each.slice_ms, each.bucket, each.delayed) for each in places}),
             "candidates": sum(each.old for each in places),
             "rows": sum(each.rows for each in places),
         },
@@ -95,15 +117,21 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
     }
 
 
-def _slices(context: StepContext, view: Shape, now: datetime, latest: datetime) -> tuple[list[datetime], int]:
+def _slices(
+    context: StepContext, view: Shape, now: datetime, latest: datetime
+) -> tuple[list[datetime], int]:
     """The slices from browseStart on that may hold mails enqueued until `latest`, and the most buckets there are."""
     places = list(LiveRows(context.stores.tables, context.queue, view).places(now))
     buckets = max([view.buckets, *(place.bucket + 1 for place in places)])
     # A writer's slice and its enqueued time come from two looks at its clock, and its clock may be ahead.
-    return sorted({place.slice_start for place in places if place.slice_start <= latest + view.largest_window}), buckets
+    return sorted(
+        {place.slice_start for place in places if place.slice_start <= latest + view.largest_window}
+    ), buckets
 
 
-def _old_places(context: StepContext, looking: Looking, slices: Sequence[datetime]) -> list[OldPlace]:
+def _old_places(
+    context: StepContext, looking: Looking, slices: Sequence[datetime]
+) -> list[OldPlace]:
     if not slices:
         return []
     context.folder.artifacts.folder(looking.folder)
@@ -119,7 +147,12 @@ def _forget_earlier_try(context: StepContext) -> None:
     """A plan step that is tried again starts from nothing."""
     for file in context.folder.artifacts.files(context.folder.name):
         name = file.removeprefix(context.folder.name + "/")
-        if name.startswith((f"{PARTS}/", f"{CANDIDATES}/")) or name in {"plan.json", "check.json", "applied.json", "verify.json"}:
+        if name.startswith((f"{PARTS}/", f"{CANDIDATES}/")) or name in {
+            "plan.json",
+            "check.json",
+            "applied.json",
+            "verify.json",
+        }:
             context.folder.artifacts.remove(file)
 
 
@@ -159,5 +192,9 @@ def _message(verdicts: dict[str, int], age: timedelta, mails: int, params: Param
     if not mails:
         return f"no live mail is older than {format_duration(age)}"
     told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items() if count)
-    hint = "; a census (--census) would tell the unknown ones apart" if verdicts["unknown"] and not params.census else ""
+    hint = (
+        "; a census (--census) would tell the unknown ones apart"
+        if verdicts["unknown"] and not params.census
+        else ""
+    )
     return f"{mails} live mails are older than {format_duration(age)}: {told}{hint}"

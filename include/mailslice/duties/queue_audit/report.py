@@ -9,16 +9,33 @@ from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.report import DONE, DRY_RUN, FAILED
 from mailslice.model.verdicts import Verdict
 
-_TOLD = ("planDigest", "planned", "verdicts", "olderThan", "census", "broker", "mails", "goneMeanwhile")
+_TOLD = (
+    "planDigest",
+    "planned",
+    "verdicts",
+    "olderThan",
+    "census",
+    "broker",
+    "mails",
+    "goneMeanwhile",
+)
 
 
 def run(context: StepContext) -> dict[str, Any]:
     """The report's own fields. Raises PlanRefused when nothing was judged."""
     message = context.need("plan")["message"]
     if context.given.dry_run:
-        return {**partial(context.folder), "status": DRY_RUN, "message": f"dry run, nothing was published: {message}"}
+        return {
+            **partial(context.folder),
+            "status": DRY_RUN,
+            "message": f"dry run, nothing was published: {message}",
+        }
     if context.summary("verify") is None:
-        return {**partial(context.folder), "status": FAILED, "message": f"apply or verify did not end; {message}"}
+        return {
+            **partial(context.folder),
+            "status": FAILED,
+            "message": f"apply or verify did not end; {message}",
+        }
     return {**partial(context.folder), "status": DONE, "message": message}
 
 

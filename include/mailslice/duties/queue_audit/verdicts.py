@@ -56,12 +56,23 @@ class Judging:
     folder: str
 
 
-def judge_all(spark: Session, what: Judging, places: Sequence[OldPlace], evidence: Evidence) -> list[Outcome]:
+def judge_all(
+    spark: Session, what: Judging, places: Sequence[OldPlace], evidence: Evidence
+) -> list[Outcome]:
     """The verdicts on all mails of the places."""
     with shared(spark, evidence) as known:
 
         def read(batches: Iterator[Sequence[OldPlace]]) -> Iterator[pa.RecordBatch]:
-            yield from to_batches([_task(what, stores_of(what.settings), known(), (place for batch in batches for place in batch))])
+            yield from to_batches(
+                [
+                    _task(
+                        what,
+                        stores_of(what.settings),
+                        known(),
+                        (place for batch in batches for place in batch),
+                    )
+                ]
+            )
 
         return [Outcome(**row) for row in run_on_keys(spark, places, read, _JUDGED)]
 
@@ -92,7 +103,13 @@ def _task(what: Judging, stores: Stores, evidence: Evidence, places: Iterable[Ol
     finally:
         writer.close()
     judged_in_all = counts.total()
-    return Outcome(judged_in_all, looked_at - judged_in_all, json.dumps(counts), file if judged_in_all else "", str(writer.digest))
+    return Outcome(
+        judged_in_all,
+        looked_at - judged_in_all,
+        json.dumps(counts),
+        file if judged_in_all else "",
+        str(writer.digest),
+    )
 
 
 def _ids(reader: PlanReader, place: OldPlace) -> Iterator[list[EnqueueId]]:
@@ -101,7 +118,9 @@ def _ids(reader: PlanReader, place: OldPlace) -> Iterator[list[EnqueueId]]:
         yield from (ids[at : at + _AT_A_TIME] for at in range(0, len(ids), _AT_A_TIME))
 
 
-def _judge_some(what: Judging, stores: Stores, evidence: Evidence, place: OldPlace, ids: list[EnqueueId]) -> list[Judged]:
+def _judge_some(
+    what: Judging, stores: Stores, evidence: Evidence, place: OldPlace, ids: list[EnqueueId]
+) -> list[Judged]:
     where = (QueueTable(place.table), Place(instant(place.slice_ms), place.bucket))
     rows = still_live(stores.tables, what.queue, what.window, where, ids)
     due = stores.own.delayed_mails.waiting(what.queue, rows)
@@ -112,13 +131,30 @@ def _judge_some(what: Judging, stores: Stores, evidence: Evidence, place: OldPla
     nowhere = [one for one, (verdict, _) in found.items() if verdict in _REPUBLISHABLE]
     for one, done in done_by_stages(stores, what.queue, nowhere).items():
         found[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
-    for one, missing in missing_content(what.settings, [row for one, row in rows.items() if content_matters(found[one][0])]).items():
+    for one, missing in missing_content(
+        what.settings, [row for one, row in rows.items() if content_matters(found[one][0])]
+    ).items():
         found[one] = Verdict.BARE, f"{missing}; else {found[one][0].value}: {found[one][1]}"
-    decided = stores.own.republished_mails.some(what.queue, [one for one, (verdict, _) in found.items() if verdict in _REPUBLISHABLE])
+    decided = stores.own.republished_mails.some(
+        what.queue, [one for one, (verdict, _) in found.items() if verdict in _REPUBLISHABLE]
+    )
     decisions = {one: decision.decision for one, decision in decided.items()}
-    return [_judged(place, rows[one], verdict, why, decisions.get(one, "")) for one, (verdict, why) in found.items()]
+    return [
+        _judged(place, rows[one], verdict, why, decisions.get(one, ""))
+        for one, (verdict, why) in found.items()
+    ]
 
 
 def _judged(place: OldPlace, row: ViewRow, verdict: Verdict, why: str, decision: str) -> Judged:
     start, enqueued = millis(row.place.slice_start), millis(row.enqueued_time)
-    return Judged(str(row.enqueue_id), row.item.mail.name, verdict.value, why, place.table, start, row.place.bucket, enqueued, decision)
+    return Judged(
+        str(row.enqueue_id),
+        row.item.mail.name,
+        verdict.value,
+        why,
+        place.table,
+        start,
+        row.place.bucket,
+        enqueued,
+        decision,
+    )

@@ -28,14 +28,31 @@ def published(context: StepContext, audit: Audit) -> Frame:
     """One row a verdict."""
     text = (context.folder.artifacts.read(file_of(context.queue)) or b"").decode()
     whole = not context.params(Params).ranged
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples if sample.name == NAME]
-    metrics = {sample.labels["verdict"]: sample.value for sample in samples if sample.labels["queue"] == context.queue}
+    samples = [
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == NAME
+    ]
+    metrics = {
+        sample.labels["verdict"]: sample.value
+        for sample in samples
+        if sample.labels["queue"] == context.queue
+    }
     told = Counter(mail.verdict for mail in audit.mails())
     rows = [
-        {"verdict": verdict, "judged": count, "in_files": told[verdict], "in_metrics": metrics.get(verdict, -1.0)} for verdict, count in audit.verdicts.items()
+        {
+            "verdict": verdict,
+            "judged": count,
+            "in_files": told[verdict],
+            "in_metrics": metrics.get(verdict, -1.0),
+        }
+        for verdict, count in audit.verdicts.items()
     ]
     expect = [
-        Expectation.same("in_files", "judged", "The files hold as many mails of each verdict as were judged so."),
+        Expectation.same(
+            "in_files", "judged", "The files hold as many mails of each verdict as were judged so."
+        ),
         *([Expectation.same("in_metrics", "judged", "The metrics say the same.")] if whole else []),
     ]
     return Frame("verdicts", rows, expect)

@@ -54,7 +54,9 @@ def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or files were changed, the gate was not passed, or the view's shape is another."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     require_gate(context, plan)
-    with locked(context.stores.own.locks, f"queue_cleanup/{context.queue}", context.request.run) as lock:
+    with locked(
+        context.stores.own.locks, f"queue_cleanup/{context.queue}", context.request.run
+    ) as lock:
         crash.point("apply:locked")
         if plan.browse_start is None:
             return _nothing(context, plan)
@@ -108,23 +110,42 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     lock.check()
     content = _content_start(context, plan, remaining)
     crash.point("apply:after-content-start")
-    outcome = _Outcome(tried, applied, skipped, gone, sum(place.rows for place in left), deletes.failures, marks, browse, content, remaining.rows)
+    outcome = _Outcome(
+        tried,
+        applied,
+        skipped,
+        gone,
+        sum(place.rows for place in left),
+        deletes.failures,
+        marks,
+        browse,
+        content,
+        remaining.rows,
+    )
     return {**_summary(plan, outcome), "aside": aside}
 
 
-def _rows_that_others_deleted(context: StepContext, places: Iterable[PlannedPlace], now: Iterable[PlaceNow]) -> dict[PlannedPlace, int]:
+def _rows_that_others_deleted(
+    context: StepContext, places: Iterable[PlannedPlace], now: Iterable[PlaceNow]
+) -> dict[PlannedPlace, int]:
     """Planned rows that were gone at the second read, by place: another run was faster, or James. None of them when this run had begun to delete before."""
     if context.folder.read_json(PROGRESS) is not None:
         return {}
     there = {(place.table, place.slice_ms, place.bucket): place.matched for place in now}
-    gone = {place: place.rows - there[place.table.value, millis(place.place.slice_start), place.place.bucket] for place in places}
+    gone = {
+        place: place.rows
+        - there[place.table.value, millis(place.place.slice_start), place.place.bucket]
+        for place in places
+    }
     return {place: rows for place, rows in gone.items() if rows}
 
 
 def _throttle(context: StepContext) -> Throttle:
     """What settings and param allow, the lower of both."""
     general, asked = context.throttle("cassandra"), context.params(Params).rate
-    return replace(general, per_second=min(asked, general.per_second or asked)) if asked else general
+    return (
+        replace(general, per_second=min(asked, general.per_second or asked)) if asked else general
+    )
 
 
 def _require_same_shape(context: StepContext, plan: Plan) -> None:
@@ -138,40 +159,72 @@ def _require_same_shape(context: StepContext, plan: Plan) -> None:
 def _lowest_browse_start(context: StepContext, plan: Plan) -> datetime | None:
     """The lower of the planned and the stored browseStart: should James have lowered it, the rows from there on are live again."""
     stored = starts_of(context.stores, context.queue).browse
-    return min(plan.browse_start, stored.value) if stored is not None and plan.browse_start is not None else None
+    return (
+        min(plan.browse_start, stored.value)
+        if stored is not None and plan.browse_start is not None
+        else None
+    )
 
 
 def _second_read(context: StepContext, plan: Plan, low: datetime | None) -> list[PlaceNow]:
     """The second quorum read: every place of every planned slice, and of all slices that browseStart would pass."""
-    parts = {(place.table.value, millis(place.place.slice_start), place.place.bucket): place.part for place in plan.places}
+    parts = {
+        (place.table.value, millis(place.place.slice_start), place.place.bucket): place.part
+        for place in plan.places
+    }
     slices = {place.place.slice_start for place in plan.places}
     if plan.new_browse_start is not None and low is not None:
-        passed, _ = slices_to_read(context.stores, context.queue, plan.shape, low, plan.new_browse_start - plan.shape.window)
+        passed, _ = slices_to_read(
+            context.stores,
+            context.queue,
+            plan.shape,
+            low,
+            plan.new_browse_start - plan.shape.window,
+        )
         slices |= {start for start in passed if start < plan.new_browse_start}
     buckets = max([plan.shape.buckets, *(place.place.bucket + 1 for place in plan.places)])
-    wanted = [(table.value, millis(start), bucket) for start in sorted(slices) for bucket in range(buckets) for table in plan.tables]
+    wanted = [
+        (table.value, millis(start), bucket)
+        for start in sorted(slices)
+        for bucket in range(buckets)
+        for table in plan.tables
+    ]
     keys = [PlaceKey(*key, parts.pop(key, NO_PART)) for key in wanted]
     if parts:
-        raise PlanRefused(f"the plan names {len(parts)} places outside the view's tables and buckets, such as {next(iter(parts))}; plan again")
+        raise PlanRefused(
+            f"the plan names {len(parts)} places outside the view's tables and buckets, such as {next(iter(parts))}; plan again"
+        )
     if not keys:
         return []
     spark = context.spark()
-    what = Comparison(context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS), marks=True)
+    what = Comparison(
+        context.settings,
+        context.queue,
+        context.folder.artifacts,
+        context.folder.file(PARTS),
+        marks=True,
+    )
     try:
         found = compare(spark, what, keys)
     except Exception as error:
         if problem := unreadable(error):
-            raise PlanRefused(f"the files of the plan below {context.folder.uri}/{PARTS} were changed or removed ({problem}): plan again") from error
+            raise PlanRefused(
+                f"the files of the plan below {context.folder.uri}/{PARTS} were changed or removed ({problem}): plan again"
+            ) from error
         raise
     if len(found) != len(keys):
-        raise PlanRefused(f"the second read gave {len(found)} of {len(keys)} places: nothing is known of the others; plan again")
+        raise PlanRefused(
+            f"the second read gave {len(found)} of {len(keys)} places: nothing is known of the others; plan again"
+        )
     return found
 
 
 def _require_same_rows(plan: Plan, now: Sequence[PlaceNow]) -> None:
     digest = sum((Digest.parse(place.digest) for place in now), Digest())
     if digest != plan.rows:
-        raise PlanRefused(f"the files of the plan were changed: their rows have the digest {digest}, plan.json says {plan.rows}; plan again")
+        raise PlanRefused(
+            f"the files of the plan were changed: their rows have the digest {digest}, plan.json says {plan.rows}; plan again"
+        )
 
 
 def _skipped(plan: Plan, now: Iterable[PlaceNow]) -> dict[datetime, str]:
@@ -187,14 +240,23 @@ def _skipped(plan: Plan, now: Iterable[PlaceNow]) -> dict[datetime, str]:
     return skipped
 
 
-def _browse_start(context: StepContext, plan: Plan, now: Sequence[PlaceNow], low: datetime | None) -> datetime | None:
+def _browse_start(
+    context: StepContext, plan: Plan, now: Sequence[PlaceNow], low: datetime | None
+) -> datetime | None:
     """The planned browseStart, or up to the oldest live row of the second read. None, it stays: when it was lowered below what that read covers."""
     stored = starts_of(context.stores, context.queue).browse
     if plan.new_browse_start is None or stored is None or low is None or stored.value < low:
         return None
     unmarked = (instant(place.slice_ms) for place in now if place.unmarked)
-    oldest = min((start for start in unmarked if is_live(start, stored.value, plan.shape.window)), default=None)
-    return plan.new_browse_start if oldest is None else min(plan.new_browse_start, slice_start(oldest, plan.shape.window))
+    oldest = min(
+        (start for start in unmarked if is_live(start, stored.value, plan.shape.window)),
+        default=None,
+    )
+    return (
+        plan.new_browse_start
+        if oldest is None
+        else min(plan.new_browse_start, slice_start(oldest, plan.shape.window))
+    )
 
 
 def _content_start(context: StepContext, plan: Plan, remaining: Remaining) -> datetime | None:
@@ -211,7 +273,10 @@ def _content_start(context: StepContext, plan: Plan, remaining: Remaining) -> da
 
 def _nothing(context: StepContext, plan: Plan) -> dict[str, Any]:
     stored = starts_of(context.stores, context.queue)
-    positions = {"browseStart": iso(stored.browse.value if stored.browse else None), "contentStart": iso(stored.content.value if stored.content else None)}
+    positions = {
+        "browseStart": iso(stored.browse.value if stored.browse else None),
+        "contentStart": iso(stored.content.value if stored.content else None),
+    }
     return {
         "planDigest": plan.digest,
         "planned": 0,
@@ -259,7 +324,10 @@ def _summary(plan: Plan, outcome: _Outcome) -> dict[str, Any]:
         "failures": outcome.failures,
         "skippedSlices": {str(iso(start)): why for start, why in sorted(outcome.skipped.items())},
         "positions": {"browseStart": iso(outcome.browse), "contentStart": iso(outcome.content)},
-        "moved": {"browseStart": outcome.browse != plan.browse_start, "contentStart": outcome.content != plan.content_start},
+        "moved": {
+            "browseStart": outcome.browse != plan.browse_start,
+            "contentStart": outcome.content != plan.content_start,
+        },
         "marks": outcome.marks.as_json(),
         "rowsLeft": outcome.rows_left,
     }

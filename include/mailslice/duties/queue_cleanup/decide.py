@@ -26,11 +26,19 @@ class Shape:
     def of(cls, history: Sequence[ViewConfiguration]) -> Shape:
         """From the stored configurations, oldest first; at least one."""
         largest = max(each.slice_window for each in history)
-        return cls(history[-1].slice_window, largest, max(each.bucket_count for each in history), largest)
+        return cls(
+            history[-1].slice_window, largest, max(each.bucket_count for each in history), largest
+        )
 
-    def once_restarted(self, restarted: datetime | None, *, now: datetime, grace: timedelta) -> Shape:
+    def once_restarted(
+        self, restarted: datetime | None, *, now: datetime, grace: timedelta
+    ) -> Shape:
         """The shape when an operator says that every node has had today's window since `restarted`: what older ones wrote is there when the grace is over."""
-        return self if restarted is None or restarted + grace > now else replace(self, open_for=self.window)
+        return (
+            self
+            if restarted is None or restarted + grace > now
+            else replace(self, open_for=self.window)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +88,36 @@ def counts(slices: Iterable[SliceFound], browse_start: datetime, window: timedel
     return Counts(live, dead, unproven)
 
 
-def oldest_live(slices: Iterable[SliceFound], browse_start: datetime, window: timedelta) -> datetime | None:
+def oldest_live(
+    slices: Iterable[SliceFound], browse_start: datetime, window: timedelta
+) -> datetime | None:
     """The slice of the oldest live row."""
-    return min((each.start for each in slices if each.unmarked and is_live(each.start, browse_start, window)), default=None)
+    return min(
+        (
+            each.start
+            for each in slices
+            if each.unmarked and is_live(each.start, browse_start, window)
+        ),
+        default=None,
+    )
 
 
-def new_browse_start(stored: datetime, oldest: datetime | None, shape: Shape, *, now: datetime, grace: timedelta) -> datetime | None:
+def new_browse_start(
+    stored: datetime, oldest: datetime | None, shape: Shape, *, now: datetime, grace: timedelta
+) -> datetime | None:
     """Where browseStart may go, or None when it stays: a multiple of the window, after the stored one, not past the oldest live row nor floor(now - grace)."""
     highest = highest_browse_start(shape, now=now, grace=grace)
     wanted = highest if oldest is None else min(highest, slice_start(oldest, shape.window))
     return wanted if wanted > stored else None
 
 
-def new_content_start(stored: datetime | None, oldest_row: datetime | None, browse_start: datetime, shape: Shape) -> datetime | None:
+def new_content_start(
+    stored: datetime | None, oldest_row: datetime | None, browse_start: datetime, shape: Shape
+) -> datetime | None:
     """Where contentStart may go, or None when it stays: the oldest slice that still has a row, never after browseStart, never back."""
-    wanted = slice_start(browse_start if oldest_row is None else min(browse_start, oldest_row), shape.window)
+    wanted = slice_start(
+        browse_start if oldest_row is None else min(browse_start, oldest_row), shape.window
+    )
     return wanted if stored is None or wanted > stored else None
 
 

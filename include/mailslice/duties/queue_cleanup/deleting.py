@@ -30,7 +30,9 @@ class Deletes:
     tried: int
 
 
-def delete_places(context: StepContext, places: Sequence[PlannedPlace], lock: Lock, throttle: Throttle) -> Deletes:
+def delete_places(
+    context: StepContext, places: Sequence[PlannedPlace], lock: Lock, throttle: Throttle
+) -> Deletes:
     """Delete the places, until the time limit of the run. One that fails stops no other. Raises LockLost before it acts without the lock."""
     tables = {QueueTable.V3: context.stores.tables.v3, QueueTable.V4: context.stores.tables.v4}
     failures: dict[str, str] = {}
@@ -44,7 +46,9 @@ def delete_places(context: StepContext, places: Sequence[PlannedPlace], lock: Lo
             future.result()
         except Exception as error:  # noqa: BLE001 - whatever the driver raises: recorded, and the read-back decides what is gone
             if len(failures) < _SHOWN:
-                failures[f"{place.table.value} {iso(place.place.slice_start)} bucket {place.place.bucket}"] = str(context.stores.cassandra.error(error))
+                failures[
+                    f"{place.table.value} {iso(place.place.slice_start)} bucket {place.place.bucket}"
+                ] = str(context.stores.cassandra.error(error))
 
     for number, place in enumerate(places):
         if number % _CHECK_EACH == 0:
@@ -53,7 +57,14 @@ def delete_places(context: StepContext, places: Sequence[PlannedPlace], lock: Lo
             tried = number
             break
         throttle.take()
-        flying.append((place, tables[place.table].delete_partition_future(context.queue, place.place, place.newest_us)))
+        flying.append(
+            (
+                place,
+                tables[place.table].delete_partition_future(
+                    context.queue, place.place, place.newest_us
+                ),
+            )
+        )
         if len(flying) >= _IN_FLIGHT:
             land()
         if number == 0:

@@ -44,7 +44,12 @@ class MarksOutcome:
 
     def as_json(self) -> dict[str, object]:
         """For reports."""
-        return {"dropped": self.dropped, "waiting": self.waiting, "why": list(self.why), "proof": self.proof}
+        return {
+            "dropped": self.dropped,
+            "waiting": self.waiting,
+            "why": list(self.why),
+            "proof": self.proof,
+        }
 
 
 @dataclass
@@ -58,10 +63,17 @@ class _Account:
         self.why[why] = self.why.get(why, 0) + marks
 
     def outcome(self, proof: str | None) -> MarksOutcome:
-        return MarksOutcome(self.dropped, self.waiting, tuple(f"{count}: {why}" for why, count in self.why.items()), proof)
+        return MarksOutcome(
+            self.dropped,
+            self.waiting,
+            tuple(f"{count}: {why}" for why, count in self.why.items()),
+            proof,
+        )
 
 
-def drop_proved_marks(context: StepContext, plan: Plan, remaining: Remaining, throttle: Throttle) -> MarksOutcome:
+def drop_proved_marks(
+    context: StepContext, plan: Plan, remaining: Remaining, throttle: Throttle
+) -> MarksOutcome:
     """Drop the marks of all plans that have their proof; what waits and why."""
     stores, queue = context.stores, context.queue
     pending = stores.own.pending_marks.list(queue)
@@ -106,7 +118,12 @@ def _proved(context: StepContext, pending: Sequence[PendingMark]) -> tuple[str, 
     seen = last_seen_empty(context.stores, context.queue)
     if any(seen is None or seen < each.closed_at for each in pending):
         planned = (context.summary("plan") or {}).get("seenEmpty")
-        sample = sample_again(context.stores, context.queue, datetime.fromisoformat(planned) if planned else None, context.clock)
+        sample = sample_again(
+            context.stores,
+            context.queue,
+            datetime.fromisoformat(planned) if planned else None,
+            context.clock,
+        )
         seen = sample.first_pass if sample is not None else seen
     return "drained", {each.run for each in pending if seen is not None and seen >= each.closed_at}
 
@@ -135,24 +152,40 @@ class _Dropper:
         if problem is not None:
             self.account.wait(work.pending.marks, problem)
             return
-        dropped = self._drop_few(work.left) if work.plan is None else self._drop_plan(work, work.plan)
+        dropped = (
+            self._drop_few(work.left) if work.plan is None else self._drop_plan(work, work.plan)
+        )
         self.account.dropped += dropped.dropped
         fields = (each.split("|") for each in dropped.blocked)
-        work.keep_only(self.context, [(one, int(start), int(bucket)) for one, start, bucket in fields])
+        work.keep_only(
+            self.context, [(one, int(start), int(bucket)) for one, start, bucket in fields]
+        )
         if dropped.blocked:
             self.account.wait(len(dropped.blocked), "the mail is among the dead letters")
 
     def _dropping(self, work: OpenedPending) -> Dropping:
-        turn = None if self.throttle.free else self.throttle.share(slots_of(self.context.spark())).take
-        return Dropping(self.context.settings, self.context.queue, self.context.folder.artifacts, work.folder.file(PARTS), turn)
+        turn = (
+            None if self.throttle.free else self.throttle.share(slots_of(self.context.spark())).take
+        )
+        return Dropping(
+            self.context.settings,
+            self.context.queue,
+            self.context.folder.artifacts,
+            work.folder.file(PARTS),
+            turn,
+        )
 
     def _changed(self, work: OpenedPending) -> str | None:
         """Why the files of an earlier plan are not what was planned; this run's own were compared in the second read."""
-        if work.plan is None or work.plan.digest == (self.context.summary("plan") or {}).get("planDigest"):
+        if work.plan is None or work.plan.digest == (self.context.summary("plan") or {}).get(
+            "planDigest"
+        ):
             return None
         parts = [place.part for place in work.plan.places]
         try:
-            same = digest_of_parts(self.context.spark(), self._dropping(work), parts) == work.plan.rows
+            same = (
+                digest_of_parts(self.context.spark(), self._dropping(work), parts) == work.plan.rows
+            )
         except PlanRefused as error:
             # No later run could read them either: they must not keep this one from the marks of other plans and from contentStart.
             return f"the plan of run {work.pending.run} cannot be used: {error}"
@@ -160,14 +193,22 @@ class _Dropper:
 
     def _drop_plan(self, work: OpenedPending, plan: Plan) -> Dropped:
         parts = [place.part for place in plan.places]
-        return drop_marks(self.context.spark(), self._dropping(work), parts, rows_left=self.rows_left, blocked=self.blocked)
+        return drop_marks(
+            self.context.spark(),
+            self._dropping(work),
+            parts,
+            rows_left=self.rows_left,
+            blocked=self.blocked,
+        )
 
     def _drop_few(self, left: Sequence[Left]) -> Dropped:
         """As `drop_marks`, here, for the few ids that an earlier run had to leave."""
         there = set(self.rows_left.tolist())
         gone = [each for each in left if low_half(each[0]) not in there]
         free = [EnqueueId(UUID(one)) for one, _, _ in gone if one not in self.blocked]
-        stopped = tuple(f"{one}|{start}|{bucket}" for one, start, bucket in gone if one in self.blocked)
+        stopped = tuple(
+            f"{one}|{start}|{bucket}" for one, start, bucket in gone if one in self.blocked
+        )
         self.throttle.take(len(free))
         self.context.stores.tables.deleted.drop_in_chunks(self.context.queue, free)
         return Dropped(len(free), len(left) - len(gone), stopped)

@@ -52,14 +52,24 @@ def register(context: StepContext, plan: Plan, rows: int) -> None:
     if rows:
         file = f"plan-{plan.digest[:_DIGITS]}.json"
         context.folder.write_json(file, {"decided": plan.decided(), "planDigest": plan.digest})
-        pending = PendingMark(f"{plan.run}#{plan.digest[:_DIGITS]}", context.folder.file(file), str(plan.rows), rows, plan.closed_at)
+        pending = PendingMark(
+            f"{plan.run}#{plan.digest[:_DIGITS]}",
+            context.folder.file(file),
+            str(plan.rows),
+            rows,
+            plan.closed_at,
+        )
         context.stores.own.pending_marks.save(context.queue, pending)
 
 
 def registered_files(context: StepContext) -> set[str]:
     """The Parquet files of this run that a registered plan of an earlier try needs."""
     run = context.request.run
-    found = [each for each in context.stores.own.pending_marks.list(context.queue) if each.run.partition("#")[0] == run]
+    found = [
+        each
+        for each in context.stores.own.pending_marks.list(context.queue)
+        if each.run.partition("#")[0] == run
+    ]
     plans = [OpenedPending.open(context, None, each).plan for each in found]
     return {place.part.file for plan in plans if plan is not None for place in plan.places}
 
@@ -76,23 +86,43 @@ class OpenedPending:
     problem: str | None = None
 
     @classmethod
-    def open(cls, context: StepContext, current: Plan | None, pending: PendingMark) -> OpenedPending:
+    def open(
+        cls, context: StepContext, current: Plan | None, pending: PendingMark
+    ) -> OpenedPending:
         run = pending.run.partition("#")[0]
         folder = replace(context.folder, run=run)
         file = pending.plan.rpartition("/")[2]
         try:
             if file.endswith(LEFT):
                 left = read_left(folder.read_json(file) or {})
-                digest, opened = digest_of_left(left), cls(pending, folder, None, left, tuple({Place(instant(start), bucket) for _, start, bucket in left}))
+                digest, opened = (
+                    digest_of_left(left),
+                    cls(
+                        pending,
+                        folder,
+                        None,
+                        left,
+                        tuple({Place(instant(start), bucket) for _, start, bucket in left}),
+                    ),
+                )
             else:
                 plan = read_plan(folder.read_json(file) or {}, run, context.queue)
                 if current is not None and plan.digest == current.digest:
                     return cls(pending, folder, current)
-                digest, opened = str(plan.rows), cls(pending, folder, plan, (), tuple({place.place for place in plan.places}))
+                digest, opened = (
+                    str(plan.rows),
+                    cls(pending, folder, plan, (), tuple({place.place for place in plan.places})),
+                )
         except (KeyError, TypeError, ValueError, OverflowError, BadSetting, PlanRefused) as error:
-            return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: {error}")
+            return cls(
+                pending, folder, problem=f"the plan of run {pending.run} cannot be used: {error}"
+            )
         if digest != pending.digest:
-            return cls(pending, folder, problem=f"the plan of run {pending.run} cannot be used: its digest is another")
+            return cls(
+                pending,
+                folder,
+                problem=f"the plan of run {pending.run} cannot be used: its digest is another",
+            )
         return opened
 
     def low_halves(self, context: StepContext) -> npt.NDArray[np.uint64] | None:
@@ -106,7 +136,12 @@ class OpenedPending:
         try:
             return self._planned(context, self.plan)
         except Exception as error:  # noqa: BLE001 - of a file that broke or was changed anything may be raised
-            log.warning("the plan files of run %s cannot be used (%s: %s): its marks count as none that wait", self.pending.run, type(error).__name__, error)
+            log.warning(
+                "the plan files of run %s cannot be used (%s: %s): its marks count as none that wait",
+                self.pending.run,
+                type(error).__name__,
+                error,
+            )
             return None
 
     def _planned(self, context: StepContext, plan: Plan) -> npt.NDArray[np.uint64]:
@@ -133,7 +168,10 @@ class OpenedPending:
         elif digest != self.pending.digest:
             file = f"{self.pending.run.rpartition('#')[2]}-{digest[:_DIGITS]}-{LEFT}"
             self.folder.write_json(file, {"left": left})
-            table.save(context.queue, replace(self.pending, plan=self.folder.file(file), digest=digest, marks=len(left)))
+            table.save(
+                context.queue,
+                replace(self.pending, plan=self.folder.file(file), digest=digest, marks=len(left)),
+            )
         else:
             return
         if self.pending.plan.endswith(LEFT):

@@ -17,7 +17,16 @@ from mailslice.duties.queue_cleanup.plan_file import PARTS, WHY, Plan, PlannedPl
 from mailslice.duties.queue_cleanup.starts import micros
 from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.sweep import find_marks_without_row, slices_before
-from mailslice.duties.queue_cleanup.view import Starts, by_slice, oldest_row, require_clock, shape_of, slices_to_read, starts_of, tables_of
+from mailslice.duties.queue_cleanup.view import (
+    Starts,
+    by_slice,
+    oldest_row,
+    require_clock,
+    shape_of,
+    slices_to_read,
+    starts_of,
+    tables_of,
+)
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import sample_once
@@ -44,23 +53,49 @@ def run(context: StepContext) -> dict[str, Any]:
     starts = starts_of(stores, queue)
     now = context.clock()
     if params.restarted is not None and params.restarted > now:
-        raise BadInput(f"restarted={iso(params.restarted)} lies ahead; allowed: the time at which the last node of James or worker of mailslice was restarted")
+        raise BadInput(
+            f"restarted={iso(params.restarted)} lies ahead; allowed: the time at which the last node of James or worker of mailslice was restarted"
+        )
     shape = shape.once_restarted(params.restarted, now=now, grace=grace)
-    keys, buckets = _keys(context, params, shape, starts, now) if starts.browse is not None else ([], shape.buckets)
+    keys, buckets = (
+        _keys(context, params, shape, starts, now)
+        if starts.browse is not None
+        else ([], shape.buckets)
+    )
     swept, buckets = _swept(context, keys, buckets) if params.sweep and keys else ([], buckets)
     keys = [*swept, *keys]
-    what = Scan(context.settings, queue, tables, buckets, context.folder.artifacts, context.folder.file(PARTS), WHY, micros(now))
+    what = Scan(
+        context.settings,
+        queue,
+        tables,
+        buckets,
+        context.folder.artifacts,
+        context.folder.file(PARTS),
+        WHY,
+        micros(now),
+    )
     asked = [(millis(start), decide.closed(start, shape, now=now, grace=grace)) for start in keys]
     found = _scan(context, what, asked)
     crash.point("plan:after-scan")
-    emptied = sample_once(stores, queue, context.clock)  # after `now`: it speaks for slices that were closed by then
+    emptied = sample_once(
+        stores, queue, context.clock
+    )  # after `now`: it speaks for slices that were closed by then
     # Read again after the marks were read: what lies behind this one proves nothing by having no mark.
     browse = starts_of(stores, queue).browse
     slices = by_slice(found)
-    plan = _decide(context, params, _Seen(shape, tables, starts, found, slices, browse.value if browse else None, now))
+    plan = _decide(
+        context,
+        params,
+        _Seen(shape, tables, starts, found, slices, browse.value if browse else None, now),
+    )
     strays = strays_of(found, swept)
     if params.sweep and browse is not None:
-        plan = replace(plan, swept=tuple(swept), marks_without_row=find_marks_without_row(context, tables), strays=strays if params.aside else ())
+        plan = replace(
+            plan,
+            swept=tuple(swept),
+            marks_without_row=find_marks_without_row(context, tables),
+            strays=strays if params.aside else (),
+        )
     seen = decide.counts(slices, browse.value, shape.window) if browse else decide.Counts(0, 0, 0)
     return {
         "decided": plan.decided(),
@@ -70,12 +105,28 @@ def run(context: StepContext) -> dict[str, Any]:
         "dead": seen.dead,
         "unproven": seen.unproven,
         "undated": sum(each.undated for each in slices),
-        "before": {"browseStart": iso(plan.browse_start), "contentStart": iso(plan.content_start), "live": seen.live, "dead": seen.dead},
+        "before": {
+            "browseStart": iso(plan.browse_start),
+            "contentStart": iso(plan.content_start),
+            "live": seen.live,
+            "dead": seen.dead,
+        },
         "newBrowseStart": iso(plan.new_browse_start),
         "clockSkewSeconds": round(skew.total_seconds(), 3),
         "seenEmpty": iso(emptied),
-        "message": "; ".join([_message(plan, seen, params, starts), *([_offer(len(strays))] if strays and not params.aside else [])]),
-        "reads": {"slices": len(keys), "buckets": buckets, "tables": len(tables), "wanted": len(keys) * buckets * len(tables), "read": len(found)},
+        "message": "; ".join(
+            [
+                _message(plan, seen, params, starts),
+                *([_offer(len(strays))] if strays and not params.aside else []),
+            ]
+        ),
+        "reads": {
+            "slices": len(keys),
+            "buckets": buckets,
+            "tables": len(tables),
+            "wanted": len(keys) * buckets * len(tables),
+            "read": len(found),
+        },
         "readTwice": len(found) - len({(each.table, each.slice_ms, each.bucket) for each in found}),
         "bytes": round(plan.planned * _bytes_a_row(context, plan)),
         "strays": [each.shown() for each in strays],
@@ -83,10 +134,16 @@ def run(context: StepContext) -> dict[str, Any]:
     }
 
 
-def _keys(context: StepContext, params: Params, shape: Shape, starts: Starts, now: datetime) -> tuple[list[datetime], int]:
+def _keys(
+    context: StepContext, params: Params, shape: Shape, starts: Starts, now: datetime
+) -> tuple[list[datetime], int]:
     """The slices to read: from contentStart (James 3.5 and a crash leave none: from the oldest row) to the one after now's, for clocks that are ahead."""
     browse = starts.browse.value if starts.browse else now
-    content = starts.content.value if starts.content else (oldest_row(context.stores, context.queue) or browse)
+    content = (
+        starts.content.value
+        if starts.content
+        else (oldest_row(context.stores, context.queue) or browse)
+    )
     first, last = min(content, browse), now + shape.largest_window
     if params.slices_from is not None:
         first = max(first, params.slices_from)
@@ -98,7 +155,9 @@ def _keys(context: StepContext, params: Params, shape: Shape, starts: Starts, no
     return [start for start in keys if params.covers(start)], buckets
 
 
-def _swept(context: StepContext, keys: Sequence[datetime], buckets: int) -> tuple[list[datetime], int]:
+def _swept(
+    context: StepContext, keys: Sequence[datetime], buckets: int
+) -> tuple[list[datetime], int]:
     before, needed = slices_before(context, keys[0])
     return before, max(buckets, needed)
 
@@ -122,7 +181,9 @@ def _forget_earlier_try(context: StepContext) -> None:
     keep = registered_files(context)
     for file in context.folder.artifacts.files(context.folder.name):
         name = file.removeprefix(context.folder.name + "/")
-        if (name.startswith(PARTS + "/") and name.removeprefix(PARTS + "/") not in keep) or name in {
+        if (
+            name.startswith(PARTS + "/") and name.removeprefix(PARTS + "/") not in keep
+        ) or name in {
             "plan.json",
             "check.json",
             "applied.json",
@@ -148,7 +209,9 @@ class _Seen:
 def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
     grace = params.grace_or(context.settings.duty.grace)
     browse = seen.browse
-    oldest = decide.oldest_live(seen.slices, browse, seen.shape.window) if browse is not None else None
+    oldest = (
+        decide.oldest_live(seen.slices, browse, seen.shape.window) if browse is not None else None
+    )
     moves = browse is not None and not params.ranged
     planned = (PlannedPlace.of(each) for each in seen.found if each.planned)
     return Plan(
@@ -161,10 +224,19 @@ def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
         ranged=params.ranged,
         browse_start=browse,
         content_start=seen.starts.content.value if seen.starts.content else None,
-        new_browse_start=decide.new_browse_start(browse, oldest, seen.shape, now=seen.now, grace=grace) if moves and browse is not None else None,
+        new_browse_start=decide.new_browse_start(
+            browse, oldest, seen.shape, now=seen.now, grace=grace
+        )
+        if moves and browse is not None
+        else None,
         oldest_live=oldest,
         rows=sum((Digest.parse(each.digest) for each in seen.found), Digest()),
-        places=tuple(sorted(planned, key=lambda each: (each.place.slice_start, each.table.value, each.place.bucket))),
+        places=tuple(
+            sorted(
+                planned,
+                key=lambda each: (each.place.slice_start, each.table.value, each.place.bucket),
+            )
+        ),
     )
 
 
@@ -172,17 +244,27 @@ def _message(plan: Plan, seen: decide.Counts, params: Params, starts: Starts) ->
     """What the plan comes to, in words."""
     if starts.browse is None:
         return "nothing to do: the queue has no browseStart, so no mail was ever put into it"
-    words = [f"{plan.planned} dead rows in {len({each.place.slice_start for each in plan.places})} slices can go" if plan.planned else "no dead row can go"]
+    words = [
+        f"{plan.planned} dead rows in {len({each.place.slice_start for each in plan.places})} slices can go"
+        if plan.planned
+        else "no dead row can go"
+    ]
     if params.ranged:
         words.append("the starts stay, as the run is held to a range of slices")
     elif plan.new_browse_start is not None:
         words.append(f"browseStart can go to {iso(plan.new_browse_start)}")
     elif plan.oldest_live is not None:
-        words.append(f"browseStart stays at {iso(plan.browse_start)} for the live row in slice {iso(plan.oldest_live)}")
+        words.append(
+            f"browseStart stays at {iso(plan.browse_start)} for the live row in slice {iso(plan.oldest_live)}"
+        )
     if seen.unproven:
-        words.append(f"{seen.unproven} rows without a mark lie behind browseStart: they are kept, and nothing is said of them")
+        words.append(
+            f"{seen.unproven} rows without a mark lie behind browseStart: they are kept, and nothing is said of them"
+        )
     if plan.browse_start is not None and not decide.aligned(plan.browse_start, plan.shape.window):
-        words.append(f"browseStart {iso(plan.browse_start)} is no multiple of the window: James finds no slice from it")
+        words.append(
+            f"browseStart {iso(plan.browse_start)} is no multiple of the window: James finds no slice from it"
+        )
     return "; ".join(words)
 
 
@@ -194,8 +276,13 @@ def _bytes_a_row(context: StepContext, plan: Plan) -> float:
     """About how many bytes a planned row holds: the mean of a few, as James' message has them. 0 when none could be read."""
     sizes = []
     for each in plan.places[:: max(1, len(plan.places) // _SAMPLED_PLACES)][:_SAMPLED_PLACES]:
-        table = context.stores.tables.v3 if each.table is QueueTable.V3 else context.stores.tables.v4
-        sizes += [len(message.encode(row.item)) for row in islice(table.rows(context.queue, each.place), _SAMPLED_ROWS)]
+        table = (
+            context.stores.tables.v3 if each.table is QueueTable.V3 else context.stores.tables.v4
+        )
+        sizes += [
+            len(message.encode(row.item))
+            for row in islice(table.rows(context.queue, each.place), _SAMPLED_ROWS)
+        ]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 

@@ -37,7 +37,13 @@ class PlannedPlace:
     @classmethod
     def of(cls, found: PlaceFound) -> PlannedPlace:
         """From what a scan found; `found.planned` is not 0."""
-        return cls(QueueTable(found.table), Place(found.slice_start, found.bucket), found.planned, found.newest_us, found.part)
+        return cls(
+            QueueTable(found.table),
+            Place(found.slice_start, found.bucket),
+            found.planned,
+            found.newest_us,
+            found.part,
+        )
 
     def as_json(self) -> list[object]:
         """Short: there is one a partition."""
@@ -56,7 +62,13 @@ class PlannedPlace:
     def from_json(cls, value: Sequence[Any]) -> PlannedPlace:
         """What `as_json` gave."""
         table, start, bucket, rows, newest, file, first, groups = value
-        return cls(QueueTable(table), Place(instant(start), bucket), rows, newest, PlanPart(file, first, groups))
+        return cls(
+            QueueTable(table),
+            Place(instant(start), bucket),
+            rows,
+            newest,
+            PlanPart(file, first, groups),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +141,9 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
     with reading(run, queue):
         value = summary["decided"]
-        window, largest, open_for = (timedelta(seconds=value[name]) for name in ("window", "largestWindow", "openFor"))
+        window, largest, open_for = (
+            timedelta(seconds=value[name]) for name in ("window", "largestWindow", "openFor")
+        )
         shape = Shape(window, largest, value["buckets"], open_for)
         plan = Plan(
             value["run"],
@@ -151,7 +165,9 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
         )
     require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)
     if sum(place.rows for place in plan.places) != plan.rows.count:
-        raise PlanRefused(f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.rows.count}")
+        raise PlanRefused(
+            f"plan.json of run {run}: its places hold {sum(place.rows for place in plan.places)} rows, its digest {plan.rows.count}"
+        )
     return plan
 
 

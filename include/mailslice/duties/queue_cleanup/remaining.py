@@ -35,12 +35,16 @@ class Remaining:
 
     def planned_rows(self, place: PlannedPlace) -> int:
         """How many planned rows of a place are still there."""
-        return self.places[place.table.value, millis(place.place.slice_start), place.place.bucket].matched
+        return self.places[
+            place.table.value, millis(place.place.slice_start), place.place.bucket
+        ].matched
 
     def oldest_row(self, at_or_after: datetime | None) -> datetime | None:
         """The oldest slice with a row, not before `at_or_after`."""
         starts = (instant(place.slice_ms) for place in self.places.values() if place.rows)
-        return min((start for start in starts if at_or_after is None or start >= at_or_after), default=None)
+        return min(
+            (start for start in starts if at_or_after is None or start >= at_or_after), default=None
+        )
 
     def ids(self) -> npt.NDArray[np.uint64]:
         """The low halves of the ids of all rows that are left, sorted."""
@@ -55,17 +59,49 @@ def read_remaining(context: StepContext, plan: Plan, also: Iterable[Place] = ())
     starts = starts_of(context.stores, context.queue)
     now = context.clock()
     browse = starts.browse.value if starts.browse else now
-    content = starts.content.value if starts.content else (oldest_row(context.stores, context.queue) or browse)
-    slices, buckets = slices_to_read(context.stores, context.queue, plan.shape, min(content, browse), now + plan.shape.largest_window)
-    parts = {(place.table.value, millis(place.place.slice_start), place.place.bucket): place.part for place in plan.places}
-    wanted = {(table.value, millis(start), bucket) for start in {*slices, *plan.swept} for bucket in range(buckets) for table in plan.tables}
-    wanted |= {(table.value, millis(place.slice_start), place.bucket) for place in also for table in plan.tables} | parts.keys()
+    content = (
+        starts.content.value
+        if starts.content
+        else (oldest_row(context.stores, context.queue) or browse)
+    )
+    slices, buckets = slices_to_read(
+        context.stores,
+        context.queue,
+        plan.shape,
+        min(content, browse),
+        now + plan.shape.largest_window,
+    )
+    parts = {
+        (place.table.value, millis(place.place.slice_start), place.place.bucket): place.part
+        for place in plan.places
+    }
+    wanted = {
+        (table.value, millis(start), bucket)
+        for start in {*slices, *plan.swept}
+        for bucket in range(buckets)
+        for table in plan.tables
+    }
+    wanted |= {
+        (table.value, millis(place.slice_start), place.bucket)
+        for place in also
+        for table in plan.tables
+    } | parts.keys()
     keys = [PlaceKey(*key, parts.get(key, NO_PART)) for key in sorted(wanted)]
     spark = context.spark()
-    what = Comparison(context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS), marks=False)
-    found = {(place.table, place.slice_ms, place.bucket): place for place in compare(spark, what, keys)}
+    what = Comparison(
+        context.settings,
+        context.queue,
+        context.folder.artifacts,
+        context.folder.file(PARTS),
+        marks=False,
+    )
+    found = {
+        (place.table, place.slice_ms, place.bucket): place for place in compare(spark, what, keys)
+    }
     if found.keys() != wanted:
-        raise PlanRefused(f"the read after the deletes gave {len(found)} of {len(wanted)} places: marks and contentStart stay, the next run goes on")
+        raise PlanRefused(
+            f"the read after the deletes gave {len(found)} of {len(wanted)} places: marks and contentStart stay, the next run goes on"
+        )
     return Remaining(found)
 
 

@@ -60,7 +60,10 @@ def _outcome(context: StepContext) -> tuple[str, str]:
     if applied is None:
         return FAILED, "apply did not end: what it left is found by the next run"
     if context.summary("verify") is None:
-        return FAILED, "verify did not end: what apply did is in the numbers, its invariants were not checked"
+        return (
+            FAILED,
+            "verify did not end: what apply did is in the numbers, its invariants were not checked",
+        )
     if applied["failed"]:
         return (
             FAILED,
@@ -70,25 +73,41 @@ def _outcome(context: StepContext) -> tuple[str, str]:
     marks = applied["marks"]
     aside = applied.get("aside", 0)
     if not (applied["applied"] or applied["skipped"] or moved or marks["dropped"] or aside):
-        why = plan["message"] if plan["message"].startswith("nothing to do") else f"nothing to do, the range is clean already: {plan['message']}"
+        why = (
+            plan["message"]
+            if plan["message"].startswith("nothing to do")
+            else f"nothing to do, the range is clean already: {plan['message']}"
+        )
         return NOTHING, why + _waiting(marks)
     words = [f"{applied['applied']} rows deleted"]
     words += [f"{applied['skipped']} skipped"] if applied["skipped"] else []
     words += [f"{' and '.join(moved)} moved"] if moved else ["the starts stay"]
     words += [f"{aside} rows set aside (mailslice stuck list {context.queue})"] if aside else []
-    words += [f"{marks['dropped']} deleted marks dropped ({marks['proof']})"] if marks["dropped"] else []
+    words += (
+        [f"{marks['dropped']} deleted marks dropped ({marks['proof']})"] if marks["dropped"] else []
+    )
     strays = len(plan.get("strays", ())) - aside
-    words += [f"{strays} rows without a mark stay before contentStart (--sweep --aside sets them aside)"] if strays else []
+    words += (
+        [f"{strays} rows without a mark stay before contentStart (--sweep --aside sets them aside)"]
+        if strays
+        else []
+    )
     return DONE, ", ".join(words) + _waiting(marks)
 
 
 def _waiting(marks: dict[str, Any]) -> str:
-    return f"; {marks['waiting']} deleted marks stay for now: {'; '.join(marks['why'])}" if marks["waiting"] else ""
+    return (
+        f"; {marks['waiting']} deleted marks stay for now: {'; '.join(marks['why'])}"
+        if marks["waiting"]
+        else ""
+    )
 
 
 def _remember(context: StepContext, verified: dict[str, Any]) -> None:
     now = context.clock()
     for each in verified["closedSlices"]:
         survivors = tuple(EnqueueId(UUID(one)) for one in each["survivors"])
-        statistic = SliceStatistic(datetime.fromisoformat(each["start"]), each["live"], each["dead"], now, survivors)
+        statistic = SliceStatistic(
+            datetime.fromisoformat(each["start"]), each["live"], each["dead"], now, survivors
+        )
         context.stores.own.slice_statistics.save(context.queue, statistic)

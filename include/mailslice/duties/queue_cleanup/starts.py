@@ -18,7 +18,9 @@ def micros(when: datetime) -> int:
     return (when - _EPOCH) // timedelta(microseconds=1)
 
 
-def move_browse_start(stores: Stores, queue: QueueName, wanted: datetime | None, clock: Clock) -> datetime | None:
+def move_browse_start(
+    stores: Stores, queue: QueueName, wanted: datetime | None, clock: Clock
+) -> datetime | None:
     """Raise browseStart to `wanted`, unless it is there or beyond already; what is stored afterwards, read back at quorum.
 
     Its write time is max(now, WRITETIME + 1), with a now from before the read: what James writes after that read is newer than ours and wins,
@@ -34,14 +36,18 @@ def move_browse_start(stores: Stores, queue: QueueName, wanted: datetime | None,
     return after.value if after else None
 
 
-def move_content_start(stores: Stores, queue: QueueName, oldest_row: datetime | None, shape: Shape, clock: Clock) -> datetime | None:
+def move_content_start(
+    stores: Stores, queue: QueueName, oldest_row: datetime | None, shape: Shape, clock: Clock
+) -> datetime | None:
     """Raise contentStart to the oldest slice that has a row, never after browseStart as it is now; what is stored afterwards."""
     table = stores.tables.content_starts
     now = micros(clock())
     browse, stored = stores.tables.browse_starts.read(queue), table.read(queue)
     if browse is None:
         return stored.value if stored else None
-    wanted = decide.new_content_start(stored.value if stored else None, oldest_row, browse.value, shape)
+    wanted = decide.new_content_start(
+        stored.value if stored else None, oldest_row, browse.value, shape
+    )
     if wanted is None:
         return stored.value if stored else None
     table.write(queue, wanted, max(now, stored.written_us + 1) if stored else now)

@@ -39,7 +39,12 @@ class Stray:
 
     def as_json(self) -> list[object]:
         """For the plan."""
-        return [self.table.value, millis(self.place.slice_start), self.place.bucket, str(self.enqueue_id)]
+        return [
+            self.table.value,
+            millis(self.place.slice_start),
+            self.place.bucket,
+            str(self.enqueue_id),
+        ]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Stray:
@@ -56,7 +61,11 @@ def strays_of(found: Iterable[PlaceFound], swept: Iterable[datetime]) -> tuple[S
     """The rows without a mark in the swept slices, the first of them."""
     before = set(swept)
     places = (place for place in found if place.slice_start in before)
-    rows = [Stray(QueueTable(each.table), Place(each.slice_start, each.bucket), EnqueueId(UUID(one))) for each in places for one in each.survivors]
+    rows = [
+        Stray(QueueTable(each.table), Place(each.slice_start, each.bucket), EnqueueId(UUID(one)))
+        for each in places
+        for one in each.survivors
+    ]
     return tuple(rows[:MOST])
 
 
@@ -75,7 +84,10 @@ def set_aside(context: StepContext, strays: Sequence[Stray], window: timedelta, 
         starts = starts_of(stores, queue)
         table = stores.tables.v3 if stray.table is QueueTable.V3 else stores.tables.v4
         row = table.read(queue, stray.place, stray.enqueue_id)
-        behind = all(start is not None and not is_live(stray.place.slice_start, start.value, window) for start in (starts.browse, starts.content))
+        behind = all(
+            start is not None and not is_live(stray.place.slice_start, start.value, window)
+            for start in (starts.browse, starts.content)
+        )
         if row is None or not behind or stores.tables.deleted.is_marked(queue, stray.enqueue_id):
             continue
         since = row.enqueued_time or stray.place.slice_start
@@ -84,7 +96,11 @@ def set_aside(context: StepContext, strays: Sequence[Stray], window: timedelta, 
         decided = Decided(ACTION, _WHY, context.request.who, context.request.run)
         kept = quarantine.renew(quarantine.keep(row.item, holder, decided))
         # One that a worker kept for some recipients: the others, too.
-        kept = quarantine.name(kept, row.item, decided) if kept is not None and kept.state is State.KEPT else kept
+        kept = (
+            quarantine.name(kept, row.item, decided)
+            if kept is not None and kept.state is State.KEPT
+            else kept
+        )
         if kept is None:
             continue
         stores.tables.deleted.mark_many(queue, [stray.enqueue_id])

@@ -35,8 +35,14 @@ _MOST_READ = 20_000_000
 
 def slices_before(context: StepContext, first: datetime) -> tuple[list[datetime], int]:
     """Slices before `first` that have a partition, oldest first, and the buckets they need."""
-    places = [place for place in existing_places(context.stores, context.queue) if place.slice_start < first]
-    return sorted({place.slice_start for place in places}), max((place.bucket + 1 for place in places), default=1)
+    places = [
+        place
+        for place in existing_places(context.stores, context.queue)
+        if place.slice_start < first
+    ]
+    return sorted({place.slice_start for place in places}), max(
+        (place.bucket + 1 for place in places), default=1
+    )
 
 
 def find_marks_without_row(context: StepContext, tables: Iterable[QueueTable]) -> str:
@@ -47,11 +53,25 @@ def find_marks_without_row(context: StepContext, tables: Iterable[QueueTable]) -
     """
     import numpy as np
 
-    marks = np.frombuffer(b"".join(each.bytes for each in islice(context.stores.tables.deleted.ids(context.queue), _MOST_READ)), dtype=">u8").reshape(-1, 2)
+    marks = np.frombuffer(
+        b"".join(
+            each.bytes
+            for each in islice(context.stores.tables.deleted.ids(context.queue), _MOST_READ)
+        ),
+        dtype=">u8",
+    ).reshape(-1, 2)
     places = existing_places(context.stores, context.queue)
-    keys = [PlaceKey(table.value, millis(place.slice_start), place.bucket) for place in sorted(places, key=str) for table in tables]
-    what = Comparison(context.settings, context.queue, context.folder.artifacts, context.folder.name, marks=False)
-    rows = np.frombuffer(b"".join(now.ids for now in compare(context.spark(), what, keys)), dtype=">u8")
+    keys = [
+        PlaceKey(table.value, millis(place.slice_start), place.bucket)
+        for place in sorted(places, key=str)
+        for table in tables
+    ]
+    what = Comparison(
+        context.settings, context.queue, context.folder.artifacts, context.folder.name, marks=False
+    )
+    rows = np.frombuffer(
+        b"".join(now.ids for now in compare(context.spark(), what, keys)), dtype=">u8"
+    )
     known, unusable = [rows.astype(np.uint64)], []
     for pending in context.stores.own.pending_marks.list(context.queue):
         waiting = OpenedPending.open(context, None, pending).low_halves(context)
@@ -74,13 +94,23 @@ def register_marks_without_row(context: StepContext, plan: Plan) -> int:
     try:
         left = read_left(context.folder.read_json(FILE) or {})
     except (KeyError, TypeError, ValueError) as error:
-        raise PlanRefused(f"{context.folder.uri}/{FILE} was changed since the plan was made ({type(error).__name__}: {error}): plan again") from error
+        raise PlanRefused(
+            f"{context.folder.uri}/{FILE} was changed since the plan was made ({type(error).__name__}: {error}): plan again"
+        ) from error
     if digest_of_left(left) != plan.marks_without_row:
-        raise PlanRefused(f"{context.folder.uri}/{FILE} was changed since the plan was made: plan again")
+        raise PlanRefused(
+            f"{context.folder.uri}/{FILE} was changed since the plan was made: plan again"
+        )
     name = f"{plan.digest[:12]}.sweep"
     context.folder.write_json(f"{name}-{LEFT}", {"left": left})
     closed_at = plan.made_at + plan.shape.open_for + plan.grace
-    pending = PendingMark(f"{plan.run}#{name}", context.folder.file(f"{name}-{LEFT}"), plan.marks_without_row, len(left), closed_at)
+    pending = PendingMark(
+        f"{plan.run}#{name}",
+        context.folder.file(f"{name}-{LEFT}"),
+        plan.marks_without_row,
+        len(left),
+        closed_at,
+    )
     context.stores.own.pending_marks.save(context.queue, pending)
     return len(left)
 
@@ -98,5 +128,8 @@ def forget_unusable_plans(context: StepContext) -> None:
         if pending.run in unusable:
             opened = OpenedPending.open(context, None, pending)
             if opened.low_halves(context) is None:
-                log.warning("the plan of run %s is forgotten: its files cannot be used, and the sweep took its marks over", pending.run)
+                log.warning(
+                    "the plan of run %s is forgotten: its files cannot be used, and the sweep took its marks over",
+                    pending.run,
+                )
                 opened.keep_only(context, ())

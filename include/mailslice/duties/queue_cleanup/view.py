@@ -70,18 +70,30 @@ def existing_places(stores: Stores, queue: QueueName) -> set[Place]:
     return {place for rows in stores.tables.existing for place in rows.places(queue)}
 
 
-def slices_to_read(stores: Stores, queue: QueueName, shape: Shape, first: datetime, last: datetime) -> tuple[list[datetime], int]:
+def slices_to_read(
+    stores: Stores, queue: QueueName, shape: Shape, first: datetime, last: datetime
+) -> tuple[list[datetime], int]:
     """The slices from that of `first` to that of `last`, oldest first, and how many buckets each has.
 
     Computed while they are few; else those that have a partition, by a scan of the keys: a window of seconds gives millions of empty slices.
     """
     tables = len(stores.tables.existing)
-    low, high = min(slice_start(first, shape.largest_window), slice_start(first, shape.window)), slice_start(last, shape.window)
+    low, high = (
+        min(slice_start(first, shape.largest_window), slice_start(first, shape.window)),
+        slice_start(last, shape.window),
+    )
     if ((high - low) // shape.window + 1) * shape.buckets * tables <= MOST_KEYS:
         return list(slices_between(low, high, shape.window)), shape.buckets
-    log.info("more than %d places from %s to %s: the keys that exist are scanned instead", MOST_KEYS, low, high)
+    log.info(
+        "more than %d places from %s to %s: the keys that exist are scanned instead",
+        MOST_KEYS,
+        low,
+        high,
+    )
     places = [place for place in existing_places(stores, queue) if low <= place.slice_start <= high]
-    return sorted({place.slice_start for place in places}), max([shape.buckets, *(place.bucket + 1 for place in places)])
+    return sorted({place.slice_start for place in places}), max(
+        [shape.buckets, *(place.bucket + 1 for place in places)]
+    )
 
 
 def oldest_row(stores: Stores, queue: QueueName) -> datetime | None:

@@ -33,7 +33,18 @@ class Facts:
 
 def advice(facts: Facts) -> list[str]:
     """Sentences, the most urgent first; none when all is well."""
-    return [sentence for sentence in (_start(facts), _unproven(facts), _full(facts), _nodes(facts), _dead(facts), _letters(facts)) if sentence]
+    return [
+        sentence
+        for sentence in (
+            _start(facts),
+            _unproven(facts),
+            _full(facts),
+            _nodes(facts),
+            _dead(facts),
+            _letters(facts),
+        )
+        if sentence
+    ]
 
 
 def _start(facts: Facts) -> str | None:
@@ -58,7 +69,11 @@ def _full(facts: Facts) -> str | None:
     if facts.fullest <= MAILS_A_SLICE or facts.fullest_slice is None:
         return None
     wanted = _shorter(facts.window, facts.fullest)
-    narrower = f"a slice window of {format_duration(wanted)}" if wanted < facts.window else "no shorter slice window"
+    narrower = (
+        f"a slice window of {format_duration(wanted)}"
+        if wanted < facts.window
+        else "no shorter slice window"
+    )
     return (
         f"the slice of {facts.fullest_slice:%Y-%m-%d %H:%M:%S} holds {facts.fullest:,} mails in one bucket, advised are {MAILS_A_SLICE:,}: "
         f"{narrower}, or {facts.buckets * -(-facts.fullest // MAILS_A_SLICE)} buckets, would keep partitions small (mailslice config apply)"
@@ -69,7 +84,11 @@ def _shorter(window: timedelta, fullest: int) -> timedelta:
     """The longest window that divides this one and brings the fullest partition below what is advised."""
     seconds = int(window.total_seconds())
     parts = -(-fullest // MAILS_A_SLICE)
-    return timedelta(seconds=next((seconds // count for count in range(parts, seconds + 1) if seconds % count == 0), 1))
+    return timedelta(
+        seconds=next(
+            (seconds // count for count in range(parts, seconds + 1) if seconds % count == 0), 1
+        )
+    )
 
 
 def _nodes(facts: Facts) -> str | None:

@@ -25,5 +25,8 @@ def run(context: StepContext) -> dict[str, Any]:
     return {
         "metrics": place.uri(file_of(context.queue)),
         "plot": place.uri(context.folder.file(FILE)),
-        "digests": {"metrics": hashlib.sha256(text).hexdigest(), "plot": hashlib.sha256(picture).hexdigest()},
+        "digests": {
+            "metrics": hashlib.sha256(text).hexdigest(),
+            "plot": hashlib.sha256(picture).hexdigest(),
+        },
     }

@@ -48,7 +48,9 @@ class SliceMeasured:
     shape: str
 
 
-SLICE_MEASURED = "slice_ms long, live long, dead long, unproven long, fullest long, oldest_ms long, shape string"
+SLICE_MEASURED = (
+    "slice_ms long, live long, dead long, unproven long, fullest long, oldest_ms long, shape string"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,17 @@ class Measure:
             for batch in batches:
                 yield from to_batches([self.slice(stores, instant(key)) for key in batch])
 
-        return [SliceMeasured(**row) for row in run_on_keys(spark, [millis(start) for start in slices], read, SLICE_MEASURED)]
+        return [
+            SliceMeasured(**row)
+            for row in run_on_keys(spark, [millis(start) for start in slices], read, SLICE_MEASURED)
+        ]
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
         """Count one slice. A live row counts when it is there on a second read, so that a cleanup beside us makes no ghosts."""
         places = [Place(start, bucket) for bucket in range(self.buckets)]
-        behind = self.browse_start is not None and not is_live(start, self.browse_start, self.window)
+        behind = self.browse_start is not None and not is_live(
+            start, self.browse_start, self.window
+        )
         several = len(stores.tables.existing) > 1
         seen: set[bytes] = set()
         rows_of: dict[Place, int] = dict.fromkeys(places, 0)
@@ -89,12 +96,24 @@ class Measure:
                     seen.update(new)
                     fresh = b"".join(new)
                 live: list[EnqueueId] = []
-                for _, some, marked in stores.tables.deleted.look_up(self.queue, ((None, part) for part in cut(fresh)), READS_IN_FLIGHT):
-                    left = [] if marked is ALL else unpack(b"".join(each for each in each_in_order(some) if each not in marked))
+                for _, some, marked in stores.tables.deleted.look_up(
+                    self.queue, ((None, part) for part in cut(fresh)), READS_IN_FLIGHT
+                ):
+                    left = (
+                        []
+                        if marked is ALL
+                        else unpack(
+                            b"".join(each for each in each_in_order(some) if each not in marked)
+                        )
+                    )
                     dead += len(some) // WIDTH - len(left)
                     live += left
                 for at in range(0, len(live), _ROWS_AT_A_TIME):
-                    found.add(table.some(self.queue, [(place, live[at : at + _ROWS_AT_A_TIME])], READS_IN_FLIGHT))
+                    found.add(
+                        table.some(
+                            self.queue, [(place, live[at : at + _ROWS_AT_A_TIME])], READS_IN_FLIGHT
+                        )
+                    )
         return SliceMeasured(
             slice_ms=millis(start),
             live=0 if behind else found.count,
@@ -118,7 +137,9 @@ class _Live:
     def add(self, rows: Iterable[ViewRow]) -> None:
         for row in rows:
             self.count += 1
-            self.oldest = row.enqueued_time if self.oldest is None else min(self.oldest, row.enqueued_time)
+            self.oldest = (
+                row.enqueued_time if self.oldest is None else min(self.oldest, row.enqueued_time)
+            )
             self.shape.add(row.item.mail.recipients, row.enqueued_time, self.now)
 
 
@@ -133,4 +154,10 @@ def total_shape(found: Sequence[SliceMeasured]) -> Shape:
 def slice_json(each: SliceMeasured, last_closed: datetime) -> dict[str, Any]:
     """A slice as reports show it. `survivors`: its live mails, when it started at `last_closed` or before."""
     start = instant(each.slice_ms)
-    return {"start": iso(start), "live": each.live, "dead": each.dead, "survivors": each.live if start <= last_closed else 0, "unproven": each.unproven}
+    return {
+        "start": iso(start),
+        "live": each.live,
+        "dead": each.dead,
+        "survivors": each.live if start <= last_closed else 0,
+        "unproven": each.unproven,
+    }

@@ -24,24 +24,52 @@ def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:
 
     def gauge(name: str, text: str, value: float | None) -> None:
         if value is not None:
-            Gauge(f"mailslice_queue_{name}", text, ["queue"], registry=registry).labels(queue).set(value)
+            Gauge(f"mailslice_queue_{name}", text, ["queue"], registry=registry).labels(queue).set(
+                value
+            )
 
     gauge("size", "Live mails", found["size"])
     gauge("dead_rows", "Rows with a deleted mark that are still in the view", found["dead"])
-    gauge("survivors", "Live mails in closed slices, which hold their slices' dead rows back", found.get("survivors"))
+    gauge(
+        "survivors",
+        "Live mails in closed slices, which hold their slices' dead rows back",
+        found.get("survivors"),
+    )
     gauge("unproven_rows", "Rows without a mark behind browseStart", found["unproven"])
     gauge("oldest_mail_age_seconds", "Age of the oldest live mail", found["oldestAgeSeconds"])
     gauge("dead_letters", "Messages in the dead letter queue", found["deadLetters"])
     gauge("ready", "Messages of the work queue that nobody has yet", found.get("ready"))
-    gauge("unacknowledged", "Messages of the work queue that consumers hold", found.get("unacknowledged"))
+    gauge(
+        "unacknowledged",
+        "Messages of the work queue that consumers hold",
+        found.get("unacknowledged"),
+    )
     gauge("consumers", "Consumers of the work queue", found.get("consumers"))
-    gauge("fullest_partition_mails", "Rows of the fullest slice and bucket; about 10,000 are advised", found["fullest"]["mails"])
+    gauge(
+        "fullest_partition_mails",
+        "Rows of the fullest slice and bucket; about 10,000 are advised",
+        found["fullest"]["mails"],
+    )
     gauge("browse_start_timestamp_seconds", "browseStart", _seconds(found["browseStart"]))
     gauge("content_start_timestamp_seconds", "contentStart", _seconds(found["contentStart"]))
-    gauge("last_seen_empty_timestamp_seconds", "When the broker was last seen without a message of the queue", _seconds(found["lastSeenEmpty"]))
+    gauge(
+        "last_seen_empty_timestamp_seconds",
+        "When the broker was last seen without a message of the queue",
+        _seconds(found["lastSeenEmpty"]),
+    )
     gauge("measured_timestamp_seconds", "When this was measured", _seconds(found["measuredAt"]))
-    ages = Gauge("mailslice_queue_mails_by_age", "Live mails by age: up to so many minutes, each mail in one", ["queue", "minutes"], registry=registry)
-    domains = Gauge("mailslice_queue_mails_by_domain", "Live mails by recipient domain, the busiest", ["queue", "domain"], registry=registry)
+    ages = Gauge(
+        "mailslice_queue_mails_by_age",
+        "Live mails by age: up to so many minutes, each mail in one",
+        ["queue", "minutes"],
+        registry=registry,
+    )
+    domains = Gauge(
+        "mailslice_queue_mails_by_domain",
+        "Live mails by recipient domain, the busiest",
+        ["queue", "domain"],
+        registry=registry,
+    )
     for minutes, count in zip(found["shape"]["columns"], found["shape"]["total"], strict=True):
         ages.labels(queue, minutes).set(count)
     for row in found["shape"]["domains"]:

@@ -10,5 +10,13 @@ from mailslice.duty.params import DutyParams
 class Params(DutyParams):
     """Params of queue_size."""
 
-    domains: int = Field(20, ge=1, le=1000, description="recipient domains in the histogram, the busiest first; the rest is summed up as (others)")
-    sample: bool = Field(True, description="look whether the broker is empty, twice, 15 s apart when the first look says so: what lets deleted marks go")
+    domains: int = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="recipient domains in the histogram, the busiest first; the rest is summed up as (others)",
+    )
+    sample: bool = Field(
+        True,
+        description="look whether the broker is empty, twice, 15 s apart when the first look says so: what lets deleted marks go",
+    )

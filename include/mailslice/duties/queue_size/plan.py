@@ -39,11 +39,25 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     start = stores.tables.browse_starts.read(context.queue)
     content = stores.tables.content_starts.read(context.queue)
     slices, buckets = slices_to_measure(stores, context, view, now)
-    measure = Measure(context.settings, context.queue, view.window, buckets, start.value if start else None, now)
-    found = sorted(measure.in_spark(context.spark(), slices) if slices else [], key=lambda each: each.slice_ms)
-    told = [slice_json(each, now - view.largest_window - context.settings.duty.grace) for each in found if each.live or each.dead or each.unproven]
-    nodes, letters, work = _nodes(stores), _dead_letters(context), _depth(context, RabbitNames(context.queue).work_queue)
-    facts = _facts(found, view, now=now, browse=start.value if start else None, nodes=nodes, letters=letters)
+    measure = Measure(
+        context.settings, context.queue, view.window, buckets, start.value if start else None, now
+    )
+    found = sorted(
+        measure.in_spark(context.spark(), slices) if slices else [], key=lambda each: each.slice_ms
+    )
+    told = [
+        slice_json(each, now - view.largest_window - context.settings.duty.grace)
+        for each in found
+        if each.live or each.dead or each.unproven
+    ]
+    nodes, letters, work = (
+        _nodes(stores),
+        _dead_letters(context),
+        _depth(context, RabbitNames(context.queue).work_queue),
+    )
+    facts = _facts(
+        found, view, now=now, browse=start.value if start else None, nodes=nodes, letters=letters
+    )
     oldest = min((each.oldest_ms for each in found if each.oldest_ms >= 0), default=None)
     seen = second_pass(stores, context.queue, first, context.clock, sleep=sleep)
     last = stores.own.queue_samples.read(context.queue)
@@ -54,7 +68,9 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         "dead": facts.dead,
         "unproven": facts.unproven,
         "oldest": iso(instant(oldest)) if oldest is not None else None,
-        "oldestAgeSeconds": round((now - instant(oldest)).total_seconds(), 3) if oldest is not None else None,
+        "oldestAgeSeconds": round((now - instant(oldest)).total_seconds(), 3)
+        if oldest is not None
+        else None,
         "browseStart": iso(start.value) if start else None,
         "contentStart": iso(content.value) if content else None,
         "survivors": sum(each["survivors"] for each in told),
@@ -71,28 +87,49 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         "buckets": buckets,
         "nodes": nodes,
         "advice": advice(facts),
-        "reads": {"wanted": len(slices), "read": len(found), "twice": len(found) - len({each.slice_ms for each in found})},
+        "reads": {
+            "wanted": len(slices),
+            "read": len(found),
+            "twice": len(found) - len({each.slice_ms for each in found}),
+        },
         "planDigest": _digest(found),
     }
 
 
-def slices_to_measure(stores: Stores, context: StepContext, view: Shape, now: datetime) -> tuple[list[datetime], int]:
+def slices_to_measure(
+    stores: Stores, context: StepContext, view: Shape, now: datetime
+) -> tuple[list[datetime], int]:
     """The slices that a browse reads, and those from contentStart to browseStart, where dead rows may still be; and the most buckets there are."""
     places = list(LiveRows(stores.tables, context.queue, view).places(now))
     buckets = max([view.buckets, *(place.bucket + 1 for place in places)])
     starts = {place.slice_start for place in places}
-    browse, content = stores.tables.browse_starts.read(context.queue), stores.tables.content_starts.read(context.queue)
+    browse, content = (
+        stores.tables.browse_starts.read(context.queue),
+        stores.tables.content_starts.read(context.queue),
+    )
     if browse is not None and content is not None and content.value < browse.value:
         first, last = slice_start(content.value, view.largest_window), browse.value
         if (last - first) // view.window * buckets <= _MOST_BEHIND:
             starts.update(slices_between(first, last, view.window))
         else:
-            existing = {place.slice_start for table in stores.tables.existing for place in table.places(context.queue)}
+            existing = {
+                place.slice_start
+                for table in stores.tables.existing
+                for place in table.places(context.queue)
+            }
             starts.update(each for each in existing if first <= each <= last)
     return sorted(starts), buckets
 
 
-def _facts(found: Sequence[SliceMeasured], view: Shape, *, now: datetime, browse: datetime | None, nodes: int, letters: int | None) -> Facts:
+def _facts(
+    found: Sequence[SliceMeasured],
+    view: Shape,
+    *,
+    now: datetime,
+    browse: datetime | None,
+    nodes: int,
+    letters: int | None,
+) -> Facts:
     fullest = max(found, key=lambda each: each.fullest, default=None)
     return Facts(
         now=now,

@@ -16,7 +16,10 @@ def bars(slices: Sequence[dict[str, Any]], most: int = _BARS) -> list[tuple[str,
     """(start, live, dead, unproven) of at most `most` bars: neighbours are summed up when there are more slices. Nothing is lost but detail."""
     a_bar = max(1, -(-len(slices) // most))
     parts = [slices[at : at + a_bar] for at in range(0, len(slices), a_bar)]
-    return [(part[0]["start"], _sum(part, "live"), _sum(part, "dead"), _sum(part, "unproven")) for part in parts]
+    return [
+        (part[0]["start"], _sum(part, "live"), _sum(part, "dead"), _sum(part, "unproven"))
+        for part in parts
+    ]
 
 
 def _sum(part: Sequence[dict[str, Any]], name: str) -> int:
@@ -30,26 +33,60 @@ def slices_svg(queue: str, found: dict[str, Any]) -> bytes:
     from matplotlib.figure import Figure
 
     shown = bars(found["slices"])
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mailslice", "font.family": "sans-serif", "font.size": 9}):
+    with mpl.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "mailslice",
+            "font.family": "sans-serif",
+            "font.size": 9,
+        }
+    ):
         figure = Figure(figsize=(12, 2.7), layout="constrained")
         axes = figure.add_subplot()
         at = range(len(shown))
-        live, dead, unproven = [bar[1] for bar in shown], [bar[2] for bar in shown], [bar[3] for bar in shown]
+        live, dead, unproven = (
+            [bar[1] for bar in shown],
+            [bar[2] for bar in shown],
+            [bar[3] for bar in shown],
+        )
         axes.bar(at, live, color=_LIVE, label=f"live {found['live']:,}", width=0.85)
         axes.bar(at, dead, bottom=live, color=_DEAD, label=f"dead {found['dead']:,}", width=0.85)
         if found["unproven"]:
-            axes.bar(at, unproven, bottom=[a + b for a, b in zip(live, dead, strict=True)], color=_UNPROVEN, label=f"unproven {found['unproven']:,}")
+            axes.bar(
+                at,
+                unproven,
+                bottom=[a + b for a, b in zip(live, dead, strict=True)],
+                color=_UNPROVEN,
+                label=f"unproven {found['unproven']:,}",
+            )
         if not shown:
-            axes.text(0.5, 0.5, "no rows", ha="center", va="center", transform=axes.transAxes, color="#6b7683")
+            axes.text(
+                0.5,
+                0.5,
+                "no rows",
+                ha="center",
+                va="center",
+                transform=axes.transAxes,
+                color="#6b7683",
+            )
             axes.set_yticks([])
         ticks = list(at)[:: max(1, len(shown) // 8)]
-        axes.set_xticks(ticks, [f"{datetime.fromisoformat(shown[tick][0]):%b %d\n%H:%M:%S}" for tick in ticks])
+        axes.set_xticks(
+            ticks, [f"{datetime.fromisoformat(shown[tick][0]):%b %d\n%H:%M:%S}" for tick in ticks]
+        )
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel("rows")
         # parse_math off: a queue's name may hold a dollar sign
         measured = datetime.fromisoformat(found["measuredAt"])
-        axes.set_title(f"{queue}: {len(found['slices'])} slices with rows, {measured:%Y-%m-%d %H:%M:%S} UTC", loc="left", fontsize=9, parse_math=False)
-        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, frameon=False, ncols=3)
+        axes.set_title(
+            f"{queue}: {len(found['slices'])} slices with rows, {measured:%Y-%m-%d %H:%M:%S} UTC",
+            loc="left",
+            fontsize=9,
+            parse_math=False,
+        )
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, frameon=False, ncols=3
+        )
         picture = io.BytesIO()
         FigureCanvasSVG(figure).print_svg(picture, metadata={"Date": None, "Creator": "mailslice"})
     return picture.getvalue()

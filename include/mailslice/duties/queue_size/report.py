@@ -10,8 +10,32 @@ from mailslice.duty.report import DONE, DRY_RUN
 
 _SLICES = 500
 _MEASURED = (
-    *("measuredAt", "size", "live", "dead", "survivors", "unproven", "oldest", "oldestAgeSeconds", "browseStart", "contentStart", "fullest", "shape"),
-    *("deadLetters", "ready", "unacknowledged", "consumers", "lastSeenEmpty", "window", "buckets", "nodes", "advice", "planDigest"),
+    *(
+        "measuredAt",
+        "size",
+        "live",
+        "dead",
+        "survivors",
+        "unproven",
+        "oldest",
+        "oldestAgeSeconds",
+        "browseStart",
+        "contentStart",
+        "fullest",
+        "shape",
+    ),
+    *(
+        "deadLetters",
+        "ready",
+        "unacknowledged",
+        "consumers",
+        "lastSeenEmpty",
+        "window",
+        "buckets",
+        "nodes",
+        "advice",
+        "planDigest",
+    ),
 )
 
 
@@ -20,7 +44,12 @@ def run(context: StepContext) -> dict[str, Any]:
     found, applied = context.need("plan"), context.summary("apply")
     status = DRY_RUN if context.given.dry_run else DONE
     size = f"{found['live']} live, {found['dead']} dead rows"
-    return {**partial(context.folder), "status": status, "message": "; ".join([size, *found["advice"]]), "published": applied is not None}
+    return {
+        **partial(context.folder),
+        "status": status,
+        "message": "; ".join([size, *found["advice"]]),
+        "published": applied is not None,
+    }
 
 
 def partial(folder: RunFolder) -> dict[str, Any]:
@@ -29,6 +58,12 @@ def partial(folder: RunFolder) -> dict[str, Any]:
     report = {name: found[name] for name in _MEASURED if name in found}
     if "slices" in found:
         older, report["slices"] = found["slices"][:-_SLICES], found["slices"][-_SLICES:]
-        report["olderSlices"] = {"count": len(older), **{name: sum(each[name] for each in older) for name in ("live", "dead", "survivors", "unproven")}}
+        report["olderSlices"] = {
+            "count": len(older),
+            **{
+                name: sum(each[name] for each in older)
+                for name in ("live", "dead", "survivors", "unproven")
+            },
+        }
     report.update({name: applied[name] for name in ("metrics", "plot") if name in applied})
     return report

@@ -53,11 +53,21 @@ class Shape:
         rows = {domain: [self.cells[domain, at] for at in range(len(COLUMNS))] for domain in kept}
         if len(ordered) > domains:
             left = set(ordered[domains:])
-            rows[OTHERS] = [sum(count for (domain, where), count in self.cells.items() if where == at and domain in left) for at in range(len(COLUMNS))]
+            rows[OTHERS] = [
+                sum(
+                    count
+                    for (domain, where), count in self.cells.items()
+                    if where == at and domain in left
+                )
+                for at in range(len(COLUMNS))
+            ]
         return {
             "columns": list(COLUMNS),
             "total": [self.total[at] for at in range(len(COLUMNS))],
-            "domains": [{"domain": domain, "total": sum(counts), "counts": counts} for domain, counts in rows.items()],
+            "domains": [
+                {"domain": domain, "total": sum(counts), "counts": counts}
+                for domain, counts in rows.items()
+            ],
         }
 
     def as_json(self) -> dict[str, list[int]]:

@@ -33,17 +33,34 @@ def published(context: StepContext) -> Frame:
         "sample_lost": int(_sample_lost(context, found)),
     }
     expect = [
-        Expectation.equal("size_published", found["size"], "The metrics file says the size that was measured."),
+        Expectation.equal(
+            "size_published", found["size"], "The metrics file says the size that was measured."
+        ),
         Expectation.equal("picture_differs", 0, "The picture is the one that was drawn."),
-        Expectation.equal("sample_lost", 0, "A broker that was seen empty is remembered as such, at that moment or a later one."),
+        Expectation.equal(
+            "sample_lost",
+            0,
+            "A broker that was seen empty is remembered as such, at that moment or a later one.",
+        ),
     ]
     return Frame("published", [row], expect)
 
 
 def size_in(text: bytes, queue: str) -> float:
     """The size that a metrics file gives for the queue; -1 without one."""
-    samples = (sample for family in text_string_to_metric_families(text.decode()) for sample in family.samples)
-    return next((sample.value for sample in samples if sample.name == "mailslice_queue_size" and sample.labels.get("queue") == queue), -1.0)
+    samples = (
+        sample
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    )
+    return next(
+        (
+            sample.value
+            for sample in samples
+            if sample.name == "mailslice_queue_size" and sample.labels.get("queue") == queue
+        ),
+        -1.0,
+    )
 
 
 def _sample_lost(context: StepContext, found: dict[str, Any]) -> bool:
@@ -51,4 +68,6 @@ def _sample_lost(context: StepContext, found: dict[str, Any]) -> bool:
         return False
     kept = context.stores.own.queue_samples.read(context.queue)
     # None: forgotten since, because mail was put back that the sample did not see.
-    return kept is not None and int(kept.first_pass.timestamp() * 1000) < int(datetime.fromisoformat(found["passes"][0]).timestamp() * 1000)
+    return kept is not None and int(kept.first_pass.timestamp() * 1000) < int(
+        datetime.fromisoformat(found["passes"][0]).timestamp() * 1000
+    )

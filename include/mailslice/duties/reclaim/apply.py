@@ -54,7 +54,15 @@ class Done:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Done:
         """What `as_json` gave."""
-        return cls(value["node"], value["status"], value["before"], value["after"], value["seconds"], value["reclaimedAt"], value["problem"])
+        return cls(
+            value["node"],
+            value["status"],
+            value["before"],
+            value["after"],
+            value["seconds"],
+            value["reclaimedAt"],
+            value["problem"],
+        )
 
 
 class _Stopped(Exception):
@@ -69,7 +77,9 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         return _summary(plan, [], None)
     tool = Nodetool.parse(context.settings.duty.nodetool)
     if tool is None:
-        raise PlanRefused(f"the plan of run {plan.run} needs MAILSLICE_NODETOOL, which is not set any more: set it, or plan again")
+        raise PlanRefused(
+            f"the plan of run {plan.run} needs MAILSLICE_NODETOOL, which is not set any more: set it, or plan again"
+        )
     with locked(context.stores.own.locks, context.request.duty, context.request.run) as lock:
         crash.point("apply:locked")
         return _Work(context, plan, tool, lock, sleep).run()
@@ -105,7 +115,11 @@ class _Work:
                 self._stop_after(done[-1])
             except _Stopped as stop:
                 stopped = str(stop)
-                done += [Done(each, LEFT) for each in self.plan.nodes if each not in {one.node for one in done}]
+                done += [
+                    Done(each, LEFT)
+                    for each in self.plan.nodes
+                    if each not in {one.node for one in done}
+                ]
                 break
         self._keep(done, stopped)
         return _summary(self.plan, done, stopped)
@@ -113,7 +127,11 @@ class _Work:
     def _earlier_try(self) -> list[Done]:
         """The nodes that this run has reclaimed already."""
         kept = self.context.folder.read_json(PROGRESS) or {}
-        return [Done.from_json(each) for each in kept.get("nodes", ()) if each["status"] == RECLAIMED] if kept.get("planDigest") == self.plan.digest else []
+        return (
+            [Done.from_json(each) for each in kept.get("nodes", ()) if each["status"] == RECLAIMED]
+            if kept.get("planDigest") == self.plan.digest
+            else []
+        )
 
     def _keep(self, done: list[Done], stopped: str | None) -> None:
         """In the run's folder, for the report of a run that ends early."""
@@ -131,14 +149,25 @@ class _Work:
         self.lock.check()
         away = [each.address for each in self.nodes.all() if not each.up]
         if away:
-            raise _Stopped(f"{', '.join(away)} is down: while a node is away the others have enough to do")
+            raise _Stopped(
+                f"{', '.join(away)} is down: while a node is away the others have enough to do"
+            )
         pending = self.nodes.compacting(node).pending
         if pending > self.params.max_pending:
-            raise _Stopped(f"{node} has {pending} pending compactions, allowed are {self.params.max_pending} (max_pending)")
+            raise _Stopped(
+                f"{node} has {pending} pending compactions, allowed are {self.params.max_pending} (max_pending)"
+            )
 
     def _working(self) -> str | None:
         """A node that collects garbage now, whoever asked it to."""
-        return next((each.address for each in self.nodes.all() if each.asked and self.nodes.compacting(each.address).collecting), None)
+        return next(
+            (
+                each.address
+                for each in self.nodes.all()
+                if each.asked and self.nodes.compacting(each.address).collecting
+            ),
+            None,
+        )
 
     def _stop_after(self, done: Done) -> None:
         if done.problem is not None and done.status == LEFT:
@@ -157,9 +186,16 @@ class _Work:
                 crash.point("apply:before-collect")
                 outcome = self._run(node, collect(keyspace, tables))
             if outcome.problem is None:
-                done = replace(done, status=RECLAIMED, after=self._settled(node, done.before or {}), reclaimed_at=began_at)
+                done = replace(
+                    done,
+                    status=RECLAIMED,
+                    after=self._settled(node, done.before or {}),
+                    reclaimed_at=began_at,
+                )
             else:
-                done = replace(done, problem=outcome.problem, status=LEFT if outcome.timed_out else FAILED)
+                done = replace(
+                    done, problem=outcome.problem, status=LEFT if outcome.timed_out else FAILED
+                )
         except MailsliceError as error:
             # Cassandra did not answer between two commands, or the lock is lost: nothing is known of this node, and no other may be begun.
             done = replace(done, status=LEFT, problem=str(error))
@@ -185,8 +221,14 @@ class _Work:
 
 def _summary(plan: Plan, done: list[Done], stopped: str | None) -> dict[str, Any]:
     """The step's summary, for so many nodes as were come to."""
-    by_status = {status: [each for each in done if each.status == status] for status in (RECLAIMED, FAILED, LEFT)}
-    freed = {each.node: sum((each.before or {}).values()) - sum((each.after or {}).values()) for each in by_status[RECLAIMED]}
+    by_status = {
+        status: [each for each in done if each.status == status]
+        for status in (RECLAIMED, FAILED, LEFT)
+    }
+    freed = {
+        each.node: sum((each.before or {}).values()) - sum((each.after or {}).values())
+        for each in by_status[RECLAIMED]
+    }
     return {
         "planDigest": plan.digest,
         "planned": len(plan.nodes),

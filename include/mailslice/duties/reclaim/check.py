@@ -16,7 +16,12 @@ def run(context: StepContext) -> dict[str, Any]:
     plan = read_plan(summary, context.request.run)
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("check", frames(summary), docs)
-    return {"success": True, "planDigest": plan.digest, "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "planDigest": plan.digest,
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def frames(summary: dict[str, Any]) -> list[Frame]:
@@ -31,11 +36,24 @@ def frames(summary: dict[str, Any]) -> list[Frame]:
     }
     totals = [
         Expectation.equal("planned", len(planned), "The plan counts as many nodes as it lists."),
-        Expectation.equal("nodes_down", 0, "Every node is up: while one is away the others have enough to do."),
-        Expectation.equal("same_node_for_all", 0, "With several nodes MAILSLICE_NODETOOL names {host}: else it would go to the same node each time."),
+        Expectation.equal(
+            "nodes_down", 0, "Every node is up: while one is away the others have enough to do."
+        ),
+        Expectation.equal(
+            "same_node_for_all",
+            0,
+            "With several nodes MAILSLICE_NODETOOL names {host}: else it would go to the same node each time.",
+        ),
         Expectation.equal("without_tables", 0, "There is a table to reclaim."),
     ]
-    rows = [{"node": name, "known": int(name in known), "sized": int(known.get(name, {}).get("mib") is not None)} for name in planned]
+    rows = [
+        {
+            "node": name,
+            "known": int(name in known),
+            "sized": int(known.get(name, {}).get("mib") is not None),
+        }
+        for name in planned
+    ]
     each_node = [
         Expectation.unique("node", "Every node is planned once."),
         Expectation.equal("known", 1, "Every planned node is one of the cluster."),

@@ -47,10 +47,18 @@ class Nodetool:
         words = self.command(host, arguments)
         try:
             done = subprocess.run(
-                words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=timeout.total_seconds(), check=False
+                words,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=timeout.total_seconds(),
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            return Outcome(f"{arguments[0]} did not end within {timeout.total_seconds():.0f} s", timed_out=True)
+            return Outcome(
+                f"{arguments[0]} did not end within {timeout.total_seconds():.0f} s", timed_out=True
+            )
         except OSError as error:
             return Outcome(f"{VARIABLE}: {words[0]!r} cannot be started: {error.strerror or error}")
         if done.returncode == 0:

@@ -14,6 +14,15 @@ class Params(DutyParams):
     """Params of reclaim."""
 
     force: bool = Field(False, description="also nodes of which nothing is known to wait")
-    least: int = Field(0, ge=0, le=10**9, description="MiB that must wait on a node before it is begun")
-    max_pending: int = Field(20, ge=0, description="compactions that run or wait on a node: with more of them no node is begun")
-    node_timeout: Duration = Field(timedelta(hours=4), description="of one command on one node; a command that takes longer ends the run")
+    least: int = Field(
+        0, ge=0, le=10**9, description="MiB that must wait on a node before it is begun"
+    )
+    max_pending: int = Field(
+        20,
+        ge=0,
+        description="compactions that run or wait on a node: with more of them no node is begun",
+    )
+    node_timeout: Duration = Field(
+        timedelta(hours=4),
+        description="of one command on one node; a command that takes longer ends the run",
+    )

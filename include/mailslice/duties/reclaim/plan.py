@@ -25,8 +25,14 @@ def run(context: StepContext) -> dict[str, Any]:
     """The plan, for plan.json. `planned` counts nodes; without a command none is planned, and the message says what a person can do."""
     params, now = context.params(Params), context.clock()
     for name in (*(FILES[step] for step in ("check", "apply", "verify")), PROGRESS):
-        context.folder.artifacts.remove(context.folder.file(name))  # of an earlier try of this run, with another plan
-    session, keyspace, template = context.stores.cassandra, context.settings.cassandra.keyspace, context.settings.duty.nodetool
+        context.folder.artifacts.remove(
+            context.folder.file(name)
+        )  # of an earlier try of this run, with another plan
+    session, keyspace, template = (
+        context.stores.cassandra,
+        context.settings.cassandra.keyspace,
+        context.settings.duty.nodetool,
+    )
     tool = Nodetool.parse(template)
     there = tables_of(session, keyspace)
     tables = tuple(table for table in BIG_TABLES if table in there)
@@ -50,7 +56,9 @@ def run(context: StepContext) -> dict[str, Any]:
         "command": by_hand(keyspace, tables, template) if tables else None,
         "hasCommand": tool is not None,
         "namesHost": tool is not None and tool.names_host,
-        "before": {"mib": sum(sum(each["mib"].values()) for each in found if each["mib"] is not None)},
+        "before": {
+            "mib": sum(sum(each["mib"].values()) for each in found if each["mib"] is not None)
+        },
         "message": _message(plan, found, waiting_mib, template),
     }
 
@@ -58,7 +66,9 @@ def run(context: StepContext) -> dict[str, Any]:
 class _Waits:
     """What earlier runs say: bytes that were deleted, and when each node was reclaimed."""
 
-    def __init__(self, cleanups: list[dict[str, Any]], runs: list[dict[str, Any]], copies: int) -> None:
+    def __init__(
+        self, cleanups: list[dict[str, Any]], runs: list[dict[str, Any]], copies: int
+    ) -> None:
         self._cleanups = cleanups
         self._reclaimed = waiting.reclaimed_at(runs)
         self._copies = copies
@@ -67,7 +77,11 @@ class _Waits:
     def read(cls, context: StepContext, copies: int) -> _Waits:
         """From the ledger."""
         ledger = Ledger(context.stores, context.settings)
-        return cls(ledger.list("queue_cleanup", None, _RUNS), ledger.list(context.request.duty, NO_QUEUE, _RUNS), copies)
+        return cls(
+            ledger.list("queue_cleanup", None, _RUNS),
+            ledger.list(context.request.duty, NO_QUEUE, _RUNS),
+            copies,
+        )
 
     def last(self, node: str) -> datetime | None:
         """When it was last reclaimed."""
@@ -75,7 +89,11 @@ class _Waits:
 
     def on(self, node: str, nodes: int) -> int:
         """About how many deleted bytes wait on one of so many nodes."""
-        return waiting.deleted_bytes(self._cleanups, self.last(node)) * min(self._copies, nodes) // nodes
+        return (
+            waiting.deleted_bytes(self._cleanups, self.last(node))
+            * min(self._copies, nodes)
+            // nodes
+        )
 
 
 def _node(nodes: Nodes, node: Node, keyspace: str, tables: tuple[str, ...]) -> dict[str, Any]:
@@ -93,7 +111,9 @@ def _why(node: dict[str, Any], last: datetime | None, now: datetime, params: Par
     """Why the node is due; None when it is not, or cannot be asked."""
     if node["mib"] is None or (node["waitingBytes"] < params.least * 2**20 and not params.force):
         return None
-    return waiting.why_due(sum(node["mib"].values()), node["waitingBytes"], last, now, force=params.force)
+    return waiting.why_due(
+        sum(node["mib"].values()), node["waitingBytes"], last, now, force=params.force
+    )
 
 
 def _message(plan: Plan, nodes: list[dict[str, Any]], waiting_mib: int, template: str) -> str:
@@ -101,7 +121,11 @@ def _message(plan: Plan, nodes: list[dict[str, Any]], waiting_mib: int, template
     if not plan.tables:
         return f"nothing to do: keyspace {plan.keyspace} has no table of a queue view"
     elsewhere = [each["node"] for each in nodes if each["mib"] is None and each["up"]]
-    more = f"; {len(elsewhere)} nodes of other data centres cannot be asked from here: run reclaim there, too" if elsewhere else ""
+    more = (
+        f"; {len(elsewhere)} nodes of other data centres cannot be asked from here: run reclaim there, too"
+        if elsewhere
+        else ""
+    )
     if plan.nodes:
         return f"about {waiting_mib} MiB wait to come back on {len(plan.nodes)} of {len(nodes)} nodes{more}"
     if any(each["why"] for each in nodes):

@@ -26,7 +26,13 @@ class Plan:
 
     def decided(self) -> dict[str, object]:
         """All that apply acts by, as JSON values."""
-        return {"run": self.run, "madeAt": iso(self.made_at), "keyspace": self.keyspace, "tables": list(self.tables), "nodes": list(self.nodes)}
+        return {
+            "run": self.run,
+            "madeAt": iso(self.made_at),
+            "keyspace": self.keyspace,
+            "tables": list(self.tables),
+            "nodes": list(self.nodes),
+        }
 
     @property
     def digest(self) -> str:
@@ -38,6 +44,12 @@ def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
     """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
     with reading(run):
         value = summary["decided"]
-        plan = Plan(value["run"], datetime.fromisoformat(value["madeAt"]), value["keyspace"], tuple(value["tables"]), tuple(value["nodes"]))
+        plan = Plan(
+            value["run"],
+            datetime.fromisoformat(value["madeAt"]),
+            value["keyspace"],
+            tuple(value["tables"]),
+            tuple(value["nodes"]),
+        )
     require_same(plan.digest, summary, (plan.run, None), run)
     return plan

@@ -17,7 +17,11 @@ def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
     for node in nodes:
         before = node["before"] or node["mib"] or {}
         after = node["after"] or {}
-        found += [(f"{node['node']} {table}", size, after.get(table)) for table, size in before.items() if size or after.get(table)]
+        found += [
+            (f"{node['node']} {table}", size, after.get(table))
+            for table, size in before.items()
+            if size or after.get(table)
+        ]
     return sorted(found, key=lambda each: -each[1])[:_MOST]
 
 
@@ -28,15 +32,42 @@ def nodes_svg(nodes: Sequence[dict[str, Any]]) -> bytes:
     from matplotlib.figure import Figure
 
     shown = bars(nodes)
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mailslice", "font.family": "sans-serif", "font.size": 9}):
+    with mpl.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "mailslice",
+            "font.family": "sans-serif",
+            "font.size": 9,
+        }
+    ):
         figure = Figure(figsize=(9, 1.2 + 0.45 * max(1, len(shown))), layout="constrained")
         axes = figure.add_subplot()
         at = range(len(shown))
-        axes.barh([y + 0.2 for y in at], [each[1] for each in shown], height=0.36, color=_BEFORE, label="before")
-        axes.barh([y - 0.2 for y in at], [each[2] or 0 for each in shown], height=0.36, color=_AFTER, label="after")
+        axes.barh(
+            [y + 0.2 for y in at],
+            [each[1] for each in shown],
+            height=0.36,
+            color=_BEFORE,
+            label="before",
+        )
+        axes.barh(
+            [y - 0.2 for y in at],
+            [each[2] or 0 for each in shown],
+            height=0.36,
+            color=_AFTER,
+            label="after",
+        )
         axes.set_yticks(list(at), [each[0] for each in shown])
         if not shown:
-            axes.text(0.5, 0.5, "nothing on disk", ha="center", va="center", transform=axes.transAxes, color="#6b7683")
+            axes.text(
+                0.5,
+                0.5,
+                "nothing on disk",
+                ha="center",
+                va="center",
+                transform=axes.transAxes,
+                color="#6b7683",
+            )
         axes.set_xlabel("MiB")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="lower right", frameon=False)

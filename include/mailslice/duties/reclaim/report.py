@@ -17,7 +17,12 @@ def run(context: StepContext) -> dict[str, Any]:
     place = context.folder.artifacts
     place.write(context.folder.file(FILE), nodes_svg(found["nodes"]))
     status, message = _outcome(context)
-    return {**found, "status": status, "message": message, "plot": place.uri(context.folder.file(FILE))}
+    return {
+        **found,
+        "status": status,
+        "message": message,
+        "plot": place.uri(context.folder.file(FILE)),
+    }
 
 
 def partial(folder: RunFolder) -> dict[str, Any]:
@@ -26,7 +31,11 @@ def partial(folder: RunFolder) -> dict[str, Any]:
     applied = folder.read_json(FILES["apply"]) or folder.read_json(PROGRESS) or {}
     verified = folder.read_json(FILES["verify"]) or {}
     done = {each["node"]: each for each in applied.get("nodes", ())}
-    found: dict[str, Any] = {name: applied[name] for name in ("applied", "failed", "left", "skipped", "skippedBy") if name in applied}
+    found: dict[str, Any] = {
+        name: applied[name]
+        for name in ("applied", "failed", "left", "skipped", "skippedBy")
+        if name in applied
+    }
     return {
         "planDigest": plan.get("planDigest"),
         "planned": int(plan.get("planned", 0)),
@@ -39,7 +48,10 @@ def partial(folder: RunFolder) -> dict[str, Any]:
         "tables": plan.get("tables", []),
         "before": plan.get("before"),
         "after": verified.get("after") or (plan.get("before") if not applied else None),
-        "nodes": [{**each, **done.get(each["node"], {"status": None, "before": None, "after": None})} for each in plan.get("nodes", ())],
+        "nodes": [
+            {**each, **done.get(each["node"], {"status": None, "before": None, "after": None})}
+            for each in plan.get("nodes", ())
+        ],
     }
 
 
@@ -49,13 +61,22 @@ def _outcome(context: StepContext) -> tuple[str, str]:
     if context.given.dry_run:
         return DRY_RUN, f"dry run, nothing was changed: {plan['message']}"
     if applied is None:
-        return FAILED, "apply did not end: the node it was at may still be at work; the next run waits for it and goes on"
+        return (
+            FAILED,
+            "apply did not end: the node it was at may still be at work; the next run waits for it and goes on",
+        )
     if applied["failed"]:
-        first = next(f"{each['node']}: {each['problem']}" for each in applied["nodes"] if each["problem"])
+        first = next(
+            f"{each['node']}: {each['problem']}" for each in applied["nodes"] if each["problem"]
+        )
         return FAILED, f"{applied['failed']} of {applied['planned']} nodes failed, such as {first}"
     if context.summary("verify") is None:
         return FAILED, "verify did not end: what apply did is in the numbers, it was not checked"
-    left = f"; {applied['left']} nodes are left to the next run: {applied['stopped']}" if applied["left"] else ""
+    left = (
+        f"; {applied['left']} nodes are left to the next run: {applied['stopped']}"
+        if applied["left"]
+        else ""
+    )
     if not applied["applied"]:
         return NOTHING, plan["message"] if not left else f"no node was reclaimed{left}"
     return DONE, f"{applied['freedMib']} MiB came back on {applied['applied']} nodes{left}"

@@ -23,7 +23,13 @@ def run(context: StepContext) -> dict[str, Any]:
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     after = {"mib": sum(sum(sizes.values()) for sizes in now.values())}
     result = run_gate("verify", [reclaimed(applied, collecting)], docs)
-    return {"success": True, "after": after, "mib": now, "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "after": after,
+        "mib": now,
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def reclaimed(applied: dict[str, Any], collecting: set[str]) -> Frame:

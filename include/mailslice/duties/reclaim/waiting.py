@@ -19,7 +19,9 @@ _MIB = 1024 * 1024
 
 def deleted_bytes(cleanups: Iterable[Mapping[str, Any]], since: datetime | None) -> int:
     """Bytes of rows and marks that cleanups deleted after `since` (ever, as far as the ledger goes, when None), one copy of each."""
-    return sum(_bytes_of(report) for report in cleanups if since is None or _ended_after(report, since))
+    return sum(
+        _bytes_of(report) for report in cleanups if since is None or _ended_after(report, since)
+    )
 
 
 def _ended_after(report: Mapping[str, Any], since: datetime) -> bool:
@@ -45,7 +47,9 @@ def reclaimed_at(runs: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
     return found
 
 
-def why_due(mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool) -> str | None:
+def why_due(
+    mib: int, waiting: int, last: datetime | None, now: datetime, *, force: bool
+) -> str | None:
     """Why a node that holds `mib` and about `waiting` deleted bytes is to be reclaimed now; None when it is not."""
     if force:
         return "asked for"
@@ -54,13 +58,17 @@ def why_due(mib: int, waiting: int, last: datetime | None, now: datetime, *, for
     if last is None and mib:
         return "never reclaimed"
     if last is not None and mib and now - last >= TOMBSTONES:
-        return f"last reclaimed {last:%Y-%m-%d}: tombstones older than {TOMBSTONES.days} days may go"
+        return (
+            f"last reclaimed {last:%Y-%m-%d}: tombstones older than {TOMBSTONES.days} days may go"
+        )
     return None
 
 
 def copies(replication: str | None) -> int:
     """How many copies of a row there are, by the keyspace's replication as a CQL map, over all data centres; at least 1."""
-    return max(1, sum(int(number) for number in re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or "")))
+    return max(
+        1, sum(int(number) for number in re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or ""))
+    )
 
 
 def to_mib(count: int) -> int:

@@ -37,9 +37,16 @@ def run(context: StepContext) -> dict[str, Any]:
     """What was published. Raises PlanRefused for a plan that was changed, is old, or did not pass the gate; StoreUnavailable: run it again, it goes on."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     require_gate(context, plan)
-    with locked(context.stores.own.locks, lock_name(context.queue), context.request.run, patience=CENSUS_PATIENCE) as lock:
+    with locked(
+        context.stores.own.locks,
+        lock_name(context.queue),
+        context.request.run,
+        patience=CENSUS_PATIENCE,
+    ) as lock:
         crash.point("apply:locked")
-        return _Republishing(context, plan, Prover.of(context), lock).run(plan.mails(context.folder))
+        return _Republishing(context, plan, Prover.of(context), lock).run(
+            plan.mails(context.folder)
+        )
 
 
 @dataclass
@@ -87,7 +94,9 @@ class _Republishing:
             yield mail
 
     async def _publish(self, publisher: Publisher, batch: Sequence[Proved]) -> None:
-        for outcome in await asyncio.gather(*(self._one(publisher, mail) for mail in batch), return_exceptions=True):
+        for outcome in await asyncio.gather(
+            *(self._one(publisher, mail) for mail in batch), return_exceptions=True
+        ):
             if isinstance(outcome, MailsliceError):
                 self.trouble = outcome
             elif isinstance(outcome, BaseException):
@@ -108,7 +117,9 @@ class _Republishing:
             return
         crash.point("apply:claimed")
         try:
-            await publisher.publish(RabbitNames(queue).exchange, body, headers_of(row.place), row.enqueued_time)
+            await publisher.publish(
+                RabbitNames(queue).exchange, body, headers_of(row.place), row.enqueued_time
+            )
         except MailsliceError:
             # An error of the broker is not "not sent".
             self.unconfirmed.append(str(row.enqueue_id))
@@ -124,8 +135,19 @@ class _Republishing:
 
     def _claimed(self, mail: Proved) -> Republished | None:
         """The decision to publish it, written before the publish; None when an earlier one stands, which is counted."""
-        table, queue, request = self.context.stores.own.republished_mails, self.context.queue, self.context.request
-        wanted = Republished(mail.row.enqueue_id, f"{request.run}#{uuid4().hex[:12]}", request.run, PublishState.CLAIMED, request.who, self.context.clock())
+        table, queue, request = (
+            self.context.stores.own.republished_mails,
+            self.context.queue,
+            self.context.request,
+        )
+        wanted = Republished(
+            mail.row.enqueue_id,
+            f"{request.run}#{uuid4().hex[:12]}",
+            request.run,
+            PublishState.CLAIMED,
+            request.who,
+            self.context.clock(),
+        )
         ttl = self.context.settings.duty.retention
         standing = table.claim(queue, wanted, mail.judged.decision, ttl)
         if standing.decision == wanted.decision:

@@ -37,12 +37,26 @@ def run(context: StepContext) -> dict[str, Any]:
     finally:
         writer.close()
     made = context.clock()
-    plan = Plan(context.request.run, context.queue, made, audit.run, audit.digest, params.accept_duplicates, params.repeat_unknown, writer.digest)
+    plan = Plan(
+        context.request.run,
+        context.queue,
+        made,
+        audit.run,
+        audit.digest,
+        params.accept_duplicates,
+        params.repeat_unknown,
+        writer.digest,
+    )
     return {
         "decided": plan.decided(),
         "planDigest": plan.digest,
         "planned": plan.rows.count,
-        "audit": {"run": audit.run, "madeAt": iso(audit.made_at), "shared": audit.shared, "verdicts": dict(audit.verdicts)},
+        "audit": {
+            "run": audit.run,
+            "madeAt": iso(audit.made_at),
+            "shared": audit.shared,
+            "verdicts": dict(audit.verdicts),
+        },
         "skippedBy": dict(prover.skipped),
         "outcomeUnknown": prover.unknown[:_MOST_NAMED],
         "inDelayQueues": prover.in_delay_queues,
@@ -53,17 +67,25 @@ def run(context: StepContext) -> dict[str, Any]:
 def _audit(context: StepContext, params: Params) -> Audit:
     """The audit to act by: it took a census, and is not older than a day."""
     stores, queue = context.stores, context.queue
-    found = named_audit(stores, queue, params.audit) if params.audit is not None else newest_audit(stores, queue, census_since=context.clock() - OLDEST_AUDIT)
+    found = (
+        named_audit(stores, queue, params.audit)
+        if params.audit is not None
+        else newest_audit(stores, queue, census_since=context.clock() - OLDEST_AUDIT)
+    )
     if found is None:
         raise PlanRefused(
             f"no audit of queue {queue} that took a census is done: nothing is proved lost; `mailslice duty run queue_audit --queue {queue} --census`"
         )
     if not found.census:
-        raise PlanRefused(f"audit {found.run} took no census, so it proved no mail lost; `mailslice duty run queue_audit --queue {queue} --census`")
+        raise PlanRefused(
+            f"audit {found.run} took no census, so it proved no mail lost; `mailslice duty run queue_audit --queue {queue} --census`"
+        )
     age = context.clock() - found.made_at
     if age > OLDEST_AUDIT:
         hours = timedelta(hours=1)
-        raise PlanRefused(f"audit {found.run} is {age / hours:.1f} h old; allowed are {OLDEST_AUDIT / hours:.0f} h; {_REMEDY.format(queue)}")
+        raise PlanRefused(
+            f"audit {found.run} is {age / hours:.1f} h old; allowed are {OLDEST_AUDIT / hours:.0f} h; {_REMEDY.format(queue)}"
+        )
     return found
 
 
@@ -83,7 +105,11 @@ def _message(plan: Plan, audit: Audit, prover: Prover) -> str:
     words = [f"{plan.rows.count} mails that audit {audit.run} proved lost can be published"]
     words += [f"{count} skipped: {reason}" for reason, count in sorted(prover.skipped.items())]
     if prover.unknown:
-        words.append("an earlier publish of some was never confirmed: look whether they were delivered, then decide by --repeat-unknown")
+        words.append(
+            "an earlier publish of some was never confirmed: look whether they were delivered, then decide by --repeat-unknown"
+        )
     if prover.skipped[Verdict.LOST_OR_GHOST.value]:
-        words.append("James may have delivered those that are lost or ghost: --accept-duplicates publishes them, too")
+        words.append(
+            "James may have delivered those that are lost or ghost: --accept-duplicates publishes them, too"
+        )
     return "; ".join(words)

@@ -53,7 +53,9 @@ class Plan:
             return
         found = sum((digest_of_judged(rows) for rows in self._batches(folder)), Digest())
         if found != self.rows:
-            raise PlanRefused(f"the file of the plan below {folder.uri} was changed: its mails have the digest {found}, plan.json says {self.rows}; plan again")
+            raise PlanRefused(
+                f"the file of the plan below {folder.uri} was changed: its mails have the digest {found}, plan.json says {self.rows}; plan again"
+            )
         for rows in self._batches(folder):
             yield from rows
 
@@ -64,7 +66,9 @@ class Plan:
             yield from read_judged(folder.artifacts, [folder.file(FILE)])
         except (OSError, KeyError, pa.ArrowException) as error:
             problem = " ".join(str(error).split())[:200]
-            raise PlanRefused(f"the file of the plan below {folder.uri} was changed or removed ({problem}): plan again") from error
+            raise PlanRefused(
+                f"the file of the plan below {folder.uri} was changed or removed ({problem}): plan again"
+            ) from error
 
 
 def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:

@@ -82,7 +82,13 @@ class Prover:
             context.params(Params),
             shape(ConfigurationGuard(stores.tables, context.settings), context.settings).window,
             dead_letter_ids(context.settings, queue),
-            frozenset(mail.enqueue_id for record in records if record.is_alive for mail in record.in_flight if not mail.returned),
+            frozenset(
+                mail.enqueue_id
+                for record in records
+                if record.is_alive
+                for mail in record.in_flight
+                if not mail.returned
+            ),
             frozenset(enqueue_id for record in records for enqueue_id in record.done),
             held(stores, queue),
             in_delay_queues(stores, context),
@@ -96,7 +102,11 @@ class Prover:
 
     def _prove(self, mails: Sequence[Judged]) -> list[Proved]:
         queue, stores = self.context.queue, self.context.stores
-        wanted = {EnqueueId(UUID(mail.enqueue_id)): mail for mail in mails if not self._skip(self._by_the_audit(mail))}
+        wanted = {
+            EnqueueId(UUID(mail.enqueue_id)): mail
+            for mail in mails
+            if not self._skip(self._by_the_audit(mail))
+        }
         rows = self._live(wanted)
         due = stores.own.delayed_mails.waiting(queue, rows)
         decisions = stores.own.republished_mails.some(queue, wanted)
@@ -111,7 +121,9 @@ class Prover:
                 else:
                     self._skip(Skipped.ALREADY)
                 continue
-            why = self._why_not(one, rows.get(one), due.get(one), ghost=one in done, bare=one in missing)
+            why = self._why_not(
+                one, rows.get(one), due.get(one), ghost=one in done, bare=one in missing
+            )
             if why is None and decision is not None:
                 why = self.standing(decision)
             if not self._skip(why):
@@ -127,7 +139,10 @@ class Prover:
         """By what the audit said. On a queue that James shares today, lost is `lost or ghost`, whatever the setting was then."""
         if mail.verdict == Verdict.BARE:
             return Skipped.BARE
-        if self.params.older_than is not None and instant(mail.enqueued_ms) > self.context.clock() - self.params.older_than:
+        if (
+            self.params.older_than is not None
+            and instant(mail.enqueued_ms) > self.context.clock() - self.params.older_than
+        ):
             return Skipped.YOUNGER
         doubtful = mail.verdict == Verdict.LOST_OR_GHOST or self.context.settings.queue.shared
         return Skipped.DOUBTFUL if doubtful and not self.params.accept_duplicates else None
@@ -139,12 +154,18 @@ class Prover:
         rows: dict[EnqueueId, ViewRow] = {}
         for (table, start, bucket), ids in groupby(sorted(wanted, key=where), key=where):
             place = (QueueTable(table), Place(instant(start), bucket))
-            rows |= still_live(self.context.stores.tables, self.context.queue, self.window, place, list(ids))
+            rows |= still_live(
+                self.context.stores.tables, self.context.queue, self.window, place, list(ids)
+            )
         return rows
 
-    def _why_not(self, one: EnqueueId, row: ViewRow | None, due: datetime | None, *, ghost: bool, bare: bool) -> Skipped | None:
+    def _why_not(
+        self, one: EnqueueId, row: ViewRow | None, due: datetime | None, *, ghost: bool, bare: bool
+    ) -> Skipped | None:
         """By what is known of the mail now."""
-        delayed = due is not None and not is_overdue(due, self.context.clock(), self.in_delay_queues)
+        delayed = due is not None and not is_overdue(
+            due, self.context.clock(), self.in_delay_queues
+        )
         reasons = (
             (row is None, Skipped.DONE),
             (one in self.held, Skipped.HELD),

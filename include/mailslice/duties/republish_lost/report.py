@@ -17,7 +17,13 @@ def run(context: StepContext) -> dict[str, Any]:
     params, found = context.params(Params), partial(context.folder)
     status, message = _outcome(context, found)
     older = None if params.older_than is None else format_duration(params.older_than)
-    return {**found, "status": status, "message": message, "olderThan": older, "acceptDuplicates": params.accept_duplicates}
+    return {
+        **found,
+        "status": status,
+        "message": message,
+        "olderThan": older,
+        "acceptDuplicates": params.accept_duplicates,
+    }
 
 
 def partial(folder: RunFolder) -> dict[str, Any]:
@@ -46,16 +52,26 @@ def _outcome(context: StepContext, found: dict[str, Any]) -> tuple[str, str]:
     if context.given.dry_run:
         return DRY_RUN, f"dry run, nothing was published: {plan['message']}"
     if applied is None:
-        return FAILED, "apply did not end: what it published is in the ledger of decisions, and the next run goes on"
+        return (
+            FAILED,
+            "apply did not end: what it published is in the ledger of decisions, and the next run goes on",
+        )
     if context.summary("verify") is None:
-        return FAILED, "verify did not end: what apply did is in the numbers, its invariants were not checked"
+        return (
+            FAILED,
+            "verify did not end: what apply did is in the numbers, its invariants were not checked",
+        )
     words = [f"{found['applied']} mails published"] if found["applied"] else []
     words += [f"{count} skipped: {reason}" for reason, count in sorted(found["skippedBy"].items())]
     words += [f"{found['left']} left to the next run by the time limit"] if found["left"] else []
     if found["outcomeUnknown"]:
-        words.append(f"of {len(found['outcomeUnknown'])} nobody saw a confirm, such as {found['outcomeUnknown'][0]}: --repeat-unknown publishes them again")
+        words.append(
+            f"of {len(found['outcomeUnknown'])} nobody saw a confirm, such as {found['outcomeUnknown'][0]}: --repeat-unknown publishes them again"
+        )
     if found["failed"]:
         return FAILED, "; ".join([f"{found['failed']} mails could not be published", *words])
     if not found["applied"]:
-        return NOTHING, "; ".join([f"nothing to do: audit {found['audit']['run']} leaves no mail to publish", *words])
+        return NOTHING, "; ".join(
+            [f"nothing to do: audit {found['audit']['run']} leaves no mail to publish", *words]
+        )
     return DONE, "; ".join(words)

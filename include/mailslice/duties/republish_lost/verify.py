@@ -26,15 +26,29 @@ def after(context: StepContext, plan: Plan) -> Frame:
     applied = context.need("apply")
     ids = [EnqueueId(UUID(mail.enqueue_id)) for mail in plan.mails(context.folder)]
     decisions = context.stores.own.republished_mails.some(context.queue, ids)
-    recorded = sum(1 for each in decisions.values() if each.run == plan.run and each.state is PublishState.PUBLISHED)
+    recorded = sum(
+        1
+        for each in decisions.values()
+        if each.run == plan.run and each.state is PublishState.PUBLISHED
+    )
     row = {
-        "accounted": applied["applied"] + applied["skipped"] + applied["failed"] + applied["left"] - applied["planned"],
+        "accounted": applied["applied"]
+        + applied["skipped"]
+        + applied["failed"]
+        + applied["left"]
+        - applied["planned"],
         "left_below_zero": min(0, applied["left"]),
         "unrecorded": applied["applied"] - recorded,
     }
     expect = [
-        Expectation.equal("accounted", 0, "Every planned mail is either published, skipped, failed or left."),
+        Expectation.equal(
+            "accounted", 0, "Every planned mail is either published, skipped, failed or left."
+        ),
         Expectation.equal("left_below_zero", 0, "No mail is counted twice."),
-        Expectation.equal("unrecorded", 0, "Every mail that was published is in the ledger of decisions as published by this run."),
+        Expectation.equal(
+            "unrecorded",
+            0,
+            "Every mail that was published is in the ledger of decisions as published by this run.",
+        ),
     ]
     return Frame("after", [row], expect)

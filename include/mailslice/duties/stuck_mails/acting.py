@@ -24,7 +24,12 @@ from mailslice.queue.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
 
-WOULD = {Action.CLOSED: "would close", Action.RELEASED: "would release", Action.FAILED: "would fail", Action.COMPLETED: "would complete"}
+WOULD = {
+    Action.CLOSED: "would close",
+    Action.RELEASED: "would release",
+    Action.FAILED: "would fail",
+    Action.COMPLETED: "would complete",
+}
 VERDICTS = {
     Action.CLOSED: "stuck",
     Action.RELEASED: "stuck before sending",
@@ -56,7 +61,9 @@ class Acting:
         item = item_of(stores, queue, found)
         if item is None:
             raise Skipped("its metadata is not known")
-        holder = Holder(found.record.worker, found.mail.stage, planned.since, found.age, found.mail.attempt)
+        holder = Holder(
+            found.record.worker, found.mail.stage, planned.since, found.age, found.mail.attempt
+        )
         if self.plan.mode is StuckMode.SHADOW:
             return self._noted(item, holder, Action(planned.action))
         if self.plan.mode is StuckMode.RECOVER and found.record.stage_marks:
@@ -65,9 +72,19 @@ class Acting:
 
     def earlier_try(self) -> dict[EnqueueId, dict[str, Any]]:
         """What an earlier try of this very run has closed: its decisions, finished."""
-        mine = [mail for mail in self.quarantine.mails() if mail.run == self.plan.run and mail.action == Action.CLOSED]
-        marked = self.context.stores.tables.deleted.marked(self.context.queue, [mail.enqueue_id for mail in mine])
-        done = [self.quarantine.settle(mail) if mail.state is State.CLOSING else mail for mail in mine if mail.enqueue_id in marked]
+        mine = [
+            mail
+            for mail in self.quarantine.mails()
+            if mail.run == self.plan.run and mail.action == Action.CLOSED
+        ]
+        marked = self.context.stores.tables.deleted.marked(
+            self.context.queue, [mail.enqueue_id for mail in mine]
+        )
+        done = [
+            self.quarantine.settle(mail) if mail.state is State.CLOSING else mail
+            for mail in mine
+            if mail.enqueue_id in marked
+        ]
         return {mail.enqueue_id: _kept(mail) for mail in done}
 
     def forget_notes(self, planned: Collection[EnqueueId]) -> None:
@@ -101,7 +118,9 @@ class Acting:
         kept = self._named(kept, item, decided, take=True)
         self._log(item, holder, decided, VERDICTS[Action.CLOSED], kept.decided)
         crash.point("apply:decided")
-        if not self.quarantine.is_here(kept):  # this process stood still, its lock ran out, and the run after it has withdrawn the mail
+        if not self.quarantine.is_here(
+            kept
+        ):  # this process stood still, its lock ran out, and the run after it has withdrawn the mail
             raise Skipped("withdrawn from quarantine meanwhile")
         stores.tables.deleted.mark_many(queue, [item.enqueue_id])
         crash.point("apply:marked")
@@ -109,7 +128,13 @@ class Acting:
 
     def _recovered(self, item: QueuedMail, holder: Holder, place: Place | None) -> dict[str, Any]:
         """By its stage marks. `advance` takes the mail from the holder: from then on its own marks are refused."""
-        decision = stages_of(self.context.stores, self.context.queue, item, by=self.plan.run, now=self.context.clock())
+        decision = stages_of(
+            self.context.stores,
+            self.context.queue,
+            item,
+            by=self.plan.run,
+            now=self.context.clock(),
+        )
         match decision.verdict:
             case Verdict.HANDLE:
                 return self._released(item, holder, decision, place)
@@ -119,7 +144,9 @@ class Acting:
                 return self._completed(item, holder, decision)
         raise Skipped("its stage leaves it to its holder")
 
-    def _released(self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None) -> dict[str, Any]:
+    def _released(
+        self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None
+    ) -> dict[str, Any]:
         decided = self._decided(Action.RELEASED, holder)
         kept = self._kept_for_recovery(item, holder, decided)
         self._log(item, holder, decided, VERDICTS[Action.RELEASED], kept.decided)
@@ -132,12 +159,20 @@ class Acting:
         self._withdraw(kept)
         return told
 
-    def _failed(self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None) -> dict[str, Any]:
+    def _failed(
+        self, item: QueuedMail, holder: Holder, decision: Decision, place: Place | None
+    ) -> dict[str, Any]:
         """The recipients in doubt go to quarantine for good; those that were not begun are tried again."""
         in_doubt = replace(item, mail=replace(item.mail, recipients=decision.failed))
-        decided = self._decided(Action.FAILED, holder, f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served")
+        decided = self._decided(
+            Action.FAILED,
+            holder,
+            f"; {len(decision.failed)} of {len(item.mail.recipients)} recipients may have been served",
+        )
         kept = self._kept_for_recovery(in_doubt, holder, decided)
-        kept = self._named(kept, in_doubt, decided, take=kept.state is State.KEPT and kept.action != Action.FAILED)
+        kept = self._named(
+            kept, in_doubt, decided, take=kept.state is State.KEPT and kept.action != Action.FAILED
+        )
         self._log(item, holder, decided, VERDICTS[Action.FAILED], kept.decided)
         crash.point("apply:kept")
         self._take(decision, kept)
@@ -150,23 +185,39 @@ class Acting:
         crash.point("apply:published")
         return self._told(item, holder, Action.FAILED, self.quarantine.settle(kept))
 
-    def _kept_for_recovery(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+    def _kept_for_recovery(
+        self, item: QueuedMail, holder: Holder, decided: Decided
+    ) -> QuarantinedMail:
         """The content and the row: of this run, or the holder's own, where it has kept those in doubt and then hung.
 
         What a killed run in mode close began is undone first. What is on its way out is the next run's: its content may be gone.
         """
         kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
-        if kept.state is State.CLOSING and self.quarantine.tidy(kept, None if kept.action == Action.CLOSED else OVER):
+        if kept.state is State.CLOSING and self.quarantine.tidy(
+            kept, None if kept.action == Action.CLOSED else OVER
+        ):
             kept = self.quarantine.keep(item, holder, decided, State.RECOVERING)
-        if kept.state is State.RECOVERING or (kept.state is State.KEPT and kept.action == Action.FAILED):
+        if kept.state is State.RECOVERING or (
+            kept.state is State.KEPT and kept.action == Action.FAILED
+        ):
             return kept
-        if kept.state is State.KEPT and kept.action == Action.CLOSED and not self.quarantine.is_over(kept.enqueue_id):
+        if (
+            kept.state is State.KEPT
+            and kept.action == Action.CLOSED
+            and not self.quarantine.is_over(kept.enqueue_id)
+        ):
             return kept  # the holder's, too: a run in mode close was killed when it had taken the row, and before it marked the mail
         raise Skipped(f"it is {kept.state} in quarantine, as {kept.action}")
 
-    def _named(self, kept: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool) -> QuarantinedMail:
+    def _named(
+        self, kept: QuarantinedMail, item: QueuedMail, decided: Decided, *, take: bool
+    ) -> QuarantinedMail:
         """The row, which names these recipients, too, where it is the holder's; with `take` it is this run's then, also if a killed run had kept it."""
-        named = self.quarantine.name(kept, item, decided, take=take) if take or kept.state is State.KEPT else kept
+        named = (
+            self.quarantine.name(kept, item, decided, take=take)
+            if take or kept.state is State.KEPT
+            else kept
+        )
         if named is None:
             raise Skipped("its row in quarantine was changed meanwhile")
         return named
@@ -185,7 +236,9 @@ class Acting:
         return {**_shown(item, holder, Action.COMPLETED, decided.why), "content": "done"}
 
     def _take(self, decision: Decision, kept: QuarantinedMail | None) -> None:
-        if not self.context.stores.own.mail_stages.advance(self.context.queue, decision.record, decision.after):
+        if not self.context.stores.own.mail_stages.advance(
+            self.context.queue, decision.record, decision.after
+        ):
             if kept is not None:
                 self._withdraw(kept)
             raise Skipped("its holder went on meanwhile")
@@ -197,10 +250,14 @@ class Acting:
 
     def _decided(self, action: str, holder: Holder, more: str = "") -> Decided:
         held, allowed = format_duration(_whole(holder.age)), format_duration(self.plan.timeout)
-        why = f"held by {holder.worker} for {held}, allowed are {allowed}; stage {holder.stage}{more}"
+        why = (
+            f"held by {holder.worker} for {held}, allowed are {allowed}; stage {holder.stage}{more}"
+        )
         return Decided(action, why, self.context.request.who, self.plan.run)
 
-    def _log(self, item: QueuedMail, holder: Holder, decided: Decided, verdict: str, at: datetime) -> None:
+    def _log(
+        self, item: QueuedMail, holder: Holder, decided: Decided, verdict: str, at: datetime
+    ) -> None:
         row = DecisionRow(
             enqueue_id=item.enqueue_id,
             name=item.mail.name,
@@ -215,10 +272,18 @@ class Acting:
             run=decided.run,
             attempt=holder.attempt,
         )
-        self.context.stores.own.decisions.save(self.context.queue, row, self.context.settings.duty.retention)
+        self.context.stores.own.decisions.save(
+            self.context.queue, row, self.context.settings.duty.retention
+        )
 
-    def _told(self, item: QueuedMail, holder: Holder, action: Action, kept: QuarantinedMail) -> dict[str, Any]:
-        return {**_shown(item, holder, action, kept.why), "content": kept.content.value, "bytes": kept.size}
+    def _told(
+        self, item: QueuedMail, holder: Holder, action: Action, kept: QuarantinedMail
+    ) -> dict[str, Any]:
+        return {
+            **_shown(item, holder, action, kept.why),
+            "content": kept.content.value,
+            "bytes": kept.size,
+        }
 
 
 def _shown(item: QueuedMail, holder: Holder, action: Action, why: str) -> dict[str, Any]:
@@ -239,7 +304,11 @@ def _kept(mail: QuarantinedMail) -> dict[str, Any]:
     """As `_told`, of what an earlier try has kept."""
     holder = Holder(mail.worker, mail.stage, mail.since, mail.age, mail.attempt)
     item = codec.decode(mail.message)
-    return {**_shown(item, holder, Action.CLOSED, mail.why), "content": mail.content.value, "bytes": mail.size}
+    return {
+        **_shown(item, holder, Action.CLOSED, mail.why),
+        "content": mail.content.value,
+        "bytes": mail.size,
+    }
 
 
 def _whole(age: timedelta) -> timedelta:

@@ -37,7 +37,9 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     """Apply the plan of this run. Raises PlanRefused when it was changed, is old, or the gate did not pass it."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     require_gate(context, plan, OLDEST_PLAN)
-    with locked(context.stores.own.locks, f"stuck_mails/{context.queue}", context.request.run) as lock:
+    with locked(
+        context.stores.own.locks, f"stuck_mails/{context.queue}", context.request.run
+    ) as lock:
         crash.point("apply:locked")
         return _Work(context, plan, lock, sleep).run()
 
@@ -82,7 +84,9 @@ class _Work:
             self._discard(seen)
         return self._summary(left, finished, unswept)
 
-    def _tidied(self, quarantine: Quarantine, planned: Collection[EnqueueId]) -> tuple[dict[str, int], str | None]:
+    def _tidied(
+        self, quarantine: Quarantine, planned: Collection[EnqueueId]
+    ) -> tuple[dict[str, int], str | None]:
         finished = finish(self.context, quarantine, planned)
         swept, unswept = sweep(quarantine)
         return finished | swept, unswept
@@ -127,7 +131,9 @@ class _Work:
         """In the run's folder, for the report of a run that ends early."""
         self.context.folder.write_json(PROGRESS, self._summary(0, {}))
 
-    def _summary(self, left: int, finished: dict[str, int], unswept: str | None = None) -> dict[str, Any]:
+    def _summary(
+        self, left: int, finished: dict[str, int], unswept: str | None = None
+    ) -> dict[str, Any]:
         counts = Counter(each["action"] for each in self.done)
         applied = 0 if self.plan.mode is StuckMode.SHADOW else len(self.done)
         return {
@@ -151,6 +157,10 @@ class _Work:
 def _why_not(planned: PlannedMail, seen: Seen) -> str:
     record = seen.record(planned.worker)
     if record is None:
-        return GONE if any(each.worker == planned.worker for each in (*seen.dead, *seen.silent)) else SETTLED
+        return (
+            GONE
+            if any(each.worker == planned.worker for each in (*seen.dead, *seen.silent))
+            else SETTLED
+        )
     mail = next((each for each in record.in_flight if each.enqueue_id == planned.enqueue_id), None)
     return SETTLED if mail is None else RETURNED

@@ -23,10 +23,22 @@ def run(context: StepContext) -> dict[str, Any]:
     summary = context.need("plan")
     plan = read_plan(summary, context.request.run, context.queue)
     if not plan.mails:
-        return {"success": True, "planDigest": plan.digest, "planned": 0, "expectations": [], "dataDocs": None}
+        return {
+            "success": True,
+            "planDigest": plan.digest,
+            "planned": 0,
+            "expectations": [],
+            "dataDocs": None,
+        }
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("check", [totals(context, plan, summary), mails(plan)], docs)
-    return {"success": True, "planDigest": plan.digest, "planned": len(plan.mails), "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "planDigest": plan.digest,
+        "planned": len(plan.mails),
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def totals(context: StepContext, plan: Plan, summary: dict[str, Any]) -> Frame:
@@ -38,20 +50,49 @@ def totals(context: StepContext, plan: Plan, summary: dict[str, Any]) -> Frame:
         "age_minutes": (context.clock() - plan.made_at) / timedelta(minutes=1),
     }
     expect = [
-        Expectation.between("planned", 0, most, f"One run decides about {most} mails at most (most)."),
-        Expectation.between("planned", 0, summary["inFlight"], "No more mails are stuck than are in flight with workers that live."),
-        Expectation.between("age_minutes", -1, OLDEST_PLAN / timedelta(minutes=1), "The plan is younger than an hour."),
+        Expectation.between(
+            "planned", 0, most, f"One run decides about {most} mails at most (most)."
+        ),
+        Expectation.between(
+            "planned",
+            0,
+            summary["inFlight"],
+            "No more mails are stuck than are in flight with workers that live.",
+        ),
+        Expectation.between(
+            "age_minutes",
+            -1,
+            OLDEST_PLAN / timedelta(minutes=1),
+            "The plan is younger than an hour.",
+        ),
     ]
     return Frame("totals", [row], expect)
 
 
 def mails(plan: Plan) -> Frame:
     """One row a stuck mail."""
-    rows = [{"enqueue_id": str(mail.enqueue_id), "age_seconds": mail.age / _SECOND, "beat": mail.beat, "action": mail.action} for mail in plan.mails]
+    rows = [
+        {
+            "enqueue_id": str(mail.enqueue_id),
+            "age_seconds": mail.age / _SECOND,
+            "beat": mail.beat,
+            "action": mail.action,
+        }
+        for mail in plan.mails
+    ]
     expect = [
         Expectation.unique("enqueue_id", "Every mail is planned once."),
-        Expectation.between("age_seconds", plan.timeout / _SECOND, None, "Every mail was held for longer than the lock timeout."),
-        Expectation.between("beat", 2, None, "Every holder has written more than one record: it was seen alive."),
-        Expectation.one_of("action", ["closed", "released", "failed", "completed"], "Every mail has an action."),
+        Expectation.between(
+            "age_seconds",
+            plan.timeout / _SECOND,
+            None,
+            "Every mail was held for longer than the lock timeout.",
+        ),
+        Expectation.between(
+            "beat", 2, None, "Every holder has written more than one record: it was seen alive."
+        ),
+        Expectation.one_of(
+            "action", ["closed", "released", "failed", "completed"], "Every mail has an action."
+        ),
     ]
     return Frame("mails", rows, expect)

@@ -20,22 +20,35 @@ from mailslice.stores.cassandra.own.quarantine import State
 _GOING = {State.DISCARDING, State.RELEASED}
 
 
-def finish(context: StepContext, quarantine: Quarantine, planned: Collection[EnqueueId]) -> dict[str, int]:
+def finish(
+    context: StepContext, quarantine: Quarantine, planned: Collection[EnqueueId]
+) -> dict[str, int]:
     """What was finished, by what became of it. What is being closed of this run's plan is its own business.
 
     Also remembered: which closed mails their workers completed after all, so that nobody releases those without knowing it.
     """
-    done = {each for record in context.stores.own.worker_records.list(context.queue) for each in record.done}
+    done = {
+        each
+        for record in context.stores.own.worker_records.list(context.queue)
+        for each in record.done
+    }
     finished: Counter[str] = Counter()
     for mail in quarantine.mails():
         # A mail whose recipients in doubt were failed goes on with the others: that one is completed says nothing of these.
-        if mail.action == Action.CLOSED and mail.state is State.KEPT and mail.enqueue_id in done and mail.finished is None:
+        if (
+            mail.action == Action.CLOSED
+            and mail.state is State.KEPT
+            and mail.enqueue_id in done
+            and mail.finished is None
+        ):
             quarantine.finished(mail, context.clock())
             finished["completed by its worker after all"] += 1
         elif mail.state is State.RECOVERING:
             finished[_recover(context, quarantine, mail)] += 1
         # What was on its way out is so for every plan: nothing can be kept beside it.
-        elif (mail.state in _GOING or mail.enqueue_id not in planned) and quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER):
+        elif (mail.state in _GOING or mail.enqueue_id not in planned) and quarantine.tidy(
+            mail, None if mail.action == Action.CLOSED else OVER
+        ):
             finished[f"was {mail.state}"] += 1
     return dict(finished)
 

@@ -16,12 +16,19 @@ class Params(DutyParams):
     """Params of stuck_mails."""
 
     lock_timeout: Duration | None = Field(
-        None, description="a mail held for longer is stuck; 10 times the queue's p99 and at least 10m when not given (MAILSLICE_DUTY_STUCK_*)"
+        None,
+        description="a mail held for longer is stuck; 10 times the queue's p99 and at least 10m when not given (MAILSLICE_DUTY_STUCK_*)",
     )
     mode: StuckMode | None = Field(
-        None, description="shadow: write down what would be done; close: quarantine and mark; recover: by stage marks. MAILSLICE_DUTY_STUCK_MODE when not given"
+        None,
+        description="shadow: write down what would be done; close: quarantine and mark; recover: by stage marks. MAILSLICE_DUTY_STUCK_MODE when not given",
     )
-    most: int = Field(1000, ge=1, le=100_000, description="decisions that one run may take; with more the gate refuses the plan")
+    most: int = Field(
+        1000,
+        ge=1,
+        le=100_000,
+        description="decisions that one run may take; with more the gate refuses the plan",
+    )
 
     @field_validator("lock_timeout")
     @classmethod

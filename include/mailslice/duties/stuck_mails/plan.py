@@ -35,8 +35,12 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         context.clock(),
         mode,
         timeout,
-        tuple(_planned(context, each, mode) for each in found if each.mail.enqueue_id not in marked),
-        tuple(DeadRecord(record.worker, record.beat, len(record.in_flight)) for record in seen.dead),
+        tuple(
+            _planned(context, each, mode) for each in found if each.mail.enqueue_id not in marked
+        ),
+        tuple(
+            DeadRecord(record.worker, record.beat, len(record.in_flight)) for record in seen.dead
+        ),
     )
     return _summary(context, plan, seen, marked)
 
@@ -54,19 +58,37 @@ def _mode(context: StepContext) -> StuckMode:
 def _timeout(context: StepContext, seen: Seen) -> timedelta:
     given = context.params(Params).lock_timeout
     duty = context.settings.duty
-    found = given if given is not None else lock_timeout(seen.times, factor=duty.stuck_factor, at_least=duty.stuck_at_least)
+    found = (
+        given
+        if given is not None
+        else lock_timeout(seen.times, factor=duty.stuck_factor, at_least=duty.stuck_at_least)
+    )
     return found // _MILLISECOND * _MILLISECOND
 
 
 def _planned(context: StepContext, found: Stuck, mode: StuckMode) -> PlannedMail:
     mail, record = found.mail, found.record
     since = record.since(mail) or context.clock()
-    action = would(context.stores, context.queue, found, mode, by=context.request.run, now=context.clock())
+    action = would(
+        context.stores, context.queue, found, mode, by=context.request.run, now=context.clock()
+    )
     age = found.age // _MILLISECOND * _MILLISECOND
-    return PlannedMail(mail.enqueue_id, mail.name, record.worker, record.beat, mail.stage, mail.attempt, since, age, action)
+    return PlannedMail(
+        mail.enqueue_id,
+        mail.name,
+        record.worker,
+        record.beat,
+        mail.stage,
+        mail.attempt,
+        since,
+        age,
+        action,
+    )
 
 
-def _summary(context: StepContext, plan: Plan, seen: Seen, marked: set[EnqueueId]) -> dict[str, Any]:
+def _summary(
+    context: StepContext, plan: Plan, seen: Seen, marked: set[EnqueueId]
+) -> dict[str, Any]:
     duty, in_flight = context.settings.duty, seen.in_flight
     p99 = seen.times.quantile(P99)
     return {
@@ -84,8 +106,23 @@ def _summary(context: StepContext, plan: Plan, seen: Seen, marked: set[EnqueueId
         "inFlight": len(in_flight),
         "waitingForHandler": sum(1 for mail in in_flight if not mail.begun),
         "alreadyMarked": len(marked),
-        "workers": {"alive": len(seen.alive), "dead": len(seen.dead), "silent": len(seen.silent), "idle": _idle(seen)},
-        "oldestSeconds": round(max((record.age(mail).total_seconds() for record in seen.alive for mail in record.in_flight), default=0.0), 3),
+        "workers": {
+            "alive": len(seen.alive),
+            "dead": len(seen.dead),
+            "silent": len(seen.silent),
+            "idle": _idle(seen),
+        },
+        "oldestSeconds": round(
+            max(
+                (
+                    record.age(mail).total_seconds()
+                    for record in seen.alive
+                    for mail in record.in_flight
+                ),
+                default=0.0,
+            ),
+            3,
+        ),
     }
 
 

@@ -65,19 +65,31 @@ class Stuck:
         return self.record.age(self.mail)
 
 
-def look(read: Callable[[], Sequence[WorkerRecord]], spoken: Mapping[str, int] | None = None, sleep: Callable[[float], None] = time.sleep) -> Seen:
+def look(
+    read: Callable[[], Sequence[WorkerRecord]],
+    spoken: Mapping[str, int] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Seen:
     """The records of the queue, once it is known who lives. `spoken`: the beats of an earlier look, which a living worker has passed."""
     found = {record.worker: record for record in read()}
     before = {worker: (spoken or {}).get(worker, record.beat) for worker, record in found.items()}
     waited = timedelta(0)
-    patience = max((record.dead_after for record in found.values() if record.in_flight), default=timedelta(0)) + _MARGIN
+    patience = (
+        max(
+            (record.dead_after for record in found.values() if record.in_flight),
+            default=timedelta(0),
+        )
+        + _MARGIN
+    )
     while waited < patience and any(_in_doubt(record, before) for record in found.values()):
         sleep(_PAUSE)
         waited += timedelta(seconds=_PAUSE)
         found.update({record.worker: record for record in read() if record.worker in found})
     holding = [record for record in found.values() if record.in_flight]
     alive = tuple(record for record in holding if record.beat > before[record.worker])
-    dead = tuple(record for record in holding if record.beat <= before[record.worker] and not record.is_alive)
+    dead = tuple(
+        record for record in holding if record.beat <= before[record.worker] and not record.is_alive
+    )
     silent = tuple(record for record in holding if record not in alive and record not in dead)
     return Seen(alive, dead, silent, tuple(found.values()))
 
@@ -101,6 +113,11 @@ def stuck(seen: Seen, timeout: timedelta) -> list[Stuck]:
     for record in seen.alive:
         for mail in record.in_flight:
             holder = Stuck(record, mail)
-            if not mail.returned and (mail.enqueue_id not in newest or holder.age < newest[mail.enqueue_id].age):
+            if not mail.returned and (
+                mail.enqueue_id not in newest or holder.age < newest[mail.enqueue_id].age
+            ):
                 newest[mail.enqueue_id] = holder
-    return sorted((each for each in newest.values() if each.mail.begun and each.age > timeout), key=lambda each: (-each.age, each.mail.enqueue_id))
+    return sorted(
+        (each for each in newest.values() if each.mail.begun and each.age > timeout),
+        key=lambda each: (-each.age, each.mail.enqueue_id),
+    )

@@ -29,14 +29,31 @@ def tell_sender(stores: Stores, item: QueuedMail, clock: Clock) -> bool:
     try:
         made = report_of(item.mail, failures, _header(stores, item), reporter=name, now=clock())
     except BadInput as error:
-        log.warning("no report of %s: %s", item.enqueue_id, error, extra={"action": "report_failed", "enqueue_id": str(item.enqueue_id)})
+        log.warning(
+            "no report of %s: %s",
+            item.enqueue_id,
+            error,
+            extra={"action": "report_failed", "enqueue_id": str(item.enqueue_id)},
+        )
         return False
     if made is None:
         return False
     mail, content = made
-    told = enter(stores, QueueName(queue), QueuedMail(EnqueueId(uuid4()), mail, BlobId(""), BlobId("")), content, clock)
+    told = enter(
+        stores,
+        QueueName(queue),
+        QueuedMail(EnqueueId(uuid4()), mail, BlobId(""), BlobId("")),
+        content,
+        clock,
+    )
     extra = {"action": "report", "enqueue_id": str(item.enqueue_id), "report": str(told.enqueue_id)}
-    log.info("the sender of %s is told of %d recipients by %s", item.enqueue_id, len(item.mail.recipients), told.enqueue_id, extra=extra)
+    log.info(
+        "the sender of %s is told of %d recipients by %s",
+        item.enqueue_id,
+        len(item.mail.recipients),
+        told.enqueue_id,
+        extra=extra,
+    )
     return True
 
 

@@ -25,16 +25,28 @@ class Action(StrEnum):
     COMPLETED = "completed"
 
 
-_ACTIONS = {Verdict.HANDLE: Action.RELEASED, Verdict.FAIL: Action.FAILED, Verdict.COMPLETE: Action.COMPLETED}
+_ACTIONS = {
+    Verdict.HANDLE: Action.RELEASED,
+    Verdict.FAIL: Action.FAILED,
+    Verdict.COMPLETE: Action.COMPLETED,
+}
 
 
-def would(stores: Stores, queue: QueueName, found: Stuck, mode: StuckMode, *, by: str, now: datetime) -> str:
+def would(
+    stores: Stores, queue: QueueName, found: Stuck, mode: StuckMode, *, by: str, now: datetime
+) -> str:
     """The action, as the plan shows it. Shadow mode says what the queue's own mode would be: recover where its workers write stage marks."""
-    by_stage = mode is StuckMode.RECOVER or (mode is StuckMode.SHADOW and queue in stores.settings.queue.stage_marks)
+    by_stage = mode is StuckMode.RECOVER or (
+        mode is StuckMode.SHADOW and queue in stores.settings.queue.stage_marks
+    )
     if not by_stage or not found.record.stage_marks:
         return Action.CLOSED
     item = item_of(stores, queue, found)
-    return _ACTIONS[stages_of(stores, queue, item, by=by, now=now).verdict] if item is not None else Action.CLOSED
+    return (
+        _ACTIONS[stages_of(stores, queue, item, by=by, now=now).verdict]
+        if item is not None
+        else Action.CLOSED
+    )
 
 
 def is_superseded(stores: Stores, queue: QueueName, found: Stuck) -> bool:
@@ -45,7 +57,9 @@ def is_superseded(stores: Stores, queue: QueueName, found: Stuck) -> bool:
     return read is not None and read.attempt > found.mail.attempt
 
 
-def stages_of(stores: Stores, queue: QueueName, item: QueuedMail, *, by: str, now: datetime) -> Decision:
+def stages_of(
+    stores: Stores, queue: QueueName, item: QueuedMail, *, by: str, now: datetime
+) -> Decision:
     """What the stage marks say of a mail whose holder hangs."""
     read = stores.own.mail_stages.read(queue, item.enqueue_id)
     return decide(read, item.enqueue_id, item.mail.recipients, by=by, now=now)

@@ -27,7 +27,12 @@ def run(context: StepContext) -> dict[str, Any]:
         return {"success": True, "waiting": waiting, "expectations": [], "dataDocs": None}
     docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     result = run_gate("verify", [mails(context, quarantine, applied)], docs)
-    return {"success": True, "waiting": waiting, "expectations": result.lines(), "dataDocs": result.link}
+    return {
+        "success": True,
+        "waiting": waiting,
+        "expectations": result.lines(),
+        "dataDocs": result.link,
+    }
 
 
 def mails(context: StepContext, quarantine: Quarantine, applied: dict[str, Any]) -> Frame:
@@ -40,14 +45,28 @@ def mails(context: StepContext, quarantine: Quarantine, applied: dict[str, Any])
     row = {
         "decided": len(ids),
         "unmarked": sum(1 for each in to_mark if each not in marked),
-        "unfinished": sum(1 for each in ids if each in rows and rows[each].state in {State.CLOSING, State.RECOVERING}),
-        "content_missing": sum(1 for each in ids if each in rows and not _is_whole(quarantine, rows[each])),
+        "unfinished": sum(
+            1
+            for each in ids
+            if each in rows and rows[each].state in {State.CLOSING, State.RECOVERING}
+        ),
+        "content_missing": sum(
+            1 for each in ids if each in rows and not _is_whole(quarantine, rows[each])
+        ),
     }
     expect = [
-        Expectation.equal("unmarked", 0, "Every mail that was closed or completed has its deleted mark: it is never handed out again."),
+        Expectation.equal(
+            "unmarked",
+            0,
+            "Every mail that was closed or completed has its deleted mark: it is never handed out again.",
+        ),
         Expectation.equal("unfinished", 0, "No decision of this run is half done."),
-        Expectation.equal("content_missing", 0, "Every quarantined mail that had a content has it still, whole."),
-        Expectation.equal("decided", applied["applied"], "As many mails were decided about as the ledger says."),
+        Expectation.equal(
+            "content_missing", 0, "Every quarantined mail that had a content has it still, whole."
+        ),
+        Expectation.equal(
+            "decided", applied["applied"], "As many mails were decided about as the ledger says."
+        ),
     ]
     return Frame("mails", [row], expect)
 

@@ -18,24 +18,42 @@ from mailslice.model.durations import format_duration
 _FROM_BACKFILL = {"slices_from", "slices_before", "time_limit"}
 """What Airflow itself tells the duty: the data interval, and the time-out."""
 _DURATION = r"^(\s*\d+(\.\d+)?\s*(ms|s|m|h|d|w)|P[0-9DTHMSW.]+)?\s*$"
-_BOUNDS = {Ge: ("ge", "minimum"), Gt: ("gt", "exclusiveMinimum"), Le: ("le", "maximum"), Lt: ("lt", "exclusiveMaximum")}
+_BOUNDS = {
+    Ge: ("ge", "minimum"),
+    Gt: ("gt", "exclusiveMinimum"),
+    Le: ("le", "maximum"),
+    Lt: ("lt", "exclusiveMaximum"),
+}
 
 
 def form_of(duty: str) -> dict[str, Param]:
     """The params of the DAG of that duty; `queues` first where it works on queues."""
     found = load(duty)
-    fields = {name: _param(name, info) for name, info in found.params.model_fields.items() if name not in _FROM_BACKFILL}
+    fields = {
+        name: _param(name, info)
+        for name, info in found.params.model_fields.items()
+        if name not in _FROM_BACKFILL
+    }
     return {**({QUEUES: _queues()} if found.needs_queue else {}), **fields}
 
 
 def _queues() -> Param:
-    return Param([], type=["null", "array"], items={"type": "string"}, title="Queues", description="One name a line; none = every queue that RabbitMQ knows")
+    return Param(
+        [],
+        type=["null", "array"],
+        items={"type": "string"},
+        title="Queues",
+        description="One name a line; none = every queue that RabbitMQ knows",
+    )
 
 
 def _param(name: str, info: FieldInfo) -> Param:
     types = kinds(info.annotation)
     nullable = type(None) in types
-    shown: dict[str, Any] = {"title": name.replace("_", " ").capitalize(), "description": info.description}
+    shown: dict[str, Any] = {
+        "title": name.replace("_", " ").capitalize(),
+        "description": info.description,
+    }
     kind, more = _schema(types, info)
     default = info.get_default(call_default_factory=True)
     if isinstance(default, timedelta):
@@ -44,7 +62,9 @@ def _param(name: str, info: FieldInfo) -> Param:
         default = default.value
     elif isinstance(default, tuple | frozenset):
         default = list(default)
-    return Param(default, type=["null", kind] if nullable or kind == "array" else kind, **more, **shown)
+    return Param(
+        default, type=["null", kind] if nullable or kind == "array" else kind, **more, **shown
+    )
 
 
 def _schema(types: tuple[Any, ...], info: FieldInfo) -> tuple[str, dict[str, Any]]:
@@ -54,16 +74,25 @@ def _schema(types: tuple[Any, ...], info: FieldInfo) -> tuple[str, dict[str, Any
     if timedelta in types:
         return "string", {"pattern": _DURATION}
     if int in types or float in types:
-        bounds = {name: getattr(rule, attribute) for rule in info.metadata for kind, (attribute, name) in _BOUNDS.items() if isinstance(rule, kind)}
+        bounds = {
+            name: getattr(rule, attribute)
+            for rule in info.metadata
+            for kind, (attribute, name) in _BOUNDS.items()
+            if isinstance(rule, kind)
+        }
         return ("integer" if int in types else "number"), bounds
     if any(get_origin(kind) in (list, tuple, set, frozenset) for kind in types):
         return "array", {"items": {"type": "string"}}
     allowed = [value for kind in types for value in _values(kind)]
-    return "string", {"enum": [*allowed, *([None] if type(None) in types else [])]} if allowed else {"maxLength": 500}
+    return "string", {
+        "enum": [*allowed, *([None] if type(None) in types else [])]
+    } if allowed else {"maxLength": 500}
 
 
 def _values(kind: Any) -> list[Any]:
     """The values of a type that names them all; none for every other type."""
     if get_origin(kind) is Literal:
         return list(get_args(kind))
-    return [each.value for each in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+    return (
+        [each.value for each in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+    )

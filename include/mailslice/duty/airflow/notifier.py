@@ -16,7 +16,14 @@ from urllib.request import Request, urlopen
 
 from airflow.sdk import BaseNotifier
 
-from mailslice.duty.airflow.notify_connections import EMAIL, WEBHOOK, Webhook, found, recipients_of, webhook_of
+from mailslice.duty.airflow.notify_connections import (
+    EMAIL,
+    WEBHOOK,
+    Webhook,
+    found,
+    recipients_of,
+    webhook_of,
+)
 from mailslice.duty.alerts import news
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
@@ -74,25 +81,44 @@ def _by_email(message: Mapping[str, Any], settings: DutySettings) -> None:
 def _send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
     from airflow.providers.smtp.hooks.smtp import SmtpHook
 
-    subject = f"{message['dag']}: {', '.join(each['name'] for each in message['alerts'])}" if "alerts" in message else f"{message['dag']} failed"
+    subject = (
+        f"{message['dag']}: {', '.join(each['name'] for each in message['alerts'])}"
+        if "alerts" in message
+        else f"{message['dag']} failed"
+    )
     with SmtpHook(**connection) as hook:
-        hook.send_email_smtp(to=list(to), subject=f"mailslice: {subject}", html_content=f"<p>{escape(message['text'])}</p>")
+        hook.send_email_smtp(
+            to=list(to),
+            subject=f"mailslice: {subject}",
+            html_content=f"<p>{escape(message['text'])}</p>",
+        )
 
 
 def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
-    _post(message, Webhook(settings.notify_webhook.get_secret_value() if settings.notify_webhook else ""))
+    _post(
+        message,
+        Webhook(settings.notify_webhook.get_secret_value() if settings.notify_webhook else ""),
+    )
 
 
 def _post(message: Mapping[str, Any], hook: Webhook) -> None:
     headers = {**hook.headers, "Content-Type": "application/json"}
-    request = Request(hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST")  # noqa: S310 - http(s): who made it has looked
+    request = Request(  # noqa: S310
+        hook.url, data=json.dumps(dict(message)).encode(), headers=headers, method="POST"
+    )
     with urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310 - see above
         pass
 
 
-_SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {"log": _to_log, "email": _by_email, "webhook": _by_webhook}
+_SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
+    "log": _to_log,
+    "email": _by_email,
+    "webhook": _by_webhook,
+}
 _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
-    EMAIL: lambda message, settings, connection: _send_email(message, recipients_of(connection, settings.notify_email), smtp_conn_id=EMAIL),
+    EMAIL: lambda message, settings, connection: _send_email(
+        message, recipients_of(connection, settings.notify_email), smtp_conn_id=EMAIL
+    ),
     WEBHOOK: lambda message, _settings, connection: _post(message, webhook_of(connection)),
 }
 
@@ -102,11 +128,17 @@ def channels(settings: DutySettings) -> list[str]:
     wanted = [name.strip() for name in settings.notify.split(",") if name.strip()]
     for name in wanted:
         if name not in CHANNELS:
-            raise BadSetting(f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; allowed: {', '.join(CHANNELS)}")
+            raise BadSetting(
+                f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; allowed: {', '.join(CHANNELS)}"
+            )
     if "email" in wanted and not settings.notify_email:
-        raise BadSetting("MAILSLICE_DUTY_NOTIFY names email, MAILSLICE_DUTY_NOTIFY_EMAIL is empty: name the recipients")
+        raise BadSetting(
+            "MAILSLICE_DUTY_NOTIFY names email, MAILSLICE_DUTY_NOTIFY_EMAIL is empty: name the recipients"
+        )
     if "webhook" in wanted and not settings.notify_webhook:
-        raise BadSetting("MAILSLICE_DUTY_NOTIFY names webhook, MAILSLICE_DUTY_NOTIFY_WEBHOOK is empty: name its URL")
+        raise BadSetting(
+            "MAILSLICE_DUTY_NOTIFY names webhook, MAILSLICE_DUTY_NOTIFY_WEBHOOK is empty: name its URL"
+        )
     return wanted
 
 
@@ -117,16 +149,30 @@ def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
     dag = _of(run, "dag_id") or _of(context.get("dag"), "dag_id") or "a DAG"
     run_id = _of(run, "run_id") or _of(run, "dag_run_id")
     task = _of(ti, "task_id")
-    reason = "deadline missed" if context.get("deadline") else str(context.get("exception") or context.get("reason") or "failed")
+    reason = (
+        "deadline missed"
+        if context.get("deadline")
+        else str(context.get("exception") or context.get("reason") or "failed")
+    )
     text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
     return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
 
 
-def message_of_alerts(report: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def message_of_alerts(
+    report: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
-    subject = f"{report['duty']}, queue {report['queue']}" if report.get("queue") else str(report["duty"])
+    subject = (
+        f"{report['duty']}, queue {report['queue']}" if report.get("queue") else str(report["duty"])
+    )
     text = f"{subject}: {'; '.join(str(each['text']) for each in found)} (run {report['run']})"
-    about = {"dag": report["duty"], "run": report.get("dagRun") or report["run"], "task": "report", "reason": "alerts", "text": text}
+    about = {
+        "dag": report["duty"],
+        "run": report.get("dagRun") or report["run"],
+        "task": "report",
+        "reason": "alerts",
+        "text": text,
+    }
     return {**about, "queue": report.get("queue"), "alerts": [dict(each) for each in found]}
 
 

@@ -38,19 +38,33 @@ def webhook_of(connection: Any) -> Webhook:
     """The address in an HTTP connection. Raises BadSetting when it has none."""
     extra, host = connection.extra_dejson, connection.host or ""
     if not host:
-        raise BadSetting(f"Airflow's connection {WEBHOOK} has no host; allowed: a host, or the URL of the hook as host")
+        raise BadSetting(
+            f"Airflow's connection {WEBHOOK} has no host; allowed: a host, or the URL of the hook as host"
+        )
     if "://" not in host:
         port = f":{connection.port}" if connection.port else ""
         host = f"{connection.schema or 'https'}://{host}{port}"
     if not host.startswith(("http://", "https://")):
         raise BadSetting(f"Airflow's connection {WEBHOOK} is not of http or https")
     bearer = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
-    return Webhook(host + str(extra.get("path", "")), {**bearer, **{str(name): str(value) for name, value in dict(extra.get("headers", {})).items()}})
+    return Webhook(
+        host + str(extra.get("path", "")),
+        {
+            **bearer,
+            **{str(name): str(value) for name, value in dict(extra.get("headers", {})).items()},
+        },
+    )
 
 
 def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
     """Whom an email goes to. Raises BadSetting when nobody is named."""
-    named = [each.strip() for each in str(connection.extra_dejson.get("to", "")).split(",") if each.strip()]
+    named = [
+        each.strip()
+        for each in str(connection.extra_dejson.get("to", "")).split(",")
+        if each.strip()
+    ]
     if not (named or others):
-        raise BadSetting(f"Airflow's connection {EMAIL} has no recipients; name them in its extra as `to`, or in MAILSLICE_DUTY_NOTIFY_EMAIL")
+        raise BadSetting(
+            f"Airflow's connection {EMAIL} has no recipients; name them in its extra as `to`, or in MAILSLICE_DUTY_NOTIFY_EMAIL"
+        )
     return named or list(others)

@@ -30,11 +30,39 @@ DOCS = "data_docs"
 HISTORY = 8
 _REPORTS = 200
 _CLEANUP = (
-    *("run", "dagRun", "status", "message", "who", "reason", "started", "finished", "planned", "applied", "skipped", "failed", "skippedBy"),
+    *(
+        "run",
+        "dagRun",
+        "status",
+        "message",
+        "who",
+        "reason",
+        "started",
+        "finished",
+        "planned",
+        "applied",
+        "skipped",
+        "failed",
+        "skippedBy",
+    ),
     *("before", "after", "seconds"),
 )
 _SIZE = (
-    *("run", "dagRun", "status", "measuredAt", "size", "live", "dead", "unproven", "oldest", "browseStart", "contentStart", "shape", "deadLetters"),
+    *(
+        "run",
+        "dagRun",
+        "status",
+        "measuredAt",
+        "size",
+        "live",
+        "dead",
+        "unproven",
+        "oldest",
+        "browseStart",
+        "contentStart",
+        "shape",
+        "deadLetters",
+    ),
     *("lastSeenEmpty", "advice", "plot"),
 )
 _KINDS = {
@@ -65,14 +93,21 @@ class QueuePage:
         """`{"at", "queues": [...]}`: every queue that RabbitMQ knows, with its newest measurement and its newest cleanups."""
         with self._stores() as stores:
             names = stores.rabbitmq.names()
-            return {"at": iso(self._clock()), "queues": [self._queue(stores, name) for name in names]}
+            return {
+                "at": iso(self._clock()),
+                "queues": [self._queue(stores, name) for name in names],
+            }
 
     def size(self, queue: str) -> dict[str, Any]:
         """`{"queue", "size"}`: exact, now. Costs a browse of ids: cheap after a cleanup."""
         from mailslice.queue.mail_queue import MailQueue
 
         with self._stores() as stores:
-            return {"queue": queue, "size": MailQueue(stores, queue, self._clock).size(), "at": iso(self._clock())}
+            return {
+                "queue": queue,
+                "size": MailQueue(stores, queue, self._clock).size(),
+                "at": iso(self._clock()),
+            }
 
     def reports(self, duty: str, dag_run: str) -> list[dict[str, Any]]:
         """The reports of one Airflow run, one a queue."""
@@ -87,7 +122,9 @@ class QueuePage:
         settings = self._settings()
         request = RunRequest("queue_size", queue_name(queue), run)
         place = artifacts(settings)
-        return place.read(RunFolder(place, request.duty, request.queue, request.run).file("slices.svg"))
+        return place.read(
+            RunFolder(place, request.duty, request.queue, request.run).file("slices.svg")
+        )
 
     def docs(self, path: str) -> tuple[bytes, str] | None:
         """A file of Data Docs and its media type; None for one that is not there, or not below Data Docs."""
@@ -95,7 +132,9 @@ class QueuePage:
             return None
         place = artifacts(self._settings())
         name = f"{DOCS}/{path}"
-        if place.bucket is None and not Path(place.path(name)).resolve().is_relative_to(Path(place.path(DOCS)).resolve()):
+        if place.bucket is None and not Path(place.path(name)).resolve().is_relative_to(
+            Path(place.path(DOCS)).resolve()
+        ):
             return None
         kind = _KINDS.get(PurePosixPath(path).suffix.lower())
         data = place.read(name) if kind else None
@@ -116,7 +155,10 @@ class QueuePage:
         measured = ledger.last("queue_size", queue)
         cleanups = ledger.list("queue_cleanup", queue, HISTORY)
         depth, letters = _depths(stores, RabbitNames(queue))
-        browse, content = stores.tables.browse_starts.read(queue), stores.tables.content_starts.read(queue)
+        browse, content = (
+            stores.tables.browse_starts.read(queue),
+            stores.tables.content_starts.read(queue),
+        )
         return {
             "queue": queue,
             "ready": depth.ready if depth else None,
@@ -149,7 +191,11 @@ class QueuePage:
 def safe_path(path: str) -> bool:
     """Whether a path of a request stays below the folder it is put to: plain parts, none of them `.` or `..`, no backslash, no control character."""
     parts = path.split("/")
-    return bool(path) and all(part not in {"", ".", ".."} for part in parts) and not re.search(r"[\x00-\x1f\x7f\\]", path)
+    return (
+        bool(path)
+        and all(part not in {"", ".", ".."} for part in parts)
+        and not re.search(r"[\x00-\x1f\x7f\\]", path)
+    )
 
 
 def docs_path(link: str | None) -> str | None:
@@ -161,25 +207,40 @@ def docs_path(link: str | None) -> str | None:
 
 def _report(report: dict[str, Any]) -> dict[str, Any]:
     found = {name: report.get(name) for name in ("duty", "queue", *_CLEANUP)}
-    return {**found, "docs": docs_path(report.get("dataDocs")), "live": report.get("live"), "dead": report.get("dead"), "lasted": _lasted(report)}
+    return {
+        **found,
+        "docs": docs_path(report.get("dataDocs")),
+        "live": report.get("live"),
+        "dead": report.get("dead"),
+        "lasted": _lasted(report),
+    }
 
 
 def _size(report: dict[str, Any]) -> dict[str, Any]:
     found = {name: report.get(name) for name in _SIZE}
     shape = report.get("shape") or {}
-    found["shape"] = {**shape, "domains": [{**row, "domain": shown(str(row["domain"]))} for row in shape.get("domains", [])]}
+    found["shape"] = {
+        **shape,
+        "domains": [
+            {**row, "domain": shown(str(row["domain"]))} for row in shape.get("domains", [])
+        ],
+    }
     return {**found, "docs": docs_path(report.get("dataDocs"))}
 
 
 def _lasted(report: dict[str, Any]) -> float | None:
     if not report.get("started") or not report.get("finished"):
         return None
-    return (datetime.fromisoformat(report["finished"]) - datetime.fromisoformat(report["started"])).total_seconds()
+    return (
+        datetime.fromisoformat(report["finished"]) - datetime.fromisoformat(report["started"])
+    ).total_seconds()
 
 
 def _depths(stores: Stores, names: RabbitNames) -> tuple[Any, Any]:
     """Work queue and dead letters; None for what RabbitMQ does not say now: the rest of the page needs it not."""
     try:
-        return stores.management.depth(names.work_queue), stores.management.depth(names.dead_letter_queue)
+        return stores.management.depth(names.work_queue), stores.management.depth(
+            names.dead_letter_queue
+        )
     except MailsliceError:
         return None, None

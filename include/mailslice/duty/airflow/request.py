@@ -28,7 +28,11 @@ def duty_params(context: Mapping[str, Any]) -> dict[str, Any]:
 
     A scheduled or manual run works on every slice; only a backfill is held to its data interval.
     """
-    params = {name: value for name, value in dict(context["params"]).items() if name != QUEUES and value not in (None, "")}
+    params = {
+        name: value
+        for name, value in dict(context["params"]).items()
+        if name != QUEUES and value not in (None, "")
+    }
     dag_run = context["dag_run"]
     if getattr(dag_run.run_type, "value", dag_run.run_type) == "backfill":
         params["slices_from"] = dag_run.data_interval_start.isoformat()
@@ -40,15 +44,27 @@ def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
     """The request of one queue in this DAG run: the same run for every task of it and every retry. Raises BadInput for a backfill that means nothing."""
     dag_run = context["dag_run"].run_id
     timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
-    limit = {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s"} if timeout is not None else {}
+    limit = (
+        {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s"}
+        if timeout is not None
+        else {}
+    )
     params = limit | duty_params(context) | weekly_params(context, duty)
     if "slices_from" in params and "slices_from" not in load(duty).params.model_fields:
-        raise BadInput(f"{duty} works on what is there now: there is nothing to backfill; trigger it instead")
-    return RunRequest(duty, subject(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params)
+        raise BadInput(
+            f"{duty} works on what is there now: there is nothing to backfill; trigger it instead"
+        )
+    return RunRequest(
+        duty, subject(queue), run_of_dag(duty, queue, dag_run), dag_run, who(context), params
+    )
 
 
 def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
     """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`. Nothing for every other run."""
     dag_run = context["dag_run"]
     scheduled = getattr(dag_run.run_type, "value", dag_run.run_type) == "scheduled"
-    return dict(load(duty).params.WEEKLY) if scheduled and dag_run.data_interval_end.weekday() == _SUNDAY else {}
+    return (
+        dict(load(duty).params.WEEKLY)
+        if scheduled and dag_run.data_interval_end.weekday() == _SUNDAY
+        else {}
+    )

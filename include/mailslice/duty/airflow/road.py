@@ -58,12 +58,22 @@ def schedule_of(cron: str) -> Any:
     return (BackfillOnly if quiet else CronDataIntervalTimetable)(cron, timezone="UTC")
 
 
-def dag_arguments(*, tags: list[Tag], timeout: timedelta, deadline: timedelta | None = None) -> dict[str, Any]:
+def dag_arguments(
+    *, tags: list[Tag], timeout: timedelta, deadline: timedelta | None = None
+) -> dict[str, Any]:
     """What every duty's DAG has in common: one run at a time, no catch-up, time-outs, retries for stores that are away, the notifier.
 
     `timeout` is of the whole run; a step has half of it. A run that has not ended `deadline` after it was queued is told of, and goes on.
     """
-    late = DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=deadline, callback=AsyncCallback(DutyNotifier)) if deadline else None
+    late = (
+        DeadlineAlert(
+            reference=DeadlineReference.DAGRUN_QUEUED_AT,
+            interval=deadline,
+            callback=AsyncCallback(DutyNotifier),
+        )
+        if deadline
+        else None
+    )
     return {
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,
@@ -79,7 +89,10 @@ def dag_arguments(*, tags: list[Tag], timeout: timedelta, deadline: timedelta | 
             "retry_delay": timedelta(minutes=1),
             "retry_exponential_backoff": True,
             "max_retry_delay": timedelta(minutes=10),
-            "retry_policy": ExceptionRetryPolicy(rules=[RetryRule(exception=TryAgain, action=RetryAction.RETRY)], default=RetryAction.FAIL),
+            "retry_policy": ExceptionRetryPolicy(
+                rules=[RetryRule(exception=TryAgain, action=RetryAction.RETRY)],
+                default=RetryAction.FAIL,
+            ),
             "execution_timeout": timeout / 2,
         },
     }
@@ -91,7 +104,9 @@ def list_queues() -> list[str]:
     given = get_current_context()["params"][QUEUES] or ()
     asked = dict.fromkeys(name.strip() for name in given if name.strip())
     if given and not asked:
-        raise AirflowFailException(f"{QUEUES}={list(given)!r} names no queue: allowed are names, or nothing at all for every queue")
+        raise AirflowFailException(
+            f"{QUEUES}={list(given)!r} names no queue: allowed are names, or nothing at all for every queue"
+        )
     if asked:
         return list(asked)
     from mailslice.model.settings import load_settings
@@ -102,7 +117,9 @@ def list_queues() -> list[str]:
         return sorted(known(stores))
 
 
-def five_steps(duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True, apply_in_spark: bool = True) -> Callable[..., Any]:
+def five_steps(
+    duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True, apply_in_spark: bool = True
+) -> Callable[..., Any]:
     """The task group of one queue; `.expand(queue=list_queues())` maps it. Task ids: plan_NOUN, check_plan, apply_NOUN, verify, report.
 
     `asset` gets one event a queue, with the report's numbers. A small duty plans and applies in the task itself.
@@ -115,20 +132,30 @@ def five_steps(duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True
     return chain
 
 
-def one_chain(duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True, apply_in_spark: bool = True) -> None:
+def one_chain(
+    duty: str, noun: str, asset: Asset, *, plan_in_spark: bool = True, apply_in_spark: bool = True
+) -> None:
     """The five tasks of a duty that is not about one queue: as `five_steps`, once."""
     _chain(duty, noun, asset, NO_QUEUE, plan_in_spark=plan_in_spark, apply_in_spark=apply_in_spark)
 
 
-def _chain(duty: str, noun: str, asset: Asset, queue: str, *, plan_in_spark: bool, apply_in_spark: bool) -> None:
+def _chain(
+    duty: str, noun: str, asset: Asset, queue: str, *, plan_in_spark: bool, apply_in_spark: bool
+) -> None:
     def step(task_id: str, name: str, in_spark: bool) -> Any:
-        return SparkStep(task_id=task_id, duty=duty, step=name, mail_queue=queue) if in_spark else _step(task_id, duty, name)(queue)
+        return (
+            SparkStep(task_id=task_id, duty=duty, step=name, mail_queue=queue)
+            if in_spark
+            else _step(task_id, duty, name)(queue)
+        )
 
     plan = step(f"plan_{noun}", "plan", plan_in_spark)
     check = step("check_plan", "check", False)
     apply = step(f"apply_{noun}", "apply", apply_in_spark)
     verify = step("verify", "verify", False)
-    report = _report(duty, asset, before=[f"plan_{noun}", "check_plan", f"apply_{noun}", "verify"])(queue)
+    report = _report(duty, asset, before=[f"plan_{noun}", "check_plan", f"apply_{noun}", "verify"])(
+        queue
+    )
     plan >> check >> apply >> verify >> report
 
 
@@ -143,17 +170,28 @@ def _step(task_id: str, duty: str, step: str) -> Callable[[str], Any]:
 
 
 def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
-    @task(task_id="report", map_index_template="{{ task.op_args[0] }}", trigger_rule=TriggerRule.ALL_DONE, outlets=[asset])
+    @task(
+        task_id="report",
+        map_index_template="{{ task.op_args[0] }}",
+        trigger_rule=TriggerRule.ALL_DONE,
+        outlets=[asset],
+    )
     def report(queue: str) -> dict[str, Any]:
         context = get_current_context()
         failed = failed_steps(context, before)
-        written = (_recorded(context, duty, queue) if failed else None) or _run(duty, "report", queue)
+        written = (_recorded(context, duty, queue) if failed else None) or _run(
+            duty, "report", queue
+        )
         tell_alerts(written)
-        told = {name: written.get(name) for name in ("run", "status", "planned", "applied", "failed")}
+        told = {
+            name: written.get(name) for name in ("run", "status", "planned", "applied", "failed")
+        }
         context["outlet_events"][asset].extra = {"duty": duty, "queue": queue, **told}
         if failed or written["status"] in BAD:
             steps = f"{' and '.join(failed)} failed: " if failed else ""
-            raise AirflowFailException(f"{about(duty, '', queue)}: {steps}{written.get('message')} (run {written.get('run')})")
+            raise AirflowFailException(
+                f"{about(duty, '', queue)}: {steps}{written.get('message')} (run {written.get('run')})"
+            )
         return _told(written)
 
     return report
@@ -162,8 +200,18 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
 def failed_steps(context: Any, before: list[str]) -> list[str]:
     """Which of the tasks `before`, in this queue's chain, failed. Airflow is asked, because a killed task leaves no word of its own."""
     ti = context["ti"]
-    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=before, map_index=ti.map_index, run_ids=[ti.run_id])[ti.run_id]
-    return [name for name in before if any(state == "failed" for key, state in states.items() if key in (name, f"{name}_{ti.map_index}"))]
+    states = ti.get_task_states(
+        dag_id=ti.dag_id, task_ids=before, map_index=ti.map_index, run_ids=[ti.run_id]
+    )[ti.run_id]
+    return [
+        name
+        for name in before
+        if any(
+            state == "failed"
+            for key, state in states.items()
+            if key in (name, f"{name}_{ti.map_index}")
+        )
+    ]
 
 
 def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
@@ -181,7 +229,10 @@ def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
     settings = load_settings()
     with suppress(BadInput):
         request = request_of(context, duty, queue)
-        if RunFolder(artifacts(settings), duty, request.queue, request.run).read_json(FAILURE) is not None:
+        if (
+            RunFolder(artifacts(settings), duty, request.queue, request.run).read_json(FAILURE)
+            is not None
+        ):
             with open_stores(settings) as stores:
                 found = Ledger(stores, settings).show(request.run)
             return found if found["status"] in BAD else None
@@ -190,7 +241,11 @@ def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
 
 def _told(summary: dict[str, Any]) -> dict[str, Any]:
     """What the task's XCom keeps: the single values. Lists of slices and the like stay in the run's folder."""
-    return {name: value for name, value in summary.items() if value is None or isinstance(value, str | int | float)}
+    return {
+        name: value
+        for name, value in summary.items()
+        if value is None or isinstance(value, str | int | float)
+    }
 
 
 def _run(duty: str, step: str, queue: str) -> dict[str, Any]:
@@ -198,7 +253,9 @@ def _run(duty: str, step: str, queue: str) -> dict[str, Any]:
     from mailslice.duty.road import run_step
     from mailslice.model.settings import load_settings
 
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # else a hundred lines of its own workings stand in the task's log
+    logging.getLogger("great_expectations").setLevel(
+        logging.WARNING
+    )  # else a hundred lines of its own workings stand in the task's log
     try:
         return run_step(step, request_of(get_current_context(), duty, queue), load_settings())
     except TryAgain:

@@ -12,7 +12,12 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+)
 
 from mailslice.duty.airflow.request import request_of
 from mailslice.duty.request import NO_QUEUE
@@ -57,11 +62,20 @@ class SparkStep(SparkSubmitOperator):
         master = require_connection()
         # In one word with its option: a queue's name, as a user's, may begin with a dash.
         self.application_args = [
-            *(self.step, f"--queue={request.queue}", f"--run={request.run}", f"--dag-run={request.dag_run}"),
+            *(
+                self.step,
+                f"--queue={request.queue}",
+                f"--run={request.run}",
+                f"--dag-run={request.dag_run}",
+            ),
             *(f"--who={request.who}", f"--params={json.dumps(request.params, sort_keys=True)}"),
         ]
         include = str(clone_root() / "include")
-        self.conf = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false", "spark.executorEnv.PYTHONPATH": include}
+        self.conf = {
+            "spark.log.level": "WARN",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.executorEnv.PYTHONPATH": include,
+        }
         self.env_vars = {
             # The venv's own spark-submit and Python, whatever PATH the scheduler was started with; executors elsewhere have their own.
             "PATH": _with(str(Path(sys.executable).parent), "PATH"),
@@ -70,12 +84,18 @@ class SparkStep(SparkSubmitOperator):
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             **_locale(),
             # The machine's name may resolve to an address that nobody can reach; on loopback there is nothing to resolve.
-            **({"SPARK_LOCAL_IP": "127.0.0.1"} if master.startswith("local") or "127.0.0.1" in master else {}),
+            **(
+                {"SPARK_LOCAL_IP": "127.0.0.1"}
+                if master.startswith("local") or "127.0.0.1" in master
+                else {}
+            ),
         }
         try:
             super().execute(context)
         except AirflowException as error:
-            raise _meaning(about(self.duty, self.step, self.mail_queue), self._exit_code(), str(error)) from None  # the command is in the log already
+            raise _meaning(
+                about(self.duty, self.step, self.mail_queue), self._exit_code(), str(error)
+            ) from None  # the command is in the log already
 
     def _exit_code(self) -> int | None:
         process = getattr(self._hook, "_submit_sp", None)
@@ -84,7 +104,9 @@ class SparkStep(SparkSubmitOperator):
 
 def about(duty: str, step: str, queue: str) -> str:
     """The step in words: `queue_cleanup plan of queue 'spool'`."""
-    return " ".join(word for word in (duty, step, f"of queue {queue!r}" if queue != NO_QUEUE else "") if word)
+    return " ".join(
+        word for word in (duty, step, f"of queue {queue!r}" if queue != NO_QUEUE else "") if word
+    )
 
 
 def require_connection() -> str:
@@ -108,13 +130,17 @@ def _meaning(what: str, code: int | None, said: str) -> Exception:
     if code == StoreUnavailable.exit_code:
         return StoreUnavailable(f"{what}: a store is unavailable; the lines above name it")
     if code == Refused.exit_code:
-        return AirflowFailException(f"{what} was refused; the lines above say why, nothing more was changed")
+        return AirflowFailException(
+            f"{what} was refused; the lines above say why, nothing more was changed"
+        )
     return AirflowFailException(f"{what} failed (exit code {code}); the lines above say why")
 
 
 def _locale() -> dict[str, str]:
     """LC_ALL for the driver where the scheduler has no UTF-8: there the JVM makes question marks of what queues and reasons are called."""
-    chosen = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    chosen = next(
+        (os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), ""
+    )
     return {} if re.search(r"utf-?8", chosen, re.IGNORECASE) else {"LC_ALL": "C.UTF-8"}
 
 

@@ -13,11 +13,15 @@ class BackfillOnly(CronDataIntervalTimetable):
     The scheduler asks with the DAG's own `catchup`, which is off in every DAG here; a backfill asks with `catchup` on.
     """
 
-    def next_dagrun_info(self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction) -> DagRunInfo | None:
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
         """The next interval for a backfill, None for the scheduler."""
         if not restriction.catchup:
             return None
-        return super().next_dagrun_info(last_automated_data_interval=last_automated_data_interval, restriction=restriction)
+        return super().next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
 
     @property
     def summary(self) -> str:

@@ -13,7 +13,12 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
 
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
@@ -25,13 +30,42 @@ from mailslice.stores.blobs.place import s3_place, wrong_key
 _PIECE = 1024 * 1024
 KEYS_A_DELETE = 1000
 """The most keys that one DeleteObjects request may hold."""
-_REFUSED = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "Forbidden", "403", "AuthorizationHeaderMalformed"})
+_REFUSED = frozenset(
+    {
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "AccessDenied",
+        "Forbidden",
+        "403",
+        "AuthorizationHeaderMalformed",
+    }
+)
 _THERE_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
 _NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
-_NO_SUCH_KEYS = frozenset({"400", "BadRequest", "InvalidRequest", "InvalidURI", "KeyTooLongError", "XMinioInvalidObjectName"})
+_NO_SUCH_KEYS = frozenset(
+    {
+        "400",
+        "BadRequest",
+        "InvalidRequest",
+        "InvalidURI",
+        "KeyTooLongError",
+        "XMinioInvalidObjectName",
+    }
+)
 """What servers that keep files say of a key that they can never hold, such as one that begins with a slash."""
-BUSY = frozenset({"SlowDown", "503", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429"})
+BUSY = frozenset(
+    {
+        "SlowDown",
+        "503",
+        "ServiceUnavailable",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "TooManyRequests",
+        "429",
+    }
+)
 """What S3 says when it is asked too fast: ask again later, and slower."""
 
 
@@ -109,7 +143,11 @@ class AdminBlobs:
             return False
         with self._translated():
             region = self.settings.region
-            where = {} if region in ("", "us-east-1") else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            where = (
+                {}
+                if region in ("", "us-east-1")
+                else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            )
             try:
                 self.client.create_bucket(Bucket=self.bucket, **where)
             except ClientError as error:
@@ -134,7 +172,9 @@ class AdminBlobs:
         """The object's bytes, a mebibyte at a time; asked for at the first one. Raises as `get`."""
         self._refuse_impossible(blob_id)
         with self._translated(blob_id):
-            yield from self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].iter_chunks(_PIECE)
+            yield from self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].iter_chunks(
+                _PIECE
+            )
 
     def exists(self, blob_id: BlobId) -> bool:
         """Whether the object is there. A HEAD has no words, so a miss is asked again by a listing, which fails when the bucket is gone."""
@@ -181,8 +221,17 @@ class AdminBlobs:
         for at in range(0, len(keys), KEYS_A_DELETE):
             objects = [{"Key": key} for key in keys[at : at + KEYS_A_DELETE]]
             with self._translated():
-                answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})
-            failed = [*failed, *(BlobId(error["Key"]) for error in answer.get("Errors", ()) if error.get("Code") not in _NO_KEY)]
+                answer = self.client.delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}
+                )
+            failed = [
+                *failed,
+                *(
+                    BlobId(error["Key"])
+                    for error in answer.get("Errors", ())
+                    if error.get("Code") not in _NO_KEY
+                ),
+            ]
         return failed
 
     def _refuse_impossible(self, blob_id: BlobId) -> None:
@@ -190,7 +239,9 @@ class AdminBlobs:
             raise self._missing(blob_id)
 
     def _missing(self, blob_id: BlobId) -> ContentMissing:
-        return ContentMissing(f"S3 bucket {self.bucket!r} at {s3_place(self.settings)} has no object {blob_id!r}")
+        return ContentMissing(
+            f"S3 bucket {self.bucket!r} at {s3_place(self.settings)} has no object {blob_id!r}"
+        )
 
     @contextmanager
     def _translated(self, blob_id: BlobId | None = None) -> Iterator[None]:
@@ -206,12 +257,18 @@ class AdminBlobs:
         if isinstance(error, ClientError):
             code = _code(error)
             if code in BUSY:
-                return SlowDown(f"S3 at {place}, bucket {self.bucket!r} is too busy: {' '.join(str(error).split())}")
+                return SlowDown(
+                    f"S3 at {place}, bucket {self.bucket!r} is too busy: {' '.join(str(error).split())}"
+                )
             if code in _REFUSED:
                 return wrong_key(self.settings, f"{code}, bucket {self.bucket!r}")
-            if blob_id is not None and (code == "NoSuchKey" or (_never_there(error, blob_id) and not self.exists(blob_id))):
+            if blob_id is not None and (
+                code == "NoSuchKey" or (_never_there(error, blob_id) and not self.exists(blob_id))
+            ):
                 return self._missing(blob_id)
-        return StoreUnavailable(f"S3 at {place}, bucket {self.bucket!r}: {' '.join(str(error).split())}")
+        return StoreUnavailable(
+            f"S3 at {place}, bucket {self.bucket!r}: {' '.join(str(error).split())}"
+        )
 
 
 def _never_there(error: ClientError, blob_id: BlobId) -> bool:

@@ -46,7 +46,13 @@ class _NoLimit:
 class BulkBlobs(AdminBlobs):
     """One bucket, asked by several threads. A SlowDown is waited out, up to five minutes for each request, and raised then."""
 
-    def __init__(self, settings: S3Settings, bucket: str, turns: Turns | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        settings: S3Settings,
+        bucket: str,
+        turns: Turns | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         super().__init__(settings, bucket)
         self._turns = turns or _NoLimit()
         self._sleep = sleep
@@ -94,9 +100,18 @@ class BulkBlobs(AdminBlobs):
         wanted = {"Prefix": prefix} if prefix else {}
         more = {"StartAfter": before(low)} if low != prefix else {}
         while True:
-            page = self._patiently(partial(self.client.list_objects_v2, Bucket=self.bucket, MaxKeys=most, **wanted, **more))
-            found = [StoredBlob(BlobId(each["Key"]), int(each["Size"]), each["LastModified"]) for each in page.get("Contents", ())]
-            goes_on = bool(page.get("IsTruncated")) and not (high and found and found[-1].key >= high)
+            page = self._patiently(
+                partial(
+                    self.client.list_objects_v2, Bucket=self.bucket, MaxKeys=most, **wanted, **more
+                )
+            )
+            found = [
+                StoredBlob(BlobId(each["Key"]), int(each["Size"]), each["LastModified"])
+                for each in page.get("Contents", ())
+            ]
+            goes_on = bool(page.get("IsTruncated")) and not (
+                high and found and found[-1].key >= high
+            )
             yield [each for each in found if inside(each.key, low, high)], goes_on
             if not goes_on:
                 return
@@ -123,7 +138,9 @@ class BulkBlobs(AdminBlobs):
         if (there := self._quick.head(key)) is not None:
             return there
         try:
-            found = self._patiently(lambda: self.client.head_object(Bucket=self.bucket, Key=key), key)
+            found = self._patiently(
+                lambda: self.client.head_object(Bucket=self.bucket, Key=key), key
+            )
         except _Absent:
             return None
         return StoredBlob(key, int(found["ContentLength"]), found["LastModified"])
@@ -133,7 +150,12 @@ class BulkBlobs(AdminBlobs):
         if self._quick.copy(source, key, to):
             return None
         try:
-            self._patiently(lambda: self.client.copy_object(Bucket=self.bucket, Key=to, CopySource={"Bucket": source, "Key": key}), key)
+            self._patiently(
+                lambda: self.client.copy_object(
+                    Bucket=self.bucket, Key=to, CopySource={"Bucket": source, "Key": key}
+                ),
+                key,
+            )
         except _Absent:
             return "the object is not there"
         except StoreUnavailable as error:
@@ -148,10 +170,24 @@ class BulkBlobs(AdminBlobs):
         while keys:
             self._turns.take(len(keys))
             objects = [{"Key": key} for key in keys]
-            answer = self._patiently(partial(self.client.delete_objects, Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}))
-            errors = {BlobId(each["Key"]): str(each.get("Code", "")) for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING}
+            answer = self._patiently(
+                partial(
+                    self.client.delete_objects,
+                    Bucket=self.bucket,
+                    Delete={"Objects": objects, "Quiet": True},
+                )
+            )
+            errors = {
+                BlobId(each["Key"]): str(each.get("Code", ""))
+                for each in answer.get("Errors", ())
+                if each.get("Code") not in _MISSING
+            }
             busy = [key for key, code in errors.items() if code in BUSY]
-            failed |= {key: f"S3 would not delete it: {code}" for key, code in errors.items() if code not in BUSY}
+            failed |= {
+                key: f"S3 would not delete it: {code}"
+                for key, code in errors.items()
+                if code not in BUSY
+            }
             if busy and time.monotonic() - begun > PATIENCE_S:
                 return failed | dict.fromkeys(busy, "S3 is too busy")
             keys = busy
@@ -169,7 +205,10 @@ class BulkBlobs(AdminBlobs):
                     try:
                         return ask()
                     except ClientError as error:
-                        if key is not None and error.response.get("Error", {}).get("Code") in _MISSING:
+                        if (
+                            key is not None
+                            and error.response.get("Error", {}).get("Code") in _MISSING
+                        ):
                             raise _Absent from error
                         raise
             except SlowDown:

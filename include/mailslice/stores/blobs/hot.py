@@ -98,7 +98,9 @@ class HotBlobs:
         if len(first) < _FIRST:
             return OpenBlob(self, first)
         # From the last byte on, which is there: an object may end with it.
-        rest = await obstore.get_async(self._store, blob_id, options={"range": {"offset": _FIRST - 1}})
+        rest = await obstore.get_async(
+            self._store, blob_id, options={"range": {"offset": _FIRST - 1}}
+        )
         return OpenBlob(self, memoryview(first)[:-1], rest)
 
     async def get(self, blob_id: BlobId) -> bytes:
@@ -124,7 +126,9 @@ class HotBlobs:
         except _ERRORS as error:
             raise self._meaning(error) from error
         if found and not await self.bucket_is_there():
-            raise StoreUnavailable(f"S3 at {s3_place(self._settings)}: there is no bucket {self._bucket!r}, or it may not be read")
+            raise StoreUnavailable(
+                f"S3 at {s3_place(self._settings)}: there is no bucket {self._bucket!r}, or it may not be read"
+            )
         return found
 
     async def delete_many(self, blob_ids: Sequence[BlobId]) -> None:
@@ -145,7 +149,9 @@ class HotBlobs:
         """A mail is dead-lettered for this, so it is asked twice: a bucket that is gone, or a proxy's 404, is not a lost blob."""
         if "NoSuchBucket" in str(error) or await asyncio.to_thread(self._exists, blob_id):
             return self._meaning(error)
-        return ContentMissing(f"S3 bucket {self._bucket!r} at {s3_place(self._settings)} has no object {blob_id!r}")
+        return ContentMissing(
+            f"S3 bucket {self._bucket!r} at {s3_place(self._settings)} has no object {blob_id!r}"
+        )
 
     def _exists(self, blob_id: BlobId) -> bool:
         return self._admin.exists(blob_id)
@@ -156,7 +162,11 @@ class HotBlobs:
     def _meaning(self, error: Exception) -> MailsliceError:
         if isinstance(error, UnauthenticatedError | PermissionDeniedError):
             return wrong_key(self._settings, f"bucket {self._bucket!r}")
-        why = f"no answer in {self._seconds:g} s" if isinstance(error, TimeoutError) else _first_words(error)
+        why = (
+            f"no answer in {self._seconds:g} s"
+            if isinstance(error, TimeoutError)
+            else _first_words(error)
+        )
         return StoreUnavailable(f"S3 at {s3_place(self._settings)}, bucket {self._bucket!r}: {why}")
 
 
@@ -190,9 +200,16 @@ class OpenBlob:
 
 def _store(settings: S3Settings, bucket: str) -> S3Store:
     """Addresses by path; retries are few and short, because the callers back off by themselves."""
-    config: dict[str, Any] = {"endpoint": settings.endpoint, "region": settings.region, "virtual_hosted_style_request": False}
+    config: dict[str, Any] = {
+        "endpoint": settings.endpoint,
+        "region": settings.region,
+        "virtual_hosted_style_request": False,
+    }
     if settings.access_key is not None and settings.secret_key is not None:
-        config |= {"access_key_id": settings.access_key, "secret_access_key": settings.secret_key.get_secret_value()}
+        config |= {
+            "access_key_id": settings.access_key,
+            "secret_access_key": settings.secret_key.get_secret_value(),
+        }
     client: dict[str, Any] = {
         "allow_http": settings.endpoint.startswith("http://"),
         "connect_timeout": min(settings.timeout, timedelta(seconds=5)),
@@ -202,7 +219,11 @@ def _store(settings: S3Settings, bucket: str) -> S3Store:
     }
     if settings.ca:
         client["root_certificate"] = settings.ca.read_bytes()
-    backoff = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2}
+    backoff = {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=1),
+        "base": 2,
+    }
     retry: Any = {"max_retries": 2, "backoff": backoff, "retry_timeout": settings.timeout / 2}
     options: Any = client
     return S3Store(bucket, config=config, client_options=options, retry_config=retry)  # type: ignore[arg-type]

@@ -21,21 +21,32 @@ _BEFORE_SURROGATES, _BEHIND_SURROGATES = "\ud7ff", "\ue000"
 def behind(prefix: str) -> str:
     """The least text greater than every text that begins with `prefix`; empty when there is none."""
     whole = prefix.rstrip(HIGHEST)
-    return whole[:-1] + (_BEHIND_SURROGATES if whole[-1] == _BEFORE_SURROGATES else chr(ord(whole[-1]) + 1)) if whole else ""
+    return (
+        whole[:-1]
+        + (_BEHIND_SURROGATES if whole[-1] == _BEFORE_SURROGATES else chr(ord(whole[-1]) + 1))
+        if whole
+        else ""
+    )
 
 
 def before(key: str) -> str:
     """A text less than `key` with no key of use between them: what `StartAfter` must be for a page that begins with `key`. `key` is not empty."""
     if key[-1] == "\0":
         return key[:-1]
-    return key[:-1] + (_BEFORE_SURROGATES if key[-1] == _BEHIND_SURROGATES else chr(ord(key[-1]) - 1)) + HIGHEST
+    return (
+        key[:-1]
+        + (_BEFORE_SURROGATES if key[-1] == _BEHIND_SURROGATES else chr(ord(key[-1]) - 1))
+        + HIGHEST
+    )
 
 
 def prefix_of(low: str, high: str) -> str:
     """The longest text that every key in [low, high) begins with."""
     if not low or not high:
         return ""
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False)))
+    common = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+    )
     longer = low[: common + 1]
     return longer if high == behind(longer) else low[:common]
 

@@ -14,7 +14,9 @@ def crate_changes(key: str) -> bool:
     """
     if not _CONTROLS.isdisjoint(key):
         return True
-    return ("/" in key or key in (".", "..")) and any(segment in ("", ".", "..") for segment in key.split("/"))
+    return ("/" in key or key in (".", "..")) and any(
+        segment in ("", ".", "..") for segment in key.split("/")
+    )
 
 
 def is_impossible(key: str) -> bool:

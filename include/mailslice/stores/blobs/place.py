@@ -15,4 +15,6 @@ def s3_place(settings: S3Settings) -> str:
 
 def wrong_key(settings: S3Settings, why: str) -> BadSetting:
     """The error for credentials that S3 refuses."""
-    return BadSetting(f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}")
+    return BadSetting(
+        f"S3 at {s3_place(settings)} refuses the key of MAILSLICE_S3_ACCESS_KEY and MAILSLICE_S3_SECRET_KEY ({settings.access_key!r}): {why}"
+    )

@@ -43,7 +43,9 @@ class QuickObjects:
         """Copy an object of the bucket `source` into this one, within S3; False when it is not known to be there."""
         if not self._can(key) or not self._can(to):
             return False
-        store = self._sources.get(source) or self._sources.setdefault(source, self._of_all_buckets(source))
+        store = self._sources.get(source) or self._sources.setdefault(
+            source, self._of_all_buckets(source)
+        )
         try:
             obstore.copy(store, key, f"{self._bucket}/{to}")
         except _ERRORS:
@@ -53,7 +55,12 @@ class QuickObjects:
     def _can(self, key: str) -> bool:
         """Not where S3's keys are looked for by boto3's own rules, nor keys that the object_store crate would change: see `crate_changes`."""
         settings = self._settings
-        return settings.access_key is not None and settings.secret_key is not None and key != "" and not crate_changes(key)
+        return (
+            settings.access_key is not None
+            and settings.secret_key is not None
+            and key != ""
+            and not crate_changes(key)
+        )
 
     @cached_property
     def _store(self) -> S3Store:
@@ -67,7 +74,11 @@ class QuickObjects:
         """The endpoint is taken as the place of the bucket, as it is (what the crate calls virtual-hosted). One request, no retries: boto3 is the second."""
         settings = self._settings
         secret = settings.secret_key.get_secret_value() if settings.secret_key else ""
-        config: dict[str, Any] = {"endpoint": endpoint, "region": settings.region, "virtual_hosted_style_request": True}
+        config: dict[str, Any] = {
+            "endpoint": endpoint,
+            "region": settings.region,
+            "virtual_hosted_style_request": True,
+        }
         client: dict[str, Any] = {
             "allow_http": settings.endpoint.startswith("http://"),
             "connect_timeout": min(settings.timeout, timedelta(seconds=5)),
@@ -77,4 +88,6 @@ class QuickObjects:
         }
         retry: Any = {"max_retries": 0}
         credentials = {"access_key_id": settings.access_key, "secret_access_key": secret}
-        return S3Store(bucket, config={**config, **credentials}, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+        return S3Store(
+            bucket, config={**config, **credentials}, client_options=client, retry_config=retry
+        )  # type: ignore[arg-type]

@@ -103,7 +103,13 @@ class Again:
         self._mute: dict[Host, float] = {}
         """Nodes that did not answer, and until when they are not asked whether they do: each time would cost `_PING_SECONDS`."""
 
-    def page(self, statement: AnyStatement, error: BaseException, first: ResponseFuture, send: Callable[..., ResponseFuture]) -> ResultSet:
+    def page(
+        self,
+        statement: AnyStatement,
+        error: BaseException,
+        first: ResponseFuture,
+        send: Callable[..., ResponseFuture],
+    ) -> ResultSet:
         """What `send(host=node)` gives, once it gives something; `first` ended with `error`. Raises the driver's last error."""
 
         def ask(node: Host | None) -> ResultSet:
@@ -113,7 +119,14 @@ class Again:
 
         return self.answer(error, text_of(statement), ask, repeatable=may_be_repeated(statement))
 
-    def answer(self, error: BaseException, cql: str, ask: Callable[[Host | None], Answer], *, repeatable: bool) -> Answer:
+    def answer(
+        self,
+        error: BaseException,
+        cql: str,
+        ask: Callable[[Host | None], Answer],
+        *,
+        repeatable: bool,
+    ) -> Answer:
         """What `ask(node)` gives, once it gives something, after `error`. Without `repeatable` only a table that is not there yet is waited for."""
         errors = [error]
 
@@ -127,9 +140,18 @@ class Again:
             errors.append(problem)
             if _is_late(problem):
                 return (repeatable or cql.lstrip()[:6].upper() == "CREATE") and self._shows(cql)
-            return repeatable and self._several() and isinstance(translated(problem, ""), StoreUnavailable)
+            return (
+                repeatable
+                and self._several()
+                and isinstance(translated(problem, ""), StoreUnavailable)
+            )
 
-        tries = Retrying(retry=retry_if_exception(is_worth_it), stop=_Patience(), wait=wait_exponential_jitter(0.1, 3, jitter=0.1), reraise=True)
+        tries = Retrying(
+            retry=retry_if_exception(is_worth_it),
+            stop=_Patience(),
+            wait=wait_exponential_jitter(0.1, 3, jitter=0.1),
+            reraise=True,
+        )
         return tries(once)
 
     def _several(self) -> bool:
@@ -139,14 +161,19 @@ class Again:
         """A node that answers now, another one than that which let us wait, if there is one. Raises NoHostAvailable when none does."""
         nodes, now = list(self._driver.get_pool_state()), time.monotonic()
         spoken = [node for node in nodes if self._mute.get(node, 0.0) <= now]
-        answering = self._answering(spoken) or self._answering([node for node in nodes if node not in spoken])
+        answering = self._answering(spoken) or self._answering(
+            [node for node in nodes if node not in spoken]
+        )
         if not answering:
             raise NoHostAvailable("no node answers", {}) from error
         others = [node for node in answering if node != getattr(error, "last_host", None)]
         return random.choice(others or answering)
 
     def _answering(self, nodes: Sequence[Host]) -> list[Host]:
-        asked = [(node, self._driver.execute_async(_PING, timeout=_PING_SECONDS, host=node)) for node in nodes]
+        asked = [
+            (node, self._driver.execute_async(_PING, timeout=_PING_SECONDS, host=node))
+            for node in nodes
+        ]
         answering = []
         for node, future in asked:
             try:
@@ -163,10 +190,19 @@ class Again:
         named = _NAMED.search(cql)
         if named is None:
             return False
-        keyspace, table = (quoted or plain.lower() for quoted, plain in (named.group(1, 2), named.group(3, 4)))
+        keyspace, table = (
+            quoted or plain.lower() for quoted, plain in (named.group(1, 2), named.group(3, 4))
+        )
         with suppress(Exception):
             if cql.lstrip()[:6].upper() == "CREATE":
-                return bool(list(self._driver.execute("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s", [keyspace])))
+                return bool(
+                    list(
+                        self._driver.execute(
+                            "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s",
+                            [keyspace],
+                        )
+                    )
+                )
             query = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
             return bool(list(self._driver.execute(query, [keyspace, table])))
         return False

@@ -31,7 +31,10 @@ def _point(text: str, port: int) -> tuple[str, int]:
 
 def address(settings: CassandraSettings) -> str:
     """The contact points as messages show them."""
-    return ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in contact_points(settings))
+    return ", ".join(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for host, port in contact_points(settings)
+    )
 
 
 def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:
@@ -39,7 +42,9 @@ def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:
     if settings.username is None and settings.password is None:
         return None
     if settings.username is None or settings.password is None:
-        raise BadSetting("MAILSLICE_CASSANDRA_USERNAME and MAILSLICE_CASSANDRA_PASSWORD go together: one of them is not set")
+        raise BadSetting(
+            "MAILSLICE_CASSANDRA_USERNAME and MAILSLICE_CASSANDRA_PASSWORD go together: one of them is not set"
+        )
     return PlainTextAuthProvider(settings.username, settings.password.get_secret_value())
 
 
@@ -51,12 +56,16 @@ def tls(settings: CassandraSettings) -> ssl.SSLContext | None:
     _readable("MAILSLICE_CASSANDRA_TLS_CERTIFICATE", settings.tls_certificate)
     _readable("MAILSLICE_CASSANDRA_TLS_KEY", settings.tls_key)
     try:
-        context = ssl.create_default_context(cafile=str(settings.tls_ca) if settings.tls_ca else None)
+        context = ssl.create_default_context(
+            cafile=str(settings.tls_ca) if settings.tls_ca else None
+        )
         context.check_hostname = settings.tls_verify_host
         if settings.tls_certificate:
             context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     except (ssl.SSLError, OSError) as error:
-        raise BadSetting(f"MAILSLICE_CASSANDRA_TLS_*: the files are no usable PEM: {error}") from None
+        raise BadSetting(
+            f"MAILSLICE_CASSANDRA_TLS_*: the files are no usable PEM: {error}"
+        ) from None
     return context
 
 

@@ -12,7 +12,13 @@ from datetime import timedelta
 from cassandra import AlreadyExists
 
 from mailslice.model.errors import BadSetting
-from mailslice.model.names import BROWSE_START, CONTENT_START, DELETED_MAILS, EVENT_STORE, QueueTable
+from mailslice.model.names import (
+    BROWSE_START,
+    CONTENT_START,
+    DELETED_MAILS,
+    EVENT_STORE,
+    QueueTable,
+)
 from mailslice.stores.cassandra.references import columns_of, partition_key
 from mailslice.stores.cassandra.session import CassandraSession
 
@@ -20,7 +26,9 @@ _UNCACHED = "caching = {'keys': 'ALL', 'rows_per_partition': 'NONE'}"
 _CACHED = "caching = {'keys': 'ALL', 'rows_per_partition': '10'}"
 _WINDOWED = "compaction = {'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'HOURS', 'compaction_window_size': '1'}"
 _YOUNG = timedelta(minutes=1)
-_REPLICATION = re.compile(r"\{\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*(?:,\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*)*\}", re.ASCII)
+_REPLICATION = re.compile(
+    r"\{\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*(?:,\s*'[\w.-]+'\s*:\s*'?[\w.-]+'?\s*)*\}", re.ASCII
+)
 
 
 def _enqueued(frozen: bool) -> str:
@@ -76,7 +84,10 @@ def queue_tables(table: QueueTable) -> tuple[str, ...]:
 
 def replication_of(session: CassandraSession, keyspace: str) -> str | None:
     """The keyspace's replication as a CQL map; None when there is no such keyspace."""
-    rows = session.execute(session.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"), [keyspace.lower()])
+    rows = session.execute(
+        session.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?"),
+        [keyspace.lower()],
+    )
     if not rows:
         return None
     return "{" + ", ".join(f"'{key}': '{value}'" for key, value in dict(rows[0][0]).items()) + "}"
@@ -100,11 +111,17 @@ def create_keyspace(session: CassandraSession, keyspace: str, replication: str) 
             )
         replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     if not _REPLICATION.fullmatch(replication.strip()):
-        raise BadSetting(f"MAILSLICE_OWN_REPLICATION={replication!r} is not a CQL map, such as {{'class': 'NetworkTopologyStrategy', 'dc1': 3}}")
-    _ignore_existing(session, f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}")
+        raise BadSetting(
+            f"MAILSLICE_OWN_REPLICATION={replication!r} is not a CQL map, such as {{'class': 'NetworkTopologyStrategy', 'dc1': 3}}"
+        )
+    _ignore_existing(
+        session, f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication}"
+    )
 
 
-def create_tables(session: CassandraSession, keyspace: str, wanted: Mapping[str, str]) -> tuple[str, ...]:
+def create_tables(
+    session: CassandraSession, keyspace: str, wanted: Mapping[str, str]
+) -> tuple[str, ...]:
     """Create those of `wanted` (name -> columns and options) that are missing; their names. All of `wanted` can be read and written afterwards.
 
     Of several that create at once one does it, and Cassandra shows the table to the others, and tells them that it exists, before it can be used: a write
@@ -114,11 +131,15 @@ def create_tables(session: CassandraSession, keyspace: str, wanted: Mapping[str,
     missing = tuple(name for name in wanted if name not in there)
     for name in missing:
         _ignore_existing(session, f"CREATE TABLE IF NOT EXISTS {keyspace}.{name} {wanted[name]}")
-    _await_readable(session, keyspace, [name for name in wanted if there.get(name, timedelta(0)) < _YOUNG])
+    _await_readable(
+        session, keyspace, [name for name in wanted if there.get(name, timedelta(0)) < _YOUNG]
+    )
     return missing
 
 
-def create_queue_tables(session: CassandraSession, table: QueueTable, replication: str = "") -> tuple[str, ...]:
+def create_queue_tables(
+    session: CassandraSession, table: QueueTable, replication: str = ""
+) -> tuple[str, ...]:
     """Create James' keyspace (of the session's settings) and its tables of the queue view, those that are missing; the names of the created tables."""
     keyspace = session.settings.keyspace
     create_keyspace(session, keyspace, replication)
@@ -129,7 +150,9 @@ def _changed(session: CassandraSession, keyspace: str) -> dict[str, timedelta]:
     """The tables of a keyspace, and how long ago each was made or altered, by Cassandra's own clock."""
     query = "SELECT table_name, WRITETIME(id), toUnixTimestamp(now()) FROM system_schema.tables WHERE keyspace_name = ?"
     rows = session.execute(session.prepare(query), [keyspace.lower()])
-    return {name: timedelta(milliseconds=now - (written or 0) / 1000) for name, written, now in rows}
+    return {
+        name: timedelta(milliseconds=now - (written or 0) / 1000) for name, written, now in rows
+    }
 
 
 def _await_readable(session: CassandraSession, keyspace: str, names: Sequence[str]) -> None:

@@ -39,7 +39,9 @@ class DeletedMails:
 
     def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:
         """Mark all, and return when every mark is written; how many. The first error is raised: some may be marked then."""
-        return self._session.run_many(self._mark, ([queue, enqueue_id] for enqueue_id in ids), in_flight)
+        return self._session.run_many(
+            self._mark, ([queue, enqueue_id] for enqueue_id in ids), in_flight
+        )
 
     def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """A future whose rows are not empty when the mail is marked."""
@@ -53,20 +55,41 @@ class DeletedMails:
         """Whether the mail is marked."""
         return bool(self._session.execute(self._one, [queue, enqueue_id]))
 
-    def marked(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> set[EnqueueId]:
+    def marked(
+        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
+    ) -> set[EnqueueId]:
         """Those of `ids` that are marked."""
-        return {row[0] for _, rows in self._session.map(self._some, self._chunks(queue, ids), in_flight) for row in rows}
+        return {
+            row[0]
+            for _, rows in self._session.map(self._some, self._chunks(queue, ids), in_flight)
+            for row in rows
+        }
 
-    def look_up(self, queue: QueueName, asked: Iterable[tuple[T, bytes]], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[T, bytes, Marked]]:
+    def look_up(
+        self,
+        queue: QueueName,
+        asked: Iterable[tuple[T, bytes]],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[tuple[T, bytes, Marked]]:
         """Of each (what, packed ids; at most IDS_A_REQUEST): the same two, and those that are marked. Drawn as they are needed; no UUID is made."""
         name = queue.encode()
         wanted = (_Asked(name, what, packed) for what, packed in asked)
-        for each, page in self._session.packed.pages(self._some, wanted, in_flight, ordered=ordered, raw=True):
-            yield each.what, each.packed, ALL if page.rows * WIDTH == len(each.packed) else each_of(page.data)
+        for each, page in self._session.packed.pages(
+            self._some, wanted, in_flight, ordered=ordered, raw=True
+        ):
+            yield (
+                each.what,
+                each.packed,
+                ALL if page.rows * WIDTH == len(each.packed) else each_of(page.data),
+            )
 
     def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:
         """Delete the marks; how many requests. Only for mails that cannot be handled again (design, I5)."""
-        return self._session.run_many(self._drop, ([queue, enqueue_id] for enqueue_id in ids), in_flight)
+        return self._session.run_many(
+            self._drop, ([queue, enqueue_id] for enqueue_id in ids), in_flight
+        )
 
     def drop_in_chunks(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> int:
         """As `drop_many`, IDS_A_REQUEST marks a request: ten times faster (reference/spark-cassandra.md); how many requests."""
@@ -75,7 +98,12 @@ class DeletedMails:
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
         """As `drop_in_chunks`, of packed ids, at most IDS_A_REQUEST in a list; how many requests."""
         name = queue.encode()
-        return sum(1 for _ in self._session.packed.pages(self._drop_some, ([name, as_list(packed)] for packed in lists), in_flight, raw=True))
+        return sum(
+            1
+            for _ in self._session.packed.pages(
+                self._drop_some, ([name, as_list(packed)] for packed in lists), in_flight, raw=True
+            )
+        )
 
     def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
         """Every marked id of the queue: a scan of the whole table, for sweeps and tests."""
@@ -91,23 +119,34 @@ class DeletedMails:
 
     @cached_property
     def _mark(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (queuename, enqueueid) VALUES (?, ?)")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (queuename, enqueueid) VALUES (?, ?)"
+        )
 
     @cached_property
     def _one(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid = ?")
+        return self._session.prepare(
+            f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid = ?"
+        )
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid IN ?", paged=False)
+        return self._session.prepare(
+            f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid IN ?",
+            paged=False,
+        )
 
     @cached_property
     def _drop(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} WHERE queuename = ? AND enqueueid = ?")
+        return self._session.prepare(
+            f"DELETE FROM {self._name} WHERE queuename = ? AND enqueueid = ?"
+        )
 
     @cached_property
     def _drop_some(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} WHERE queuename = ? AND enqueueid IN ?")
+        return self._session.prepare(
+            f"DELETE FROM {self._name} WHERE queuename = ? AND enqueueid IN ?"
+        )
 
     @cached_property
     def _all(self) -> PreparedStatement:

@@ -59,7 +59,10 @@ class EnqueuedMails:
 
         All columns that are not null, so that the write time that a later cleanup reads is that of this write. An LWT: only for rare writes.
         """
-        return self._session.submit(self._replace, [*self._bound(row)[_KEY_COLUMNS:], *_key(row.queue, row.place), row.enqueue_id])
+        return self._session.submit(
+            self._replace,
+            [*self._bound(row)[_KEY_COLUMNS:], *_key(row.queue, row.place), row.enqueue_id],
+        )
 
     def insert_many(self, rows: Iterable[ViewRow], in_flight: int = 128) -> int:
         """Write the rows; how many."""
@@ -75,42 +78,74 @@ class EnqueuedMails:
         for _, rows in self.rows_of(queue, [place], in_flight=1):
             yield from rows
 
-    def rows_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = True) -> Iterator[tuple[Place, list[ViewRow]]]:
+    def rows_of(
+        self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = True
+    ) -> Iterator[tuple[Place, list[ViewRow]]]:
         """Pages of rows of many partitions, `in_flight` read beside each other; an empty partition gives one empty page."""
         for place, rows in self._pages(self._rows, queue, places, in_flight, ordered=ordered):
             yield place, [from_row(row) for row in rows]
 
-    def find(self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64) -> Iterator[ViewRow]:
+    def find(
+        self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64
+    ) -> Iterator[ViewRow]:
         """The row of this id, wherever in `places` it is."""
-        for _, rows in self._session.map(self._read, ([*_key(queue, place), enqueue_id] for place in places), in_flight):
+        for _, rows in self._session.map(
+            self._read, ([*_key(queue, place), enqueue_id] for place in places), in_flight
+        ):
             yield from map(from_row, rows)
 
-    def some(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[ViewRow]:
+    def some(
+        self,
+        queue: QueueName,
+        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
+        in_flight: int = 8,
+    ) -> Iterator[ViewRow]:
         """The rows of these ids in these partitions, at most 100 ids a request, in no order; those that are gone are left out."""
         for _, rows in self._session.map(self._some, _hundreds(queue, wanted), in_flight):
             yield from map(from_row, rows)
 
     def written_rows_of(
-        self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
     ) -> Iterator[tuple[Place, list[WrittenRow]]]:
         """As `rows_of`, each row with its write time."""
-        for place, rows in self._pages(self._written_rows, queue, places, in_flight, ordered=ordered):
+        for place, rows in self._pages(
+            self._written_rows, queue, places, in_flight, ordered=ordered
+        ):
             yield place, [(from_row(row[:-1]), row[-1]) for row in rows]
 
-    def some_written(self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8) -> Iterator[WrittenRow]:
+    def some_written(
+        self,
+        queue: QueueName,
+        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
+        in_flight: int = 8,
+    ) -> Iterator[WrittenRow]:
         """As `some`, each row with its write time."""
         for _, rows in self._session.map(self._some_written, _hundreds(queue, wanted), in_flight):
             yield from ((from_row(row[:-1]), row[-1]) for row in rows)
 
     def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:
         """Write each row with the write time that it has elsewhere: what was written or deleted later stays as it is; how many."""
-        return self._session.run_many(self._copy, ([*self._bound(row), written_us] for row, written_us in rows), in_flight)
+        return self._session.run_many(
+            self._copy, ([*self._bound(row), written_us] for row, written_us in rows), in_flight
+        )
 
     def some_ids(
-        self, queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]], in_flight: int = 8, *, ordered: bool = False
+        self,
+        queue: QueueName,
+        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
     ) -> Iterator[tuple[Place, list[RowId]]]:
         """As `some`, with `RowId`s: which of these ids have a row, without reading the others of the partition."""
-        for key, rows in self._session.map(self._some_ids, _hundreds(queue, wanted), in_flight, ordered=ordered):
+        for key, rows in self._session.map(
+            self._some_ids, _hundreds(queue, wanted), in_flight, ordered=ordered
+        ):
             yield key.place, [_row_id(row) for row in rows]  # type: ignore[attr-defined]
 
     def ids(self, queue: QueueName, place: Place) -> Iterator[RowId]:
@@ -118,34 +153,72 @@ class EnqueuedMails:
         for _, rows in self.ids_of(queue, [place], in_flight=1):
             yield from rows
 
-    def ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, list[RowId]]]:
+    def ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[tuple[Place, list[RowId]]]:
         """As `rows_of`, with `RowId`s."""
         for place, rows in self._pages(self._ids, queue, places, in_flight, ordered=ordered):
             yield place, [_row_id(row) for row in rows]
 
     def written_ids_of(
-        self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
     ) -> Iterator[tuple[Place, list[tuple[EnqueueId, int | None]]]]:
         """As `rows_of`, with (enqueue id, write time) alone: a third less work than `ids_of`, for millions of rows."""
         yield from self._pages(self._written_ids, queue, places, in_flight, ordered=ordered)
 
-    def bare_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, list[EnqueueId]]]:
+    def bare_ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[tuple[Place, list[EnqueueId]]]:
         """As `rows_of`, with enqueue ids alone: what counting needs, and the cheapest read there is."""
         for place, rows in self._pages(self._bare_ids, queue, places, in_flight, ordered=ordered):
             yield place, [row[0] for row in rows]
 
-    def packed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, bytes]]:
+    def packed_ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[tuple[Place, bytes]]:
         """As `bare_ids_of`, packed (`stores.cassandra.ids`): no object is made of a row."""
         for place, page in self._packed(self._bare_ids, queue, places, in_flight, ordered=ordered):
             yield place, page.data
 
-    def timed_ids_of(self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False) -> Iterator[tuple[Place, TimedIds]]:
+    def timed_ids_of(
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[tuple[Place, TimedIds]]:
         """As `packed_ids_of`, with the enqueued times."""
         for place, page in self._packed(self._timed_ids, queue, places, in_flight, ordered=ordered):
             yield place, TimedIds.of_page(page.rows, page.data)
 
     def packed_written_ids_of(
-        self, queue: QueueName, places: Iterable[Place], in_flight: int = 8, *, ordered: bool = False
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,
+        *,
+        ordered: bool = False,
     ) -> Iterator[tuple[Place, PackedPage]]:
         """As `written_ids_of`, a page as it came over the wire."""
         return self._packed(self._written_ids, queue, places, in_flight, ordered=ordered)
@@ -166,68 +239,107 @@ class EnqueuedMails:
                     yield Place(instant(start), bucket)
 
     def _pages(
-        self, statement: PreparedStatement, queue: QueueName, places: Iterable[Place], in_flight: int, *, ordered: bool
+        self,
+        statement: PreparedStatement,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int,
+        *,
+        ordered: bool,
     ) -> Iterator[tuple[Place, list[Row]]]:
         params = (_Key(queue, place) for place in places)
         for key, rows in self._session.map(statement, params, in_flight, ordered=ordered):
             yield key.place, rows  # type: ignore[attr-defined]
 
     def _packed(
-        self, statement: PreparedStatement, queue: QueueName, places: Iterable[Place], in_flight: int, *, ordered: bool
+        self,
+        statement: PreparedStatement,
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int,
+        *,
+        ordered: bool,
     ) -> Iterator[tuple[Place, PackedPage]]:
-        for key, page in self._session.packed.pages(statement, (_Key(queue, place) for place in places), in_flight, ordered=ordered):
+        for key, page in self._session.packed.pages(
+            statement, (_Key(queue, place) for place in places), in_flight, ordered=ordered
+        ):
             yield key.place, page
 
     def _bound(self, row: ViewRow) -> Params:
         values = to_row(row).values()
         if self.table is QueueTable.V3:
-            return [UNSET_VALUE if value is None or value in ({}, []) else value for value in values]
+            return [
+                UNSET_VALUE if value is None or value in ({}, []) else value for value in values
+            ]
         return [UNSET_VALUE if value is None else value for value in values]
 
     @cached_property
     def _insert(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+        )
 
     @cached_property
     def _replace(self) -> PreparedStatement:
         values = ", ".join(f"{column} = ?" for column in COLUMNS[_KEY_COLUMNS:])
-        return self._session.prepare(f"UPDATE {self._name} SET {values} WHERE {_PLACE} AND enqueueid = ? IF EXISTS", idempotent=False)
+        return self._session.prepare(
+            f"UPDATE {self._name} SET {values} WHERE {_PLACE} AND enqueueid = ? IF EXISTS",
+            idempotent=False,
+        )
 
     @cached_property
     def _copy(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) USING TIMESTAMP ?")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) USING TIMESTAMP ?"
+        )
 
     @cached_property
     def _written_rows(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(COLUMNS)}, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE}")
+        return self._session.prepare(
+            f"SELECT {', '.join(COLUMNS)}, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE}"
+        )
 
     @cached_property
     def _some_written(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(COLUMNS)}, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE} AND enqueueid IN ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(COLUMNS)}, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE} AND enqueueid IN ?"
+        )
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(COLUMNS)} FROM {self._name} WHERE {_PLACE} AND enqueueid = ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(COLUMNS)} FROM {self._name} WHERE {_PLACE} AND enqueueid = ?"
+        )
 
     @cached_property
     def _rows(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(COLUMNS)} FROM {self._name} WHERE {_PLACE}")
+        return self._session.prepare(
+            f"SELECT {', '.join(COLUMNS)} FROM {self._name} WHERE {_PLACE}"
+        )
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(COLUMNS)} FROM {self._name} WHERE {_PLACE} AND enqueueid IN ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(COLUMNS)} FROM {self._name} WHERE {_PLACE} AND enqueueid IN ?"
+        )
 
     @cached_property
     def _some_ids(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, enqueuedtime, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE} AND enqueueid IN ?")
+        return self._session.prepare(
+            f"SELECT enqueueid, enqueuedtime, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE} AND enqueueid IN ?"
+        )
 
     @cached_property
     def _ids(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, enqueuedtime, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE}")
+        return self._session.prepare(
+            f"SELECT enqueueid, enqueuedtime, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE}"
+        )
 
     @cached_property
     def _written_ids(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE}")
+        return self._session.prepare(
+            f"SELECT enqueueid, WRITETIME(enqueuedtime) FROM {self._name} WHERE {_PLACE}"
+        )
 
     @cached_property
     def _bare_ids(self) -> PreparedStatement:
@@ -235,7 +347,9 @@ class EnqueuedMails:
 
     @cached_property
     def _timed_ids(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, enqueuedtime FROM {self._name} WHERE {_PLACE}")
+        return self._session.prepare(
+            f"SELECT enqueueid, enqueuedtime FROM {self._name} WHERE {_PLACE}"
+        )
 
     @cached_property
     def _delete_partition(self) -> PreparedStatement:
@@ -244,7 +358,9 @@ class EnqueuedMails:
     @cached_property
     def _places(self) -> PreparedStatement:
         token = "token(queuename, timerangestart, bucketid)"  # noqa: S105 - of the partitioner
-        return self._session.prepare(f"SELECT DISTINCT queuename, timerangestart, bucketid FROM {self._name} WHERE {token} > ? AND {token} <= ?")
+        return self._session.prepare(
+            f"SELECT DISTINCT queuename, timerangestart, bucketid FROM {self._name} WHERE {token} > ? AND {token} <= ?"
+        )
 
 
 class _Key(list[object]):
@@ -255,8 +371,14 @@ class _Key(list[object]):
         self.place = place
 
 
-def _hundreds(queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]]) -> Iterator[_Key]:
-    return (_Key(queue, place, list(ids[at : at + 100])) for place, ids in wanted for at in range(0, len(ids), 100))
+def _hundreds(
+    queue: QueueName, wanted: Iterable[tuple[Place, Sequence[EnqueueId]]]
+) -> Iterator[_Key]:
+    return (
+        _Key(queue, place, list(ids[at : at + 100]))
+        for place, ids in wanted
+        for at in range(0, len(ids), 100)
+    )
 
 
 def _row_id(row: Row) -> RowId:

@@ -27,8 +27,13 @@ class EventStore:
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT eventid, event FROM {self._name} WHERE aggregateid = ?")
+        return self._session.prepare(
+            f"SELECT eventid, event FROM {self._name} WHERE aggregateid = ?"
+        )
 
     @cached_property
     def _append(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (aggregateid, eventid, event) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (aggregateid, eventid, event) VALUES (?, ?, ?) IF NOT EXISTS",
+            idempotent=False,
+        )

@@ -19,17 +19,40 @@ _CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
 def translated(error: BaseException, address: str) -> BaseException:
     """StoreUnavailable or BadSetting for a driver's error, naming the address; another error as it is."""
     for cause in causes(error):
-        if isinstance(cause, AuthenticationFailed) or "AuthenticationFailed" in type(cause).__name__:
-            return BadSetting(f"Cassandra at {address} refuses the credentials of {_CREDENTIALS}: {_short(cause)}")
+        if (
+            isinstance(cause, AuthenticationFailed)
+            or "AuthenticationFailed" in type(cause).__name__
+        ):
+            return BadSetting(
+                f"Cassandra at {address} refuses the credentials of {_CREDENTIALS}: {_short(cause)}"
+            )
         if isinstance(cause, Unauthorized):
-            return BadSetting(f"Cassandra at {address}: the user of {_CREDENTIALS} lacks a right: {_short(cause)}")
-        if isinstance(cause, ssl.SSLError) or "[SSL" in str(cause):  # the driver wraps a refused certificate in an OSError of the same text
-            return BadSetting(f"Cassandra at {address}: TLS failed, see MAILSLICE_CASSANDRA_TLS_*: {_short(cause)}")
+            return BadSetting(
+                f"Cassandra at {address}: the user of {_CREDENTIALS} lacks a right: {_short(cause)}"
+            )
+        if isinstance(cause, ssl.SSLError) or "[SSL" in str(
+            cause
+        ):  # the driver wraps a refused certificate in an OSError of the same text
+            return BadSetting(
+                f"Cassandra at {address}: TLS failed, see MAILSLICE_CASSANDRA_TLS_*: {_short(cause)}"
+            )
     if isinstance(error, cassandra.InvalidRequest):
-        return BadSetting(f"Cassandra at {address} refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? {_short(error)}")
-    unavailable = (NoHostAvailable, RequestExecutionException, DriverException, ConnectionException, ErrorMessage, OSError, TimeoutError)
+        return BadSetting(
+            f"Cassandra at {address} refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? {_short(error)}"
+        )
+    unavailable = (
+        NoHostAvailable,
+        RequestExecutionException,
+        DriverException,
+        ConnectionException,
+        ErrorMessage,
+        OSError,
+        TimeoutError,
+    )
     if isinstance(error, unavailable) and not isinstance(error, RequestValidationException):
-        return StoreUnavailable(f"Cassandra at {address} does not answer: {_short(next(_last(error)))}")
+        return StoreUnavailable(
+            f"Cassandra at {address} does not answer: {_short(next(_last(error)))}"
+        )
     return error
 
 

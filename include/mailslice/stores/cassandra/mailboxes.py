@@ -16,7 +16,13 @@ from cassandra.policies import FallthroughRetryPolicy
 from cassandra.query import BoundStatement, PreparedStatement
 
 from mailslice.model.errors import Refused
-from mailslice.model.names import IMAP_UID_TABLE, MAILBOX, MAILBOX_COUNTERS, MESSAGE_ID_TABLE, MODSEQ
+from mailslice.model.names import (
+    IMAP_UID_TABLE,
+    MAILBOX,
+    MAILBOX_COUNTERS,
+    MESSAGE_ID_TABLE,
+    MODSEQ,
+)
 from mailslice.stores.cassandra.ddl import tables_of
 from mailslice.stores.cassandra.session import CassandraSession
 
@@ -24,7 +30,13 @@ SEEN = "flagseen"
 FLAGS = ("flaganswered", "flagdeleted", "flagdraft", "flagflagged", "flagrecent", SEEN, "flaguser")
 USER_FLAGS = "userflags"
 _NEEDED = ("messageid", "mailboxid", "uid", "modseq", SEEN)
-_KEYS = {IMAP_UID_TABLE: "messageid", MESSAGE_ID_TABLE: "mailboxid", MAILBOX: "id", MAILBOX_COUNTERS: "mailboxid", MODSEQ: "mailboxid"}
+_KEYS = {
+    IMAP_UID_TABLE: "messageid",
+    MESSAGE_ID_TABLE: "mailboxid",
+    MAILBOX: "id",
+    MAILBOX_COUNTERS: "mailboxid",
+    MODSEQ: "mailboxid",
+}
 """The partition key of each table."""
 _MANY_CELLS = ("set<", "list<", "map<")
 """Beginnings of types whose values are cells of their own, without one write time to ask for."""
@@ -57,7 +69,11 @@ class MessageRow:
     def state(self) -> dict[str, object]:
         """What must be equal in both tables: flags and modSeq; a flag that is not set is no flag."""
         flags = {name: bool(self.values[name]) for name in FLAGS if name in self.values}
-        return {**flags, USER_FLAGS: frozenset(self.values.get(USER_FLAGS) or ()), "modseq": self.values["modseq"] or 0}
+        return {
+            **flags,
+            USER_FLAGS: frozenset(self.values.get(USER_FLAGS) or ()),
+            "modseq": self.values["modseq"] or 0,
+        }
 
 
 class MailboxTables:
@@ -78,7 +94,9 @@ class MailboxTables:
             )
         for table in (MESSAGE_ID_TABLE, *([IMAP_UID_TABLE] if truth else [])):
             if lacking := [name for name in _NEEDED if name not in self._columns(table)]:
-                raise Refused(f"{self._keyspace}.{table} has no column {', '.join(lacking)}: it is not the table that James makes")
+                raise Refused(
+                    f"{self._keyspace}.{table} has no column {', '.join(lacking)}: it is not the table that James makes"
+                )
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
@@ -99,33 +117,54 @@ class MailboxTables:
     @cached_property
     def message_columns(self) -> tuple[str, ...]:
         """What scans give of a message: message id, mailbox id, uid, modSeq, the flags, and the user flags, where there are any, last."""
-        return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *([USER_FLAGS] if self.has_user_flags else []))
+        return (
+            "messageid",
+            "mailboxid",
+            "uid",
+            "modseq",
+            *self.flags,
+            *([USER_FLAGS] if self.has_user_flags else []),
+        )
 
     def scan(self, table: str) -> PreparedStatement:
         """The statement that reads a token range of `table`: messages, (mailbox id) of mailboxes, (mailbox id, count, unseen) of counters, (mailbox id,
         modSeq) of given modSeqs.
         """
-        others = {MAILBOX: ("id",), MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"), MODSEQ: ("mailboxid", "nextmodseq")}
+        others = {
+            MAILBOX: ("id",),
+            MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"),
+            MODSEQ: ("mailboxid", "nextmodseq"),
+        }
         columns = others.get(table) or self.message_columns
         key = _KEYS[table]
-        return self._session.prepare(f"SELECT {', '.join(columns)} FROM {self._keyspace}.{table} WHERE token({key}) > ? AND token({key}) <= ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(columns)} FROM {self._keyspace}.{table} WHERE token({key}) > ? AND token({key}) <= ?"
+        )
 
     @cached_property
     def of_mailbox(self) -> PreparedStatement:
         """The projection's messages of one mailbox: (mailbox id)."""
-        return self._session.prepare(f"SELECT {', '.join(self.message_columns)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(self.message_columns)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ?"
+        )
 
     @cached_property
     def of_messages(self) -> PreparedStatement:
         """The truth of some messages in one mailbox: (message ids, mailbox id)."""
         columns = ", ".join(self.message_columns)
-        return self._session.prepare(f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid IN ? AND mailboxid = ?")
+        return self._session.prepare(
+            f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid IN ? AND mailboxid = ?"
+        )
 
     def of_users(self, users: Iterable[str]) -> set[UUID]:
         """The mailboxes of these users, in any case (James keeps them in lower case): a scan of the table of mailboxes."""
         wanted = {user.lower() for user in users}
         statement = self._session.prepare(f"SELECT id, mailboxbase FROM {self._keyspace}.{MAILBOX}")
-        return {mailbox for mailbox, base in self._session.stream(statement) if base is not None and (_user(base) or "").lower() in wanted}
+        return {
+            mailbox
+            for mailbox, base in self._session.stream(statement)
+            if base is not None and (_user(base) or "").lower() in wanted
+        }
 
     @cached_property
     def has_modseqs(self) -> bool:
@@ -175,7 +214,9 @@ class MailboxTables:
 
     def project(self, row: MessageRow, timestamp_us: int) -> None:
         """Write a row of the projection, at this write time."""
-        self._session.execute(self._project, [*(row.values[name] for name in self.common_columns), timestamp_us])
+        self._session.execute(
+            self._project, [*(row.values[name] for name in self.common_columns), timestamp_us]
+        )
 
     def unproject(self, mailbox: UUID, uid: int, timestamp_us: int) -> None:
         """Delete a row of the projection, up to this write time."""
@@ -186,7 +227,10 @@ class MailboxTables:
             return None
         columns = self.common_columns
         values, times = rows[0][: len(columns)], rows[0][len(columns) :]
-        return MessageRow(dict(zip(columns, values, strict=True)), max((each for each in times if each is not None), default=0))
+        return MessageRow(
+            dict(zip(columns, values, strict=True)),
+            max((each for each in times if each is not None), default=0),
+        )
 
     def _columns(self, table: str) -> set[str]:
         return {name for name, _, _ in self._schema(table)}
@@ -194,11 +238,18 @@ class MailboxTables:
     def _schema(self, table: str) -> list[tuple[str, str, str]]:
         """(name, kind, type) of each column."""
         statement = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
-        return [(row[0], row[1], row[2]) for row in self._session.execute(self._session.prepare(statement), [self._keyspace.lower(), table])]
+        return [
+            (row[0], row[1], row[2])
+            for row in self._session.execute(
+                self._session.prepare(statement), [self._keyspace.lower(), table]
+            )
+        ]
 
     @cached_property
     def _modseq(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT nextmodseq FROM {self._keyspace}.{MODSEQ} WHERE mailboxid = ?")
+        return self._session.prepare(
+            f"SELECT nextmodseq FROM {self._keyspace}.{MODSEQ} WHERE mailboxid = ?"
+        )
 
     @cached_property
     def _exists(self) -> PreparedStatement:
@@ -206,7 +257,9 @@ class MailboxTables:
 
     @cached_property
     def _counters(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT count, unseen FROM {self._keyspace}.{MAILBOX_COUNTERS} WHERE mailboxid = ?")
+        return self._session.prepare(
+            f"SELECT count, unseen FROM {self._keyspace}.{MAILBOX_COUNTERS} WHERE mailboxid = ?"
+        )
 
     @cached_property
     def _add(self) -> PreparedStatement:
@@ -215,27 +268,39 @@ class MailboxTables:
 
     def _written(self, table: str) -> str:
         """A row with the write times of all its cells that have one: a change may have written any of them alone."""
-        timed = [name for name, kind, of in self._schema(table) if kind == "regular" and not of.startswith(_MANY_CELLS)]
+        timed = [
+            name
+            for name, kind, of in self._schema(table)
+            if kind == "regular" and not of.startswith(_MANY_CELLS)
+        ]
         return ", ".join([*self.common_columns, *(f"WRITETIME({name})" for name in timed)])
 
     @cached_property
     def _projected(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {self._written(MESSAGE_ID_TABLE)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ? AND uid = ?")
+        return self._session.prepare(
+            f"SELECT {self._written(MESSAGE_ID_TABLE)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ? AND uid = ?"
+        )
 
     @cached_property
     def _truth(self) -> PreparedStatement:
         columns = self._written(IMAP_UID_TABLE)
-        return self._session.prepare(f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid = ? AND mailboxid = ? AND uid = ?")
+        return self._session.prepare(
+            f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid = ? AND mailboxid = ? AND uid = ?"
+        )
 
     @cached_property
     def _project(self) -> PreparedStatement:
         columns = self.common_columns
         marks = ", ".join("?" * len(columns))
-        return self._session.prepare(f"INSERT INTO {self._keyspace}.{MESSAGE_ID_TABLE} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP ?")
+        return self._session.prepare(
+            f"INSERT INTO {self._keyspace}.{MESSAGE_ID_TABLE} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP ?"
+        )
 
     @cached_property
     def _unproject(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._keyspace}.{MESSAGE_ID_TABLE} USING TIMESTAMP ? WHERE mailboxid = ? AND uid = ?")
+        return self._session.prepare(
+            f"DELETE FROM {self._keyspace}.{MESSAGE_ID_TABLE} USING TIMESTAMP ? WHERE mailboxid = ? AND uid = ?"
+        )
 
 
 def _counters(rows: Sequence[tuple[Any, ...]]) -> Counters:

@@ -41,23 +41,38 @@ class Nodes:
         """Every node of the cluster, by address."""
         connected = self._session.connected()
         found = [
-            Node(str(host.address), str(host.datacenter), up=host.is_up is not False and (host in connected or not self._local(host)), asked=host in connected)
+            Node(
+                str(host.address),
+                str(host.datacenter),
+                up=host.is_up is not False and (host in connected or not self._local(host)),
+                asked=host in connected,
+            )
             for host in self._hosts()
         ]
         return tuple(sorted(found, key=lambda node: node.address))
 
     def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
         """MiB of each table on the node's disk, rounded up by Cassandra; what is still in memory counts as nothing."""
-        rows = self._session.ask(self._host(address), "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage")
+        rows = self._session.ask(
+            self._host(address),
+            "SELECT keyspace_name, table_name, mebibytes FROM system_views.disk_usage",
+        )
         sizes = {row[1]: int(row[2]) for row in rows if row[0] == keyspace.lower()}
         return {table: sizes.get(table, 0) for table in tables}
 
     def compacting(self, address: str) -> Compacting:
         """What the node compacts, of all its tables."""
         host = self._host(address)
-        pools = self._session.ask(host, "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s", [_POOL])
+        pools = self._session.ask(
+            host,
+            "SELECT active_tasks, pending_tasks FROM system_views.thread_pools WHERE name = %s",
+            [_POOL],
+        )
         kinds = self._session.ask(host, "SELECT kind FROM system_views.sstable_tasks")
-        return Compacting(sum(active + pending for active, pending in pools), any(row[0] == COLLECTING for row in kinds))
+        return Compacting(
+            sum(active + pending for active, pending in pools),
+            any(row[0] == COLLECTING for row in kinds),
+        )
 
     def _hosts(self) -> Iterable[Any]:
         hosts: Iterable[Any] = self._session.cluster.metadata.all_hosts()
@@ -65,7 +80,10 @@ class Nodes:
 
     def _local(self, host: Any) -> bool:
         """Whether the node is in the data centre that is connected to."""
-        return any(getattr(other, "datacenter", None) == host.datacenter for other in self._session.connected())
+        return any(
+            getattr(other, "datacenter", None) == host.datacenter
+            for other in self._session.connected()
+        )
 
     def _host(self, address: str) -> Any:
         return next(host for host in self._hosts() if str(host.address) == address)

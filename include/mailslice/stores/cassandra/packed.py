@@ -13,7 +13,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cassandra.protocol import ResultMessage, read_int
-from cassandra.protocol import _ProtocolHandler as ProtocolHandler  # the pure one: the other decodes rows in C, where nothing can be put in its place
+from cassandra.protocol import (
+    _ProtocolHandler as ProtocolHandler,
+)  # the pure one: the other decodes rows in C, where nothing can be put in its place
 from cassandra.query import BoundStatement, PreparedStatement
 
 from mailslice.stores.cassandra import parallel
@@ -39,7 +41,14 @@ NO_ROWS = PackedPage(0, b"")
 class _PackedResult(ResultMessage):  # type: ignore[misc]  # the driver has no types
     """A result whose rows stay bytes."""
 
-    def recv_results_rows(self, f: Any, protocol_version: int, user_type_map: object, result_metadata: Any, column_encryption_policy: object) -> None:  # noqa: ARG002
+    def recv_results_rows(
+        self,
+        f: Any,
+        protocol_version: int,  # noqa: ARG002
+        user_type_map: object,
+        result_metadata: Any,
+        column_encryption_policy: object,  # noqa: ARG002
+    ) -> None:
         self.recv_results_metadata(f, user_type_map)
         columns = self.column_metadata or result_metadata
         self.column_names = [column[2] for column in columns]
@@ -51,7 +60,10 @@ class _PackedResult(ResultMessage):  # type: ignore[misc]  # the driver has no t
 class _PackedProtocol(ProtocolHandler):  # type: ignore[misc]
     """The driver's protocol with such results."""
 
-    message_types_by_opcode = {**ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _PackedResult}  # noqa: RUF012 - as the driver's own
+    message_types_by_opcode = {  # noqa: RUF012 - as the driver's own
+        **ProtocolHandler.message_types_by_opcode,
+        ResultMessage.opcode: _PackedResult,
+    }
 
 
 class PackedReader:
@@ -63,7 +75,13 @@ class PackedReader:
         self._driver: Any = None
 
     def pages(
-        self, statement: PreparedStatement, params: Iterable[Asked], in_flight: int, *, ordered: bool = False, raw: bool = False
+        self,
+        statement: PreparedStatement,
+        params: Iterable[Asked],
+        in_flight: int,
+        *,
+        ordered: bool = False,
+        raw: bool = False,
     ) -> Iterator[tuple[Asked, PackedPage]]:
         """(params, page) as they come, at most `in_flight` requests beside each other; every one of `params` gives at least one page, which may be empty.
 
@@ -71,10 +89,21 @@ class PackedReader:
         """
         driver = self._connected()
         again = partial(self._session.again.page, statement)
-        jobs = (parallel.Job(each, partial(driver.execute_async, *(_bound(statement, each) if raw else (statement, each))), again) for each in params)
+        jobs = (
+            parallel.Job(
+                each,
+                partial(
+                    driver.execute_async, *(_bound(statement, each) if raw else (statement, each))
+                ),
+                again,
+            )
+            for each in params
+        )
         run = parallel.in_order if ordered else parallel.as_they_come
         try:
-            for asked, rows in run(jobs, in_flight, self._session.settings.timeout.total_seconds() * 2 + 5):
+            for asked, rows in run(
+                jobs, in_flight, self._session.settings.timeout.total_seconds() * 2 + 5
+            ):
                 yield asked, rows[0] if rows else NO_ROWS  # type: ignore[misc]  # not tuples of values: a page
         except Exception as error:
             known = self._session.error(error)

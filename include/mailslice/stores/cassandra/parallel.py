@@ -12,7 +12,9 @@ from cassandra import OperationTimedOut
 from cassandra.cluster import ResponseFuture, ResultSet
 
 Page = tuple[Sequence[object], list[tuple[Any, ...]]]
-Again: TypeAlias = Callable[[BaseException, ResponseFuture, Callable[..., ResponseFuture]], ResultSet]
+Again: TypeAlias = Callable[
+    [BaseException, ResponseFuture, Callable[..., ResponseFuture]], ResultSet
+]
 Answer: TypeAlias = "tuple[Job, int, Any, BaseException | None]"
 """Whose, to which of its requests, and the rows or an error."""
 Done: TypeAlias = Callable[[Answer], None]
@@ -25,7 +27,9 @@ class Job:
     request failed, or raises.
     """
 
-    def __init__(self, params: Sequence[object], send: Callable[..., ResponseFuture], again: Again) -> None:
+    def __init__(
+        self, params: Sequence[object], send: Callable[..., ResponseFuture], again: Again
+    ) -> None:
         self.params = params
         self._send = send
         self._again = again
@@ -50,7 +54,10 @@ class Job:
 
     def takes(self, turn: int) -> bool:
         """Whether this is the answer that is waited for. The driver can give two to one request: a time-out, and late what came after all."""
-        awaited, self._awaited = self._awaited == turn, 0 if self._awaited == turn else self._awaited
+        awaited, self._awaited = (
+            self._awaited == turn,
+            0 if self._awaited == turn else self._awaited,
+        )
         return awaited
 
     def ask_again(self, error: BaseException) -> Any:
@@ -63,7 +70,10 @@ class Job:
         self._turn += 1
         self._awaited = turn = self._turn
         self._future = self._send(paging_state=self._state)
-        self._future.add_callbacks(lambda rows: self._done((self, turn, rows, None)), lambda error: self._done((self, turn, None, error)))
+        self._future.add_callbacks(
+            lambda rows: self._done((self, turn, rows, None)),
+            lambda error: self._done((self, turn, None, error)),
+        )
 
 
 def _nobody(_: Answer) -> None:
@@ -120,11 +130,15 @@ def in_order(jobs: Iterable[Job], in_flight: int, patience: float) -> Iterator[P
             yield job.params, rows or []
 
 
-def _take(answers: queue.SimpleQueue[Answer], patience: float) -> tuple[Job, Any, BaseException | None]:
+def _take(
+    answers: queue.SimpleQueue[Answer], patience: float
+) -> tuple[Job, Any, BaseException | None]:
     while True:
         try:
             job, turn, rows, error = answers.get(timeout=patience)
         except queue.Empty:
-            raise OperationTimedOut(errors={"client": f"no answer within {patience:.0f} s"}) from None
+            raise OperationTimedOut(
+                errors={"client": f"no answer within {patience:.0f} s"}
+            ) from None
         if job.takes(turn):
             return job, rows, error

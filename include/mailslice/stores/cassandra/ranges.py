@@ -22,11 +22,17 @@ def token_ranges(session: CassandraSession, least: int) -> list[TokenRange]:
     """
     metadata = session.cluster.metadata
     if metadata.partitioner and not metadata.partitioner.endswith("Murmur3Partitioner"):
-        raise Refused(f"Cassandra at {session.address} uses {metadata.partitioner}: scans need Murmur3Partitioner")
+        raise Refused(
+            f"Cassandra at {session.address} uses {metadata.partitioner}: scans need Murmur3Partitioner"
+        )
     ring = [int(token.value) for token in metadata.token_map.ring] if metadata.token_map else []
     edges = sorted({LOWEST, HIGHEST, *ring})
     wanted = (HIGHEST - LOWEST) // max(1, least)
-    return [part for low, high in pairwise(edges) for part in _split(low, high, max(1, -(-(high - low) // wanted)))]
+    return [
+        part
+        for low, high in pairwise(edges)
+        for part in _split(low, high, max(1, -(-(high - low) // wanted)))
+    ]
 
 
 def holes(ranges: Iterable[TokenRange]) -> int:

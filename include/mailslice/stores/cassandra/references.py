@@ -10,7 +10,9 @@ from typing import Any
 from mailslice.stores.cassandra.ranges import TokenRange
 from mailslice.stores.cassandra.session import CassandraSession
 
-_TEXTS = re.compile(r"(?:frozen<)?(?:(?:list|set)<(?:text|ascii|blob)>|map<(?:text|ascii), ?(?:text|ascii|blob)>|text|ascii|blob)>?")
+_TEXTS = re.compile(
+    r"(?:frozen<)?(?:(?:list|set)<(?:text|ascii|blob)>|map<(?:text|ascii), ?(?:text|ascii|blob)>|text|ascii|blob)>?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +31,22 @@ class Column:
 
 def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Column, ...]]:
     """The tables of a keyspace with their columns, as they are now; empty when there is no such keyspace."""
-    statement = session.prepare("SELECT table_name, column_name, type, kind, position FROM system_schema.columns WHERE keyspace_name = ?")
+    statement = session.prepare(
+        "SELECT table_name, column_name, type, kind, position FROM system_schema.columns WHERE keyspace_name = ?"
+    )
     found: dict[str, list[Column]] = {}
     for table, name, kind_of_value, kind, position in session.execute(statement, [keyspace]):
-        found.setdefault(table, []).append(Column(name, kind_of_value, position if kind == "partition_key" else -1))
+        found.setdefault(table, []).append(
+            Column(name, kind_of_value, position if kind == "partition_key" else -1)
+        )
     return {table: tuple(columns) for table, columns in found.items()}
 
 
 def estimated_partitions(session: CassandraSession, keyspace: str) -> dict[str, int]:
     """About how many partitions each table has, by what one node says of itself; a table without an estimate is left out."""
-    statement = session.prepare("SELECT table_name, partitions_count FROM system.size_estimates WHERE keyspace_name = ?")
+    statement = session.prepare(
+        "SELECT table_name, partitions_count FROM system.size_estimates WHERE keyspace_name = ?"
+    )
     found: dict[str, int] = {}
     for table, partitions in session.execute(statement, [keyspace]):
         found[table] = found.get(table, 0) + max(0, partitions)
@@ -48,7 +56,12 @@ def estimated_partitions(session: CassandraSession, keyspace: str) -> dict[str, 
 
 def partition_key(columns: Iterable[Column]) -> tuple[str, ...]:
     """The names of the partition key, in its order."""
-    return tuple(column.name for column in sorted((each for each in columns if each.position >= 0), key=lambda each: each.position))
+    return tuple(
+        column.name
+        for column in sorted(
+            (each for each in columns if each.position >= 0), key=lambda each: each.position
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +73,17 @@ class ReferenceColumns:
     key: tuple[str, ...]
     columns: tuple[str, ...]
 
-    def rows(self, session: CassandraSession, ranges: Sequence[TokenRange], in_flight: int = 4) -> Iterator[tuple[TokenRange, list[tuple[Any, ...]]]]:
+    def rows(
+        self, session: CassandraSession, ranges: Sequence[TokenRange], in_flight: int = 4
+    ) -> Iterator[tuple[TokenRange, list[tuple[Any, ...]]]]:
         """Pages of rows, (range, rows). A range without rows gives one empty page. Ends only when every range was read to its last page; raises as the
         session does when one could not be.
         """
         token = f"token({', '.join(map(_quoted, self.key))})"
         names = ", ".join(map(_quoted, self.columns))
-        statement = session.prepare(f"SELECT {names} FROM {_quoted(self.keyspace)}.{_quoted(self.table)} WHERE {token} > ? AND {token} <= ?")
+        statement = session.prepare(
+            f"SELECT {names} FROM {_quoted(self.keyspace)}.{_quoted(self.table)} WHERE {token} > ? AND {token} <= ?"
+        )
         for each, rows in session.map(statement, ranges, in_flight):
             yield (int(str(each[0])), int(str(each[1]))), rows
 

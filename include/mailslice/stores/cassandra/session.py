@@ -15,9 +15,22 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoHostAvailable,
+    ResponseFuture,
+    Session,
+)
 from cassandra.io.libevreactor import LibevConnection
-from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, FallthroughRetryPolicy, LoadBalancingPolicy, TokenAwarePolicy
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    FallthroughRetryPolicy,
+    LoadBalancingPolicy,
+    TokenAwarePolicy,
+)
 from cassandra.query import PreparedStatement, Statement, tuple_factory
 
 from mailslice.model.clock import Clock, system_clock
@@ -47,7 +60,9 @@ class CassandraSession:
     """
 
     def __init__(self, settings: CassandraSettings) -> None:
-        logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # what it warns of is raised here, or mends itself
+        logging.getLogger("cassandra").setLevel(
+            logging.CRITICAL
+        )  # what it warns of is raised here, or mends itself
         self.settings = settings
         self.address = connecting.address(settings)
         self._prepared: dict[tuple[str, bool, bool], PreparedStatement] = {}
@@ -74,7 +89,11 @@ class CassandraSession:
     def longest_statement(self) -> timedelta:
         """How long a statement that may be sent twice can be on its way: until it is done, or has failed."""
         once = self.settings.timeout
-        return once + timedelta(seconds=PATIENCE_SECONDS) + once if _has_several_nodes(self._cluster) else once
+        return (
+            once + timedelta(seconds=PATIENCE_SECONDS) + once
+            if _has_several_nodes(self._cluster)
+            else once
+        )
 
     @cached_property
     def packed(self) -> PackedReader:
@@ -83,7 +102,9 @@ class CassandraSession:
 
         return PackedReader(self)
 
-    def prepare(self, cql: str, *, idempotent: bool = True, paged: bool = True) -> PreparedStatement:
+    def prepare(
+        self, cql: str, *, idempotent: bool = True, paged: bool = True
+    ) -> PreparedStatement:
         """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT and counters: sent once, to one node.
 
         `paged` False for an IN of partition keys, whose answer is small: Cassandra reads the partitions of a paged one after each other, each by a pager of
@@ -92,7 +113,9 @@ class CassandraSession:
         key = (cql, idempotent, paged)
         if (known := self._prepared.get(key)) is not None:
             return known
-        statement = self._prepared_by_driver(cql)  # not under the lock: who has its statement does not wait for who asks a node that hangs
+        statement = self._prepared_by_driver(
+            cql
+        )  # not under the lock: who has its statement does not wait for who asks a node that hangs
         statement.is_idempotent = idempotent
         if not idempotent:  # the driver's own policy sends to the next node what broke off at the first, done or not
             statement.retry_policy = FallthroughRetryPolicy()
@@ -105,7 +128,9 @@ class CassandraSession:
             try:
                 return self._session.prepare(cql)
             except Exception as error:  # noqa: BLE001 - raised there, unless it mends
-                return self.again.answer(error, cql, lambda _: self._session.prepare(cql), repeatable=True)
+                return self.again.answer(
+                    error, cql, lambda _: self._session.prepare(cql), repeatable=True
+                )
 
     def execute(self, statement: Statement | str, params: Params = ()) -> list[Row]:
         """All rows; for small answers. What may be sent twice is asked again elsewhere (`again`). Raises StoreUnavailable and others of `error`."""
@@ -114,7 +139,9 @@ class CassandraSession:
     def begin(self, statement: Statement | str, params: Params = ()) -> Pending:
         """As `execute`, without waiting: for the answer, ask for its `result()`."""
         with self.translating():
-            return Pending(self, statement, partial(self._session.execute_async, statement, params or None))
+            return Pending(
+                self, statement, partial(self._session.execute_async, statement, params or None)
+            )
 
     def ask(self, host: object, cql: str, params: Params = ()) -> list[Row]:
         """As `execute`, of this node (one of `cluster.metadata.all_hosts()`) and no other: virtual tables speak of the node that answers."""
@@ -135,7 +162,14 @@ class CassandraSession:
         with self.translating():
             return self._session.execute_async(statement, params or None)
 
-    def map(self, statement: Statement | str, params: Iterable[Params], in_flight: int = 64, *, ordered: bool = False) -> Iterator[tuple[Params, list[Row]]]:
+    def map(
+        self,
+        statement: Statement | str,
+        params: Iterable[Params],
+        in_flight: int = 64,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[tuple[Params, list[Row]]]:
         """Run the statement once for each of `params`, at most `in_flight` beside each other, and give (params, rows) a page at a time, as they come.
 
         An answer of several pages gives several pairs; one without rows gives one, empty. With `ordered`, in the order of `params`. Params are drawn
@@ -143,7 +177,10 @@ class CassandraSession:
         and no page is given twice. The first error is raised, as by `execute`.
         """
         again = partial(self.again.page, statement)
-        jobs = (parallel.Job(each, partial(self._session.execute_async, statement, each or None), again) for each in params)
+        jobs = (
+            parallel.Job(each, partial(self._session.execute_async, statement, each or None), again)
+            for each in params
+        )
         run = parallel.in_order if ordered else parallel.as_they_come
         with self.translating():
             yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)
@@ -165,16 +202,24 @@ class CassandraSession:
             except StoreUnavailable as error:
                 problem = error
         if not skews:
-            raise problem or StoreUnavailable(f"Cassandra at {self.address} does not answer: no node is known")
+            raise problem or StoreUnavailable(
+                f"Cassandra at {self.address} does not answer: no node is known"
+            )
         return max(skews, key=abs)
 
     def _skew(self, host: object, clock: Clock) -> timedelta:
         before = clock()
         with self.translating():
-            rows = list(self._session.execute("SELECT toUnixTimestamp(now()) FROM system.local", host=host))
+            rows = list(
+                self._session.execute("SELECT toUnixTimestamp(now()) FROM system.local", host=host)
+            )
         after = clock()
         theirs = _EPOCH + timedelta(milliseconds=rows[0][0])
-        return timedelta(0) if before - timedelta(milliseconds=1) <= theirs <= after else theirs - (before + (after - before) / 2)
+        return (
+            timedelta(0)
+            if before - timedelta(milliseconds=1) <= theirs <= after
+            else theirs - (before + (after - before) / 2)
+        )
 
     def error(self, error: BaseException) -> BaseException:
         """The error of mailslice for one of the driver's; the same object when it is none of the driver's."""
@@ -195,7 +240,12 @@ class CassandraSession:
 class Pending:
     """What was sent, and whom to ask again."""
 
-    def __init__(self, session: CassandraSession, statement: Statement | str, send: Callable[..., ResponseFuture]) -> None:
+    def __init__(
+        self,
+        session: CassandraSession,
+        statement: Statement | str,
+        send: Callable[..., ResponseFuture],
+    ) -> None:
         self._session = session
         self._statement = statement
         self._send = send
@@ -207,12 +257,16 @@ class Pending:
             try:
                 return list(self._future.result())
             except Exception as error:  # noqa: BLE001 - raised there, unless it mends
-                return list(self._session.again.page(self._statement, error, self._future, self._send))
+                return list(
+                    self._session.again.page(self._statement, error, self._future, self._send)
+                )
 
 
 def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
     try:
-        cluster = _cluster(settings, TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.datacenter or "")))
+        cluster = _cluster(
+            settings, TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.datacenter or ""))
+        )
     except UnresolvableContactPoints:
         raise StoreUnavailable(
             f"Cassandra at {connecting.address(settings)}: none of these hosts (MAILSLICE_CASSANDRA_CONTACT_POINTS) has an address"
@@ -224,7 +278,9 @@ def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
         cluster.shutdown()
         if settings.datacenter and known and settings.datacenter not in known:
             names = ", ".join(sorted(known))
-            raise BadSetting(f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at {connecting.address(settings)} knows: {names}") from None
+            raise BadSetting(
+                f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at {connecting.address(settings)} knows: {names}"
+            ) from None
         raise translated(error, connecting.address(settings)) from error
     except Exception as error:
         cluster.shutdown()
@@ -252,7 +308,9 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
     points = connecting.contact_points(settings)
     patience = max(1.5, min(5.0, 12.0 / len(points)))
     # A node that hangs, its connections open, is left after 20 s in place of 60, where there are others; one alone may take its time.
-    heartbeat = {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if len(points) > 1 else {}
+    heartbeat = (
+        {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if len(points) > 1 else {}
+    )
     profile = partial(
         ExecutionProfile,
         load_balancing_policy=policy,
@@ -266,7 +324,10 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
         port=settings.port,
         protocol_version=PROTOCOL_VERSION,
         connection_class=LibevConnection,
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile(), PINNED: profile(retry_policy=FallthroughRetryPolicy())},
+        execution_profiles={
+            EXEC_PROFILE_DEFAULT: profile(),
+            PINNED: profile(retry_policy=FallthroughRetryPolicy()),
+        },
         auth_provider=connecting.credentials(settings),
         ssl_context=connecting.tls(settings),
         reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),

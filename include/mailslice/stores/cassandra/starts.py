@@ -52,15 +52,22 @@ class _Starts:
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {self._column}, WRITETIME({self._column}) FROM {self._name} WHERE queuename = ?")
+        return self._session.prepare(
+            f"SELECT {self._column}, WRITETIME({self._column}) FROM {self._name} WHERE queuename = ?"
+        )
 
     @cached_property
     def _insert_first(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (queuename, {self._column}) VALUES (?, ?) IF NOT EXISTS", idempotent=False)
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (queuename, {self._column}) VALUES (?, ?) IF NOT EXISTS",
+            idempotent=False,
+        )
 
     @cached_property
     def _write(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (queuename, {self._column}) VALUES (?, ?) USING TIMESTAMP ?")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (queuename, {self._column}) VALUES (?, ?) USING TIMESTAMP ?"
+        )
 
 
 class BrowseStarts(_Starts):

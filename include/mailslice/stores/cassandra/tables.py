@@ -7,7 +7,12 @@ from functools import cached_property
 from mailslice.model.errors import BadSetting
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.ddl import create_queue_tables, queue_tables, replication_of, tables_of
+from mailslice.stores.cassandra.ddl import (
+    create_queue_tables,
+    queue_tables,
+    replication_of,
+    tables_of,
+)
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.event_store import EventStore
@@ -64,6 +69,8 @@ class QueueTables:
 
     def create(self) -> tuple[str, ...]:
         """Create keyspace and tables, those that are missing; the names of the created tables."""
-        created = create_queue_tables(self._session, self._settings.queue.table, self._settings.own.replication)
+        created = create_queue_tables(
+            self._session, self._settings.queue.table, self._settings.own.replication
+        )
         self.__dict__.pop("existing", None)
         return created

@@ -30,7 +30,9 @@ def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
         for each in held.messages():
             yield each.body
         if left := held.left():
-            raise StoreUnavailable(f"queue {name}: {left} messages could not be held for a census, which holds {MOST} at most; redrive or drop some first")
+            raise StoreUnavailable(
+                f"queue {name}: {left} messages could not be held for a census, which holds {MOST} at most; redrive or drop some first"
+            )
 
 
 def _enqueue_id(body: bytes) -> EnqueueId | None:

@@ -51,13 +51,20 @@ def broker_address(settings: RabbitSettings) -> BrokerAddress:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
-        raise BadSetting(f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}") from None
+        raise BadSetting(
+            f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}"
+        ) from None
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
         scheme = parts.scheme if "://" in url else ""  # what else is before a colon may be a user
         raise BadSetting(f"{_URL} has scheme {scheme!r} and host {parts.hostname!r}; {_FORM}")
     tls = parts.scheme == "amqps"
     return BrokerAddress(
-        parts.hostname, port or (5671 if tls else 5672), _vhost(parts), unquote(parts.username or "guest"), unquote(parts.password or "guest"), tls
+        parts.hostname,
+        port or (5671 if tls else 5672),
+        _vhost(parts),
+        unquote(parts.username or "guest"),
+        unquote(parts.password or "guest"),
+        tls,
     )
 
 
@@ -65,7 +72,9 @@ def _vhost(parts: SplitResult) -> str:
     return unquote(parts.path[1:]) or "/"
 
 
-def parameters(settings: RabbitSettings, heartbeat: int = HEARTBEAT_SECONDS) -> pika.ConnectionParameters:
+def parameters(
+    settings: RabbitSettings, heartbeat: int = HEARTBEAT_SECONDS
+) -> pika.ConnectionParameters:
     """What pika needs to connect: one attempt, all time-outs from the settings, heartbeats on."""
     address = broker_address(settings)
     seconds = settings.timeout.total_seconds()
@@ -87,7 +96,9 @@ def parameters(settings: RabbitSettings, heartbeat: int = HEARTBEAT_SECONDS) -> 
 def tls_context(settings: RabbitSettings) -> ssl.SSLContext:
     """TLS as MAILSLICE_RABBITMQ_TLS_* say. Raises BadSetting when a file cannot be read."""
     try:
-        context = ssl.create_default_context(cafile=str(settings.tls_ca) if settings.tls_ca else None)
+        context = ssl.create_default_context(
+            cafile=str(settings.tls_ca) if settings.tls_ca else None
+        )
         if settings.tls_certificate:
             context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
@@ -103,12 +114,20 @@ def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:
     said = " ".join(_causes(error))
     # Only what the broker said counts. pika calls every connection that breaks off in the handshake a "probable" authentication error.
     if "ACCESS_REFUSED" in said or _NO_MECHANISM.search(said):
-        return BadSetting(f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost {address.vhost!r}): wrong password, or no permission")
-    if "NOT_ALLOWED" in said and "limit" not in said:  # "connection limit (N) is reached": others may leave
-        return BadSetting(f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost {address.vhost!r}, or it does not exist")
+        return BadSetting(
+            f"RabbitMQ at {address} refuses user {address.user!r} of {_URL} (vhost {address.vhost!r}): wrong password, or no permission"
+        )
+    if (
+        "NOT_ALLOWED" in said and "limit" not in said
+    ):  # "connection limit (N) is reached": others may leave
+        return BadSetting(
+            f"RabbitMQ at {address}: user {address.user!r} of {_URL} may not use vhost {address.vhost!r}, or it does not exist"
+        )
     if isinstance(error, pika.exceptions.ChannelClosedByBroker):
         gone = error.reply_code == _NOT_FOUND
-        return (QueueMissing if gone else StoreUnavailable)(f"RabbitMQ at {address} closed the channel: {error.reply_code} {error.reply_text}")
+        return (QueueMissing if gone else StoreUnavailable)(
+            f"RabbitMQ at {address} closed the channel: {error.reply_code} {error.reply_text}"
+        )
     return StoreUnavailable(f"RabbitMQ at {address} does not answer: {_last_words(error)}")
 
 
@@ -138,7 +157,9 @@ PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
 
 
 @contextmanager
-def blocking_connection(settings: RabbitSettings, *, heartbeat: int = SHORT_HEARTBEAT_SECONDS) -> Iterator[BlockingConnection]:
+def blocking_connection(
+    settings: RabbitSettings, *, heartbeat: int = SHORT_HEARTBEAT_SECONDS
+) -> Iterator[BlockingConnection]:
     """A short connection for administration; errors in the body are translated, too. Two heartbeats (seconds) is how long its owner may be busy otherwise."""
     try:
         connection = BlockingConnection(parameters(settings, heartbeat))

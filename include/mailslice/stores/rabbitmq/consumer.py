@@ -146,7 +146,13 @@ class Consumer:
             self._on_lost(self._link, why)
             pause = min(LONGEST_PAUSE, 0.25 * 2**attempt) * random.uniform(0.5, 1.0)
             attempt = min(attempt + 1, 10)
-            log.warning("consumer of %s lost its connection, again in %.1f s: %s", self._queue, pause, why, extra={"action": "reconnect", "queue": self._queue})
+            log.warning(
+                "consumer of %s lost its connection, again in %.1f s: %s",
+                self._queue,
+                pause,
+                why,
+                extra={"action": "reconnect", "queue": self._queue},
+            )
             await asyncio.sleep(pause)
 
     async def _consume(self, link: Link) -> None:
@@ -156,11 +162,25 @@ class Consumer:
         def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
             headers = properties.headers or {}
             again = method.redelivered or HEADER_RENEWED in headers
-            self._on_message(Message(link, method.delivery_tag, body, headers, moment(properties.timestamp), again, loop.time()))
+            self._on_message(
+                Message(
+                    link,
+                    method.delivery_tag,
+                    body,
+                    headers,
+                    moment(properties.timestamp),
+                    again,
+                    loop.time(),
+                )
+            )
 
         def cancelled(_frame: object) -> None:
             # The queue was deleted, or its leader moved: the channel stays open and silent for ever.
-            link.end(QueueMissing(f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of {self._queue}: the queue was deleted, or has moved"))
+            link.end(
+                QueueMissing(
+                    f"RabbitMQ at {broker_address(self._settings)} cancelled the consumer of {self._queue}: the queue was deleted, or has moved"
+                )
+            )
 
         channel.add_on_cancel_callback(cancelled)
         await link.call(channel.basic_qos, prefetch_count=self._prefetch)

@@ -53,7 +53,9 @@ class HeldMessage:
 class Held:
     """The hold of one queue. For one thread."""
 
-    def __init__(self, connection: BlockingConnection, channel: BlockingChannel, name: str, most: int = MOST) -> None:
+    def __init__(
+        self, connection: BlockingConnection, channel: BlockingChannel, name: str, most: int = MOST
+    ) -> None:
         self._connection = connection
         self._channel = channel
         self._name = name
@@ -90,7 +92,11 @@ class Held:
                 self._next_window()
             self._listen(min(0.2, quiet))
             waited = time.monotonic() - since
-            if not self._arrived and waited >= quiet and (waited >= QUIET_SECONDS or not self.left()):
+            if (
+                not self._arrived
+                and waited >= quiet
+                and (waited >= QUIET_SECONDS or not self.left())
+            ):
                 self._listen(min(0.1, quiet))
                 break
         return bool(self._arrived)
@@ -105,7 +111,9 @@ class Held:
         if message.tag >= self._first_tag:
             self._unsettled -= 1
 
-    def publish(self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+    def publish(
+        self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None
+    ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
         Raises StoreUnavailable when it was refused or routed to no queue: an error is not "not sent". On this connection, not on one of its own:
@@ -115,11 +123,15 @@ class Held:
             self._publishing = self._connection.channel()
             self._publishing.confirm_delivery()
         try:
-            self._publishing.basic_publish(exchange, ROUTING_KEY, body, james_properties(headers, timestamp), mandatory=True)
+            self._publishing.basic_publish(
+                exchange, ROUTING_KEY, body, james_properties(headers, timestamp), mandatory=True
+            )
         except UnroutableError as error:
             raise StoreUnavailable(f"RabbitMQ: exchange {exchange!r} has no queue bound") from error
         except NackError as error:
-            raise StoreUnavailable(f"RabbitMQ refused a message for exchange {exchange!r}") from error
+            raise StoreUnavailable(
+                f"RabbitMQ refused a message for exchange {exchange!r}"
+            ) from error
 
     def sleep(self, seconds: float) -> None:
         """Wait, and let the connection live."""
@@ -140,7 +152,9 @@ class Held:
         """As many messages as fit into a window, by the size of those that were seen."""
         if not self._seen:
             return _FIRST_WINDOW
-        return max(_LEAST_WINDOW, min(_LARGEST_WINDOW, _WINDOW_BYTES * self._seen // max(1, self._bytes)))
+        return max(
+            _LEAST_WINDOW, min(_LARGEST_WINDOW, _WINDOW_BYTES * self._seen // max(1, self._bytes))
+        )
 
     def _next_window(self) -> None:
         """The consumer has all that it may be given, and nothing is on its way: another one in its place, while the channel keeps what is held."""
@@ -151,17 +165,25 @@ class Held:
         except ChannelClosedByBroker as closed:
             if closed.reply_code not in {_NOT_FOUND, _IN_USE}:
                 raise
-            raise StoreUnavailable(f"queue {self._name} was taken or deleted while it was looked through ({closed.reply_text})") from closed
+            raise StoreUnavailable(
+                f"queue {self._name} was taken or deleted while it was looked through ({closed.reply_text})"
+            ) from closed
 
     def _keep(self, _channel: object, method: Any, properties: Any, body: bytes) -> None:
         self._seen += 1
         self._unsettled += 1
         self._bytes += len(body)
-        self._arrived.append(HeldMessage(method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp)))
+        self._arrived.append(
+            HeldMessage(
+                method.delivery_tag, body, properties.headers or {}, moment(properties.timestamp)
+            )
+        )
 
 
 @contextmanager
-def hold(settings: RabbitSettings, name: str, most: int = MOST, *, patience: float = _PATIENCE_SECONDS) -> Iterator[Held | None]:
+def hold(
+    settings: RabbitSettings, name: str, most: int = MOST, *, patience: float = _PATIENCE_SECONDS
+) -> Iterator[Held | None]:
     """Hold up to `most` messages of the queue `name`; None when there is no such queue. At the end the rest goes back.
 
     Costs 5 KB a message in the broker while it lasts. Raises StoreUnavailable when somebody else consumes the queue for `patience` seconds,
@@ -183,7 +205,9 @@ def hold(settings: RabbitSettings, name: str, most: int = MOST, *, patience: flo
                 if closed.reply_code != _IN_USE:
                     raise
                 if time.monotonic() > deadline:
-                    raise StoreUnavailable(f"queue {name} has a consumer: it cannot be looked through beside it ({closed.reply_text})") from closed
+                    raise StoreUnavailable(
+                        f"queue {name} has a consumer: it cannot be looked through beside it ({closed.reply_text})"
+                    ) from closed
             connection.sleep(0.5)
         yield found
 

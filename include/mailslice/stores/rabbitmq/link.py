@@ -27,7 +27,13 @@ _LAST_WAIT = 2.0
 class Link:
     """An open connection and its channel. `lost` is done, with the reason, when either is gone; `blocked` says why the broker takes no publishes now."""
 
-    def __init__(self, settings: RabbitSettings, connection: AsyncioConnection, channel: Channel, lost: asyncio.Future[MailsliceError]) -> None:
+    def __init__(
+        self,
+        settings: RabbitSettings,
+        connection: AsyncioConnection,
+        channel: Channel,
+        lost: asyncio.Future[MailsliceError],
+    ) -> None:
         self._settings = settings
         self.connection = connection
         self.channel = channel
@@ -67,13 +73,17 @@ class Link:
         except PIKA_ERRORS as error:
             raise meaning(error, self._settings) from error
         seconds = self._settings.timeout.total_seconds()
-        await asyncio.wait({answered, self.lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {answered, self.lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         if answered.done():
             return answered.result()
         answered.cancel()
         if self.lost.done():
             raise self.lost.result()
-        raise StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} does not answer within {seconds:g} s")
+        raise StoreUnavailable(
+            f"RabbitMQ at {broker_address(self._settings)} does not answer within {seconds:g} s"
+        )
 
     async def unblocked(self) -> None:
         """Returns when the broker takes publishes again, or the link is lost."""
@@ -118,12 +128,21 @@ class Link:
     def _block(self, _connection: object, frame: Any) -> None:
         self.blocked = str(frame.method.reason) or "no reason given"
         self._unblocked.clear()
-        log.warning("RabbitMQ at %s blocks publishers: %s", broker_address(self._settings), self.blocked, extra={"action": "blocked"})
+        log.warning(
+            "RabbitMQ at %s blocks publishers: %s",
+            broker_address(self._settings),
+            self.blocked,
+            extra={"action": "blocked"},
+        )
 
     def _unblock(self, _connection: object, _frame: object) -> None:
         self.blocked = None
         self._unblocked.set()
-        log.info("RabbitMQ at %s takes publishes again", broker_address(self._settings), extra={"action": "unblocked"})
+        log.info(
+            "RabbitMQ at %s takes publishes again",
+            broker_address(self._settings),
+            extra={"action": "unblocked"},
+        )
 
     def _channel_closed(self, _channel: object, reason: BaseException) -> None:
         self.end(meaning(reason, self._settings))
@@ -143,7 +162,9 @@ async def _open(settings: RabbitSettings) -> Link:
     # A publisher waits out a block (Publisher): a new connection would be blocked as well, and what this one has written may still be taken.
     wanted.blocked_connection_timeout = None
     try:
-        AsyncioConnection(wanted, lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop)
+        AsyncioConnection(
+            wanted, lambda made: _set_result(opened, made), failed, failed, custom_ioloop=loop
+        )
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error
     connection = await opened  # pika's own time-outs end it
@@ -151,11 +172,17 @@ async def _open(settings: RabbitSettings) -> Link:
     channel = connection.channel(on_open_callback=lambda made: _set_result(ready, made))
     link = Link(settings, connection, channel, lost)
     channel.add_on_close_callback(link._channel_closed)  # noqa: SLF001 - of this module
-    await asyncio.wait({ready, lost}, timeout=settings.timeout.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(
+        {ready, lost}, timeout=settings.timeout.total_seconds(), return_when=asyncio.FIRST_COMPLETED
+    )
     if ready.done():
         return link
     await link.close()
-    raise lost.result() if lost.done() else StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
+    raise (
+        lost.result()
+        if lost.done()
+        else StoreUnavailable(f"RabbitMQ at {broker_address(settings)} opens no channel")
+    )
 
 
 def _unwanted(attempt: asyncio.Task[Link]) -> None:

@@ -49,9 +49,13 @@ class Management:
             parts = urlsplit(url)
             _ = parts.port
         except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
-            raise BadSetting(f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}") from None
+            raise BadSetting(
+                f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}"
+            ) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            scheme = parts.scheme if "://" in url else ""  # what else is before a colon may be a user
+            scheme = (
+                parts.scheme if "://" in url else ""
+            )  # what else is before a colon may be a user
             raise BadSetting(f"{_URL} has scheme {scheme!r} and host {parts.hostname!r}; {_FORM}")
         self._place = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}"
@@ -85,7 +89,10 @@ class Management:
         found = self._queue(name)
         if found is None or _kind(found) != "quorum":
             return None
-        said = [(found.get("arguments") or {}).get("x-delivery-limit"), (found.get("effective_policy_definition") or {}).get("delivery-limit")]
+        said = [
+            (found.get("arguments") or {}).get("x-delivery-limit"),
+            (found.get("effective_policy_definition") or {}).get("delivery-limit"),
+        ]
         limits = [limit for limit in said if isinstance(limit, int)]
         if not limits:
             return self._default_delivery_limit()
@@ -112,7 +119,10 @@ class Management:
         A channel that cancelled its consumer still holds what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
         """
         vhost = quote(self._address.vhost, safe="")
-        consumers = [(found.get("consumer_tag"), _channel_of(found), (found.get("queue") or {}).get("name")) for found in self._list(f"/api/consumers/{vhost}")]
+        consumers = [
+            (found.get("consumer_tag"), _channel_of(found), (found.get("queue") or {}).get("name"))
+            for found in self._list(f"/api/consumers/{vhost}")
+        ]
         ours = {channel for tag, channel, _ in consumers if tag == but and channel}
         if not ours:
             return None
@@ -120,7 +130,9 @@ class Management:
         otherwise = {channel for _, channel, queue in consumers if queue != name} - concerned
         figures = [
             found.get("messages_unacknowledged")
-            for found in self._list(f"/api/vhosts/{vhost}/channels?columns=name,messages_unacknowledged")
+            for found in self._list(
+                f"/api/vhosts/{vhost}/channels?columns=name,messages_unacknowledged"
+            )
             if found.get("name") not in ours | otherwise
         ]
         known = [figure for figure in figures if isinstance(figure, int)]
@@ -133,27 +145,53 @@ class Management:
     def mail_queues(self) -> list[QueueName]:
         """The names of which both exchange and work queue exist, sorted; without those of other programs that no mail queue may have."""
         vhost = quote(self._address.vhost, safe="")
-        exchanges = {str(found["name"]) for found in self._list(f"/api/exchanges/{vhost}?columns=name")}
+        exchanges = {
+            str(found["name"]) for found in self._list(f"/api/exchanges/{vhost}?columns=name")
+        }
         queues = (str(found["name"]) for found in self._list(f"/api/queues/{vhost}?columns=name"))
-        named = (name.removeprefix(WORK_QUEUE_PREFIX) for name in queues if name.startswith(WORK_QUEUE_PREFIX))
-        return sorted(QueueName(name) for name in named if EXCHANGE_PREFIX + name in exchanges and is_queue_name(name))
+        named = (
+            name.removeprefix(WORK_QUEUE_PREFIX)
+            for name in queues
+            if name.startswith(WORK_QUEUE_PREFIX)
+        )
+        return sorted(
+            QueueName(name)
+            for name in named
+            if EXCHANGE_PREFIX + name in exchanges and is_queue_name(name)
+        )
 
     def dead_letter_queues(self) -> list[QueueName]:
         """The mail queues that have a dead letter queue, sorted: it may have outlived its work queue."""
         prefix = RabbitNames(QueueName("")).dead_letter_queue
-        found = (str(found["name"]) for found in self._list(f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"))
-        return sorted(QueueName(name.removeprefix(prefix)) for name in found if name.startswith(prefix))
+        found = (
+            str(found["name"])
+            for found in self._list(
+                f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"
+            )
+        )
+        return sorted(
+            QueueName(name.removeprefix(prefix)) for name in found if name.startswith(prefix)
+        )
 
     def delay_queues(self, queue: QueueName) -> list[str]:
         """The delay levels of a mail queue that exist, whatever their seconds."""
         names = RabbitNames(queue)
-        found = (str(found["name"]) for found in self._list(f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"))
+        found = (
+            str(found["name"])
+            for found in self._list(
+                f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"
+            )
+        )
         seconds = ((name, re.search(r"\d+", name)) for name in found)
-        return sorted(name for name, digits in seconds if digits and name == names.delay_queue(int(digits[0])))
+        return sorted(
+            name for name, digits in seconds if digits and name == names.delay_queue(int(digits[0]))
+        )
 
     def queues(self, columns: Sequence[str]) -> list[dict[str, Any]]:
         """All RabbitMQ queues of the vhost, in one request: what the broker says of these columns."""
-        return self._list(f"/api/queues/{quote(self._address.vhost, safe='')}?columns={','.join(columns)}")
+        return self._list(
+            f"/api/queues/{quote(self._address.vhost, safe='')}?columns={','.join(columns)}"
+        )
 
     def alarms(self) -> list[str]:
         """What makes the broker block publishers, in words: memory and disk alarms, blocked connections. Empty when nothing does."""
@@ -162,19 +200,29 @@ class Management:
         disk = [f"disk alarm on {node['name']}" for node in nodes if node.get("disk_free_alarm")]
         down = [f"{node['name']} is down" for node in nodes if not node.get("running", True)]
         connections = self._list("/api/connections?columns=name,state")
-        blocked = [f"connection {found.get('name')} is {found['state']}" for found in connections if found.get("state") in ("blocked", "blocking")]
+        blocked = [
+            f"connection {found.get('name')} is {found['state']}"
+            for found in connections
+            if found.get("state") in ("blocked", "blocking")
+        ]
         return memory + disk + down + blocked
 
     def _queue(self, name: str) -> dict[str, Any] | None:
-        found = self._get(f"/api/queues/{quote(self._address.vhost, safe='')}/{quote(name, safe='')}")
+        found = self._get(
+            f"/api/queues/{quote(self._address.vhost, safe='')}/{quote(name, safe='')}"
+        )
         return found if isinstance(found, dict) else None
 
     def _list(self, path: str) -> list[dict[str, Any]]:
         found = self._get(path)
         if found is None:
-            raise BadSetting(f"RabbitMQ management at {self._place} ({_URL}): there is no vhost {self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names")
+            raise BadSetting(
+                f"RabbitMQ management at {self._place} ({_URL}): there is no vhost {self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names"
+            )
         if not isinstance(found, list):
-            raise StoreUnavailable(f"RabbitMQ management at {self._place} gives no list for {path} (vhost {self._address.vhost!r})")
+            raise StoreUnavailable(
+                f"RabbitMQ management at {self._place} gives no list for {path} (vhost {self._address.vhost!r})"
+            )
         return found
 
     def _get(self, path: str) -> Any:
@@ -182,17 +230,25 @@ class Management:
         try:
             response = self._pool.request("GET", self._base + path)
         except HTTPError as error:
-            raise StoreUnavailable(f"RabbitMQ management at {self._place} ({_URL}) does not answer: {_reason(error)}") from error
+            raise StoreUnavailable(
+                f"RabbitMQ management at {self._place} ({_URL}) does not answer: {_reason(error)}"
+            ) from error
         if response.status == 404:
             return None
         if response.status in (401, 403):
-            raise BadSetting(f"RabbitMQ management at {self._place} refuses user {self._user!r} of {_URL}: wrong password, or no management tag")
+            raise BadSetting(
+                f"RabbitMQ management at {self._place} refuses user {self._user!r} of {_URL}: wrong password, or no management tag"
+            )
         if response.status != 200:
-            raise StoreUnavailable(f"RabbitMQ management at {self._place} answers {response.status} to {path}")
+            raise StoreUnavailable(
+                f"RabbitMQ management at {self._place} answers {response.status} to {path}"
+            )
         try:
             return json.loads(response.data)
         except ValueError as error:
-            raise StoreUnavailable(f"RabbitMQ management at {self._place} ({_URL}) answers with what is not JSON to {path}") from error
+            raise StoreUnavailable(
+                f"RabbitMQ management at {self._place} ({_URL}) answers with what is not JSON to {path}"
+            ) from error
 
 
 def _channel_of(consumer: dict[str, Any]) -> str | None:
@@ -213,7 +269,12 @@ def _kind(found: Mapping[str, Any]) -> str:
 def depth_of(found: Mapping[str, Any]) -> Depth | None:
     """The figures of one queue, all or nothing. Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`."""
     dlx = found.get("messages_dlx", None if _kind(found) == "quorum" else 0)
-    figures = (found.get("messages_ready"), found.get("messages_unacknowledged"), dlx, found.get("consumers"))
+    figures = (
+        found.get("messages_ready"),
+        found.get("messages_unacknowledged"),
+        dlx,
+        found.get("consumers"),
+    )
     if any(not isinstance(figure, int) for figure in figures):
         return None
     return Depth(*(int(figure) for figure in figures if figure is not None))

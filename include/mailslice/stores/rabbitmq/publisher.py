@@ -67,7 +67,14 @@ class Publisher:
         self._fruitless = 0
         self._trouble: MailsliceError | None = None
 
-    async def publish(self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None, routing_key: str = ROUTING_KEY) -> None:
+    async def publish(
+        self,
+        exchange: str,
+        body: bytes,
+        headers: Mapping[str, Any],
+        timestamp: datetime | None,
+        routing_key: str = ROUTING_KEY,
+    ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
         Raises StoreUnavailable: not confirmed in time, refused, or (QueueMissing) routed to no queue.
@@ -76,7 +83,11 @@ class Publisher:
         confirms, before = self._confirms, self._link
         try:
             async with asyncio.timeout(self._seconds):
-                link = self._link if self._link is not None and self._link.is_open and self._link.blocked is None else await self._usable()
+                link = (
+                    self._link
+                    if self._link is not None and self._link.is_open and self._link.blocked is None
+                    else await self._usable()
+                )
                 await self._send(link, exchange, routing_key, body, properties)
         except TimeoutError as error:
             raise self._too_late(confirms, before) from error
@@ -86,33 +97,53 @@ class Publisher:
         broker = f"RabbitMQ at {broker_address(self._settings)}"
         link = self._link
         if link is None or not link.is_open:
-            return StoreUnavailable(str(self._trouble) if self._trouble else f"{broker} does not answer within {self._seconds:g} s")
+            return StoreUnavailable(
+                str(self._trouble)
+                if self._trouble
+                else f"{broker} does not answer within {self._seconds:g} s"
+            )
         if link.blocked is not None:
-            return StoreUnavailable(f"{broker} blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s")
+            return StoreUnavailable(
+                f"{broker} blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s"
+            )
         if confirms == self._confirms and link is before:
             asyncio.get_running_loop().call_later(_SECOND_LOOK, self._give_up, link, confirms)
         return StoreUnavailable(f"{broker} did not confirm a message within {self._seconds:g} s")
 
     def _give_up(self, link: Link, confirms: int) -> None:
         if confirms == self._confirms and link.blocked is None:
-            link.fail(StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} confirmed nothing for {self._seconds:g} s"))
+            link.fail(
+                StoreUnavailable(
+                    f"RabbitMQ at {broker_address(self._settings)} confirmed nothing for {self._seconds:g} s"
+                )
+            )
 
-    async def _send(self, link: Link, exchange: str, routing_key: str, body: bytes, properties: BasicProperties) -> None:
+    async def _send(
+        self, link: Link, exchange: str, routing_key: str, body: bytes, properties: BasicProperties
+    ) -> None:
         try:
             link.channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
         except PIKA_ERRORS as error:
             raise meaning(error, self._settings) from error
         self._tag += 1
         tag, of_this_link = self._tag, self._pending
-        pending = of_this_link[tag] = _Pending(asyncio.get_running_loop().create_future(), exchange, body)
+        pending = of_this_link[tag] = _Pending(
+            asyncio.get_running_loop().create_future(), exchange, body
+        )
         crash.point("publish:sent")
         try:
             await pending.confirmed
         finally:
             of_this_link.pop(tag, None)
         if pending.returned is not None:
-            where = f"exchange {exchange!r} has no queue bound" if exchange else f"there is no queue {routing_key!r}"
-            raise QueueMissing(f"RabbitMQ at {broker_address(self._settings)}: {where} ({pending.returned})")
+            where = (
+                f"exchange {exchange!r} has no queue bound"
+                if exchange
+                else f"there is no queue {routing_key!r}"
+            )
+            raise QueueMissing(
+                f"RabbitMQ at {broker_address(self._settings)}: {where} ({pending.returned})"
+            )
         crash.point("publish:confirmed")
 
     async def connect(self) -> None:
@@ -131,7 +162,11 @@ class Publisher:
     async def _usable(self) -> Link:
         """An open link that the broker does not block."""
         while True:
-            link = self._link if self._link is not None and self._link.is_open else await self._connected()
+            link = (
+                self._link
+                if self._link is not None and self._link.is_open
+                else await self._connected()
+            )
             if link.blocked is None:
                 return link
             await link.unblocked()
@@ -145,13 +180,21 @@ class Publisher:
 
     async def _open(self) -> Link:
         if self._fruitless:
-            await asyncio.sleep(min(LONGEST_PAUSE, 0.1 * 2 ** min(self._fruitless, 10)) * random.uniform(0.5, 1.0))
-        self._fruitless += 1  # until something is confirmed: an exchange that is gone costs the channel, too
+            await asyncio.sleep(
+                min(LONGEST_PAUSE, 0.1 * 2 ** min(self._fruitless, 10)) * random.uniform(0.5, 1.0)
+            )
+        self._fruitless += (
+            1  # until something is confirmed: an exchange that is gone costs the channel, too
+        )
         try:
             link = await Link.open(self._settings)
             try:
                 link.channel.add_on_return_callback(self._returned)
-                await link.call(lambda callback: link.channel.confirm_delivery(self._confirmed, callback=callback))
+                await link.call(
+                    lambda callback: link.channel.confirm_delivery(
+                        self._confirmed, callback=callback
+                    )
+                )
             except BaseException:
                 await link.close()
                 raise
@@ -167,13 +210,21 @@ class Publisher:
         method = frame.method
         self._confirms += 1
         self._fruitless = 0
-        tags = [tag for tag in self._pending if tag <= method.delivery_tag] if method.multiple else [method.delivery_tag]
+        tags = (
+            [tag for tag in self._pending if tag <= method.delivery_tag]
+            if method.multiple
+            else [method.delivery_tag]
+        )
         for tag in tags:
             pending = self._pending.pop(tag, None)
             if pending is None or pending.confirmed.done():
                 continue
             if isinstance(method, Basic.Nack):
-                pending.confirmed.set_exception(StoreUnavailable(f"RabbitMQ at {broker_address(self._settings)} refused a message for {pending.exchange!r}"))
+                pending.confirmed.set_exception(
+                    StoreUnavailable(
+                        f"RabbitMQ at {broker_address(self._settings)} refused a message for {pending.exchange!r}"
+                    )
+                )
             else:
                 pending.confirmed.set_result(None)
 
@@ -188,7 +239,9 @@ class Publisher:
         pending, self._pending = self._pending, {}
         for one in pending.values():
             if not one.confirmed.done():
-                one.confirmed.set_exception(StoreUnavailable(f"connection lost before a confirm: {self._trouble}"))
+                one.confirmed.set_exception(
+                    StoreUnavailable(f"connection lost before a confirm: {self._trouble}")
+                )
 
 
 def _retrieved(task: asyncio.Task[Link]) -> None:

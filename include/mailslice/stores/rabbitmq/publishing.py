@@ -15,7 +15,13 @@ from mailslice.stores.rabbitmq.connection import blocking_connection, broker_add
 from mailslice.stores.rabbitmq.publisher import james_properties
 
 
-def publish_confirmed(settings: RabbitSettings, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None) -> None:
+def publish_confirmed(
+    settings: RabbitSettings,
+    exchange: str,
+    body: bytes,
+    headers: Mapping[str, Any],
+    timestamp: datetime | None,
+) -> None:
     """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
     Raises StoreUnavailable: refused, routed to no queue, or the connection went; an error is not "not sent".
@@ -24,8 +30,14 @@ def publish_confirmed(settings: RabbitSettings, exchange: str, body: bytes, head
         channel = connection.channel()
         channel.confirm_delivery()
         try:
-            channel.basic_publish(exchange, ROUTING_KEY, body, james_properties(headers, timestamp), mandatory=True)
+            channel.basic_publish(
+                exchange, ROUTING_KEY, body, james_properties(headers, timestamp), mandatory=True
+            )
         except UnroutableError as error:
-            raise StoreUnavailable(f"RabbitMQ at {broker_address(settings)}: exchange {exchange!r} has no queue bound") from error
+            raise StoreUnavailable(
+                f"RabbitMQ at {broker_address(settings)}: exchange {exchange!r} has no queue bound"
+            ) from error
         except NackError as error:
-            raise StoreUnavailable(f"RabbitMQ at {broker_address(settings)} refused a message for exchange {exchange!r}") from error
+            raise StoreUnavailable(
+                f"RabbitMQ at {broker_address(settings)} refused a message for exchange {exchange!r}"
+            ) from error

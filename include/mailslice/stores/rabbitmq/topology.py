@@ -31,21 +31,33 @@ def work_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[st
     """The arguments with which James would declare the work queue."""
     arguments: dict[str, Any] = {"x-dead-letter-exchange": names.dead_letter_exchange}
     if settings.quorum:
-        arguments |= {"x-queue-type": "quorum", "x-quorum-initial-group-size": settings.quorum_group_size}
+        arguments |= {
+            "x-queue-type": "quorum",
+            "x-quorum-initial-group-size": settings.quorum_group_size,
+        }
         if settings.delivery_limit is not None:
             arguments["x-delivery-limit"] = settings.delivery_limit
     return arguments
 
 
-def delay_queue_arguments(names: RabbitNames, settings: QueueSettings, seconds: int) -> dict[str, Any]:
+def delay_queue_arguments(
+    names: RabbitNames, settings: QueueSettings, seconds: int
+) -> dict[str, Any]:
     """The arguments of one delay level.
 
     Never `x-expires`, which deletes what is inside. A quorum level needs at-least-once dead-lettering: with the default strategy a broker
     killed at the wrong moment lost up to all of it.
     """
-    arguments: dict[str, Any] = {"x-message-ttl": seconds * 1000, "x-dead-letter-exchange": names.hop_exchange, "x-dead-letter-routing-key": ROUTING_KEY}
+    arguments: dict[str, Any] = {
+        "x-message-ttl": seconds * 1000,
+        "x-dead-letter-exchange": names.hop_exchange,
+        "x-dead-letter-routing-key": ROUTING_KEY,
+    }
     if settings.quorum:
-        arguments |= _quorum(settings) | {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+        arguments |= _quorum(settings) | {
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        }
     return arguments
 
 
@@ -71,7 +83,9 @@ class Topology:
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
             made.exchange(names.exchange)
-            made.queue(names.work_queue, work_queue_arguments(names, self._settings.queue), names.exchange)
+            made.queue(
+                names.work_queue, work_queue_arguments(names, self._settings.queue), names.exchange
+            )
             self._declare_dead_letter(made, names)
 
     def declare_dead_letter(self, queue: QueueName) -> None:
@@ -90,9 +104,15 @@ class Topology:
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
             made.exchange(names.hop_exchange)
-            made.queue(names.hop_queue, hop_queue_arguments(self._settings.queue), names.hop_exchange)
+            made.queue(
+                names.hop_queue, hop_queue_arguments(self._settings.queue), names.hop_exchange
+            )
             for seconds in levels:
-                made.queue(names.delay_queue(seconds), delay_queue_arguments(names, self._settings.queue, seconds), None)
+                made.queue(
+                    names.delay_queue(seconds),
+                    delay_queue_arguments(names, self._settings.queue, seconds),
+                    None,
+                )
 
     def exists(self, queue: QueueName) -> bool:
         """Whether RabbitMQ has both the exchange and the work queue of this name."""
@@ -119,7 +139,11 @@ class Topology:
 
 def _comparable(arguments: Arguments) -> dict[str, Any]:
     """Explicit `x-queue-type: classic` equals absent."""
-    return {name: value for name, value in arguments.items() if (name, value) != ("x-queue-type", "classic")}
+    return {
+        name: value
+        for name, value in arguments.items()
+        if (name, value) != ("x-queue-type", "classic")
+    }
 
 
 def _shown(arguments: Arguments) -> str:
@@ -140,7 +164,9 @@ class _Missing:
 
     def exchange(self, name: str) -> None:
         if not self.has_exchange(name):
-            self._do(lambda channel: channel.exchange_declare(name, exchange_type="direct", durable=True))
+            self._do(
+                lambda channel: channel.exchange_declare(name, exchange_type="direct", durable=True)
+            )
 
     def queue(self, name: str, arguments: dict[str, Any], exchange: str | None) -> None:
         """The queue, bound to `exchange` with James' routing key. Bound also when the queue was there: a declaration may have died half way."""

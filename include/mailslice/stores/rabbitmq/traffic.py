@@ -45,7 +45,11 @@ def traffic(management: Management) -> dict[str, Traffic]:
 def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
     """Messages of a mail queue in its delay levels and on the hop between them; None where one of them has no figures yet."""
     level = re.compile(re.escape(names.delay_queue(0)).replace("0s", r"\d+s", 1))
-    depths = [found.depth for name, found in all_traffic.items() if name == names.hop_queue or level.fullmatch(name)]
+    depths = [
+        found.depth
+        for name, found in all_traffic.items()
+        if name == names.hop_queue or level.fullmatch(name)
+    ]
     return None if None in depths else sum(depth.total for depth in depths if depth)
 
 

@@ -40,7 +40,13 @@ _NOT_FOUND = 404
 class WorkHold:
     """The hold of one work queue. For one thread, which must come by every half minute, or the broker takes the connection for dead."""
 
-    def __init__(self, connection: BlockingConnection, channel: BlockingChannel, names: RabbitNames, management: Management) -> None:
+    def __init__(
+        self,
+        connection: BlockingConnection,
+        channel: BlockingChannel,
+        names: RabbitNames,
+        management: Management,
+    ) -> None:
         self.ids: set[EnqueueId] = set()
         self.messages = 0
         self.not_mails = 0
@@ -62,12 +68,16 @@ class WorkHold:
             before = self.messages
             self._connection.process_data_events(time_limit=0.2)
             if self.messages > MOST_HELD:
-                raise StoreUnavailable(f"queue {self._name}: more than {MOST_HELD} messages came while it was held; all are given back, nothing is proved")
+                raise StoreUnavailable(
+                    f"queue {self._name}: more than {MOST_HELD} messages came while it was held; all are given back, nothing is proved"
+                )
             looks_empty = 0 if self._ready() else looks_empty + 1
             if looks_empty and (self.messages == before or looks_empty >= _LOOKS_EMPTY):
                 return
             if time.monotonic() > deadline:
-                raise StoreUnavailable(f"queue {self._name}: {self._ready()} messages could not be held for a census (a single active consumer?)")
+                raise StoreUnavailable(
+                    f"queue {self._name}: {self._ready()} messages could not be held for a census (a single active consumer?)"
+                )
 
     def wait(self, seconds: float) -> None:
         """Keep holding, and take what is given back meanwhile."""
@@ -92,7 +102,9 @@ class WorkHold:
 
     def _begin(self, *, quorum: bool) -> None:
         self._channel.basic_qos(prefetch_count=MOST_HELD_QUORUM if quorum else 0)
-        self._channel.basic_consume(self._name, self._keep, arguments={"x-priority": _PRIORITY}, consumer_tag=self._tag)
+        self._channel.basic_consume(
+            self._name, self._keep, arguments={"x-priority": _PRIORITY}, consumer_tag=self._tag
+        )
 
     def _keep(self, _channel: object, _method: object, _properties: object, body: bytes) -> None:
         self.messages += 1
@@ -120,7 +132,9 @@ def why_no_census(management: Management, queue: QueueName, waiting: int) -> str
 
 
 @contextmanager
-def hold_work_queue(settings: Settings, queue: QueueName, management: Management) -> Iterator[WorkHold]:
+def hold_work_queue(
+    settings: Settings, queue: QueueName, management: Management
+) -> Iterator[WorkHold]:
     """Hold what is ready in the work queue of `queue`; at the end everything goes back.
 
     Raises Refused where `why_no_census` has a reason, UnknownQueue, StoreUnavailable.
@@ -129,7 +143,9 @@ def hold_work_queue(settings: Settings, queue: QueueName, management: Management
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
         channel = connection.channel()
         hold = WorkHold(connection, channel, names, management)
-        if (why := why_no_census(management, queue, _waiting(channel, names.work_queue))) is not None:
+        if (
+            why := why_no_census(management, queue, _waiting(channel, names.work_queue))
+        ) is not None:
             raise Refused(why)
         hold._begin(quorum=_is_quorum(management, names.work_queue))  # noqa: SLF001 - of this module
         yield hold

@@ -20,13 +20,17 @@ class MaildirHandler:
 
     def __init__(self, settings: Settings) -> None:
         if settings.worker.maildir is None:
-            raise BadSetting(f"MAILSLICE_WORKER_MAILDIR is not set (in the {settings.source}): the maildir handler needs a folder")
+            raise BadSetting(
+                f"MAILSLICE_WORKER_MAILDIR is not set (in the {settings.source}): the maildir handler needs a folder"
+            )
         self._folder = settings.worker.maildir
         try:
             for name in ("tmp", "new", "cur"):
                 (self._folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise BadSetting(f"MAILSLICE_WORKER_MAILDIR={str(self._folder)!r}: {error.strerror}; allowed: a folder that can be written") from error
+            raise BadSetting(
+                f"MAILSLICE_WORKER_MAILDIR={str(self._folder)!r}: {error.strerror}; allowed: a folder that can be written"
+            ) from error
 
     def __call__(self, _mail: Mail, content: bytes, *, enqueue_id: EnqueueId) -> Complete:
         """Durable in new/ when it returns. An OSError (no space, say) is for the consumer: the mail is tried again later."""
@@ -40,7 +44,9 @@ class MaildirHandler:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(self._folder / "new" / name)  # a file of that name holds the same bytes
+            temporary.replace(
+                self._folder / "new" / name
+            )  # a file of that name holds the same bytes
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -49,7 +55,9 @@ class MaildirHandler:
 
     def _is_there(self, name: str) -> bool:
         """In new/, or moved on to cur/, where readers add `:2,` and flags."""
-        return (self._folder / "new" / name).exists() or any((self._folder / "cur").glob(f"{name}*"))
+        return (self._folder / "new" / name).exists() or any(
+            (self._folder / "cur").glob(f"{name}*")
+        )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -33,7 +33,10 @@ _SENT_WITHIN = 15 * 60.0
 """Seconds. RabbitMQ takes back what is held for 30 minutes (`consumer_timeout`), and another worker would send it, too: the last answer must come before."""
 _NO_UTF8, _BAD_RECIPIENT, _BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
 _REFUSED_HERE = {
-    _NO_UTF8: ("no SMTPUTF8", "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one"),
+    _NO_UTF8: (
+        "no SMTPUTF8",
+        "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one",
+    ),
     _BAD_RECIPIENT: ("bad address", "no mail server can be told this address"),
     _BAD_SENDER: ("bad sender", "no mail server can be told the address of the mail's sender"),
 }
@@ -68,16 +71,30 @@ class Refusals:
         if (status := self.here.get(recipient)) is not None:
             return Failure(recipient, status, _REFUSED_HERE[status][1])
         code = self.for_good.get(recipient, self.for_now.get(recipient, NO_ANSWER))
-        said = " ".join(f"{code} {self.words.get(recipient, '')}".split()) if code != NO_ANSWER else None
+        said = (
+            " ".join(f"{code} {self.words.get(recipient, '')}".split())
+            if code != NO_ANSWER
+            else None
+        )
         if recipient not in self.for_good:
-            return Failure(recipient, "4.4.7", "it could not be delivered for too long, and is given up", said)
+            return Failure(
+                recipient, "4.4.7", "it could not be delivered for too long, and is given up", said
+            )
         found = _STATUS.match(self.words.get(recipient, ""))
-        return Failure(recipient, found[1] if found else "5.0.0", "the next server refused it for good", said)
+        return Failure(
+            recipient, found[1] if found else "5.0.0", "the next server refused it for good", said
+        )
 
     def counted(self) -> str:
         """The answers and how often each was given, without addresses."""
         codes = (self.for_now | self.for_good).items()
-        named = Counter((code, _REFUSED_HERE[self.here[one]][0] if one in self.here else str(code or "no answer")) for one, code in codes)
+        named = Counter(
+            (
+                code,
+                _REFUSED_HERE[self.here[one]][0] if one in self.here else str(code or "no answer"),
+            )
+            for one, code in codes
+        )
         return ", ".join(f"{name} for {count}" for (_, name), count in sorted(named.items()))
 
     def __contains__(self, recipient: str) -> bool:
@@ -112,14 +129,23 @@ class Patience:
 
 
 def send(
-    server: smtplib.SMTP, sender: str | None, transaction: Transaction, content: bytes, *, refused: Refusals, stage: BlockingStage, patience: Patience
+    server: smtplib.SMTP,
+    sender: str | None,
+    transaction: Transaction,
+    content: bytes,
+    *,
+    refused: Refusals,
+    stage: BlockingStage,
+    patience: Patience,
 ) -> None:
     """One transaction; raises when the connection is of no more use, and then nobody of it was served, or, after `stage.sending`, nobody knows."""
     recipients = _addressable(server, sender, transaction.recipients, refused)
     if not recipients:
         return
     wire = header_block(transaction.headers) + on_the_wire(content)
-    code, words = _answer(server, _mail_command(server, sender, recipients, wire), recipients, refused)
+    code, words = _answer(
+        server, _mail_command(server, sender, recipients, wire), recipients, refused
+    )
     if code // 100 != 2:
         refused.add(recipients, code, words)
         _answer(server, "RSET", (), refused)
@@ -146,7 +172,15 @@ def send(
         refused.add(accepted, code, words)
 
 
-def _data(server: smtplib.SMTP, wire: bytes, recipients: list[str], refused: Refusals, *, stage: BlockingStage, patience: Patience) -> tuple[int, str]:
+def _data(
+    server: smtplib.SMTP,
+    wire: bytes,
+    recipients: list[str],
+    refused: Refusals,
+    *,
+    stage: BlockingStage,
+    patience: Patience,
+) -> tuple[int, str]:
     """The answer to the mail itself, or the refusal of DATA. Raises when there is none: with `stage.not_sent` while the last byte has not gone."""
     try:
         code, words = _answer(server, "DATA", recipients, refused, yes=(354,))
@@ -174,7 +208,9 @@ def _pour(server: smtplib.SMTP, data: bytes, patience: Patience) -> None:
         server.send(data[at : at + _PIECE])
 
 
-def _addressable(server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], refused: Refusals) -> tuple[str, ...]:
+def _addressable(
+    server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], refused: Refusals
+) -> tuple[str, ...]:
     """Those that can be named to this server: beyond ASCII it must speak SMTPUTF8 (RFC 6531), and so must it for the sender."""
     utf8 = server.has_extn("smtputf8")
     sender = sender or ""
@@ -191,7 +227,9 @@ def _addressable(server: smtplib.SMTP, sender: str | None, recipients: tuple[str
     return tuple(good)
 
 
-def _mail_command(server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], wire: bytes) -> str:
+def _mail_command(
+    server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], wire: bytes
+) -> str:
     words = [f"MAIL FROM:<{sender or ''}>"]
     if server.has_extn("size"):
         words.append(f"SIZE={len(wire)}")
@@ -204,7 +242,14 @@ def _mail_command(server: smtplib.SMTP, sender: str | None, recipients: tuple[st
     return " ".join(words)
 
 
-def _answer(server: smtplib.SMTP, command: str, recipients: Iterable[str], refused: Refusals, *, yes: Iterable[int] = range(200, 300)) -> tuple[int, str]:
+def _answer(
+    server: smtplib.SMTP,
+    command: str,
+    recipients: Iterable[str],
+    refused: Refusals,
+    *,
+    yes: Iterable[int] = range(200, 300),
+) -> tuple[int, str]:
     """One of `yes`, or a refusal. Raises after what is neither, and when the server closes (421): that is the answer for `recipients`, the rest has none."""
     code, said = server.docmd(command)
     words = _text(said)

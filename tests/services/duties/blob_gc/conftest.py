@@ -34,7 +34,9 @@ class Heap:
 
     settings: Settings
     stores: Stores
-    params: dict[str, object] = field(default_factory=lambda: {"grace": "10m", "delete_after": "1h", "max_share": 1})
+    params: dict[str, object] = field(
+        default_factory=lambda: {"grace": "10m", "delete_after": "1h", "max_share": 1}
+    )
 
     used: set[str] = field(default_factory=set)
     """James' tables that are to be emptied: each costs a tenth of a second."""
@@ -52,14 +54,26 @@ class Heap:
 
     def row(self, header: str, body: str) -> None:
         """A mail of the queue view refers to both."""
-        item = QueuedMail(EnqueueId(uuid.uuid4()), Mail("mail", "a@b.example", ("c@d.example",)), BlobId(header), BlobId(body))
+        item = QueuedMail(
+            EnqueueId(uuid.uuid4()),
+            Mail("mail", "a@b.example", ("c@d.example",)),
+            BlobId(header),
+            BlobId(body),
+        )
         start = datetime(2026, 11, 1, tzinfo=UTC)
         self.used.add("enqueuedmailsv4")
-        self.stores.tables.v4.insert_future(ViewRow(QueueName("spool"), Place(start, 0), start, item)).result()
+        self.stores.tables.v4.insert_future(
+            ViewRow(QueueName("spool"), Place(start, 0), start, item)
+        ).result()
 
     def message(self, header: str, body: str) -> uuid.UUID:
         message_id = uuid.uuid1()
-        self.cql("INSERT INTO {}.messagev3 (messageid, headercontent, bodycontent) VALUES (%s, %s, %s)", message_id, header, body)
+        self.cql(
+            "INSERT INTO {}.messagev3 (messageid, headercontent, bodycontent) VALUES (%s, %s, %s)",
+            message_id,
+            header,
+            body,
+        )
         return message_id
 
     def cql(self, statement: str, *values: object) -> None:
@@ -67,7 +81,13 @@ class Heap:
         self.stores.cassandra.execute(statement.format(self.settings.cassandra.keyspace), values)
 
     def request(self, run: str = "", **params: object) -> RunRequest:
-        return RunRequest("blob_gc", NO_QUEUE, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params={**self.params, **params})
+        return RunRequest(
+            "blob_gc",
+            NO_QUEUE,
+            run or f"r-{uuid.uuid4().hex[:8]}",
+            who="tester",
+            params={**self.params, **params},
+        )
 
     def collect(self, at: timedelta = timedelta(0), **params: object) -> dict:
         """A whole run, as if made `at` after the first; its report."""
@@ -123,7 +143,9 @@ def with_spark() -> None:
 
 @pytest.fixture(scope="module")
 def _place(make_fresh: Callable) -> Iterator[tuple[Settings, Stores]]:
-    fresh = make_fresh().but(MAILSLICE_GC_ABSENT_SOURCES="enqueuedMailsV3", MAILSLICE_DUTY_SPARK_MASTER="local[2]")
+    fresh = make_fresh().but(
+        MAILSLICE_GC_ABSENT_SOURCES="enqueuedMailsV3", MAILSLICE_DUTY_SPARK_MASTER="local[2]"
+    )
     with open_stores(fresh.settings) as stores:
         stores.tables.create()
         for statement in JAMES:

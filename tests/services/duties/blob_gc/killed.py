@@ -20,5 +20,7 @@ CassandraSession.longest_statement = timedelta(0)
 gate._publish = lambda *_: "not rendered"
 step, run, params, hours = sys.argv[1:]
 request = RunRequest("blob_gc", NO_QUEUE, run, params=json.loads(params))
-run_step(step, request, load_settings(), clock=lambda: system_clock() + timedelta(hours=float(hours)))
+run_step(
+    step, request, load_settings(), clock=lambda: system_clock() + timedelta(hours=float(hours))
+)
 print("the step ended")

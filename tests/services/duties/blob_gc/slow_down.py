@@ -54,7 +54,11 @@ class SlowDown:
                 there = http.client.HTTPConnection(proxy._target, timeout=30)
                 there.request(self.command, self.path, body or None, dict(self.headers))
                 answer = there.getresponse()
-                kept = {name: value for name, value in answer.getheaders() if name.lower() not in {"transfer-encoding", "connection"}}
+                kept = {
+                    name: value
+                    for name, value in answer.getheaders()
+                    if name.lower() not in {"transfer-encoding", "connection"}
+                }
                 self._answer(answer.status, kept, answer.read())
                 there.close()
 

@@ -17,12 +17,17 @@ HOURS = timedelta(hours=1)
 @pytest.fixture
 def busy(heap):
     proxy = SlowDown(heap.settings.s3.endpoint)
-    heap.settings = heap.settings.model_copy(update={"s3": heap.settings.s3.model_copy(update={"endpoint": proxy.endpoint})})
+    heap.settings = heap.settings.model_copy(
+        update={"s3": heap.settings.s3.model_copy(update={"endpoint": proxy.endpoint})}
+    )
     yield heap, proxy
     proxy.close()
 
 
-@pytest.mark.parametrize("method", ["HEAD", "POST", *(pytest.param(each, marks=pytest.mark.soak) for each in ("GET", "PUT"))])
+@pytest.mark.parametrize(
+    "method",
+    ["HEAD", "POST", *(pytest.param(each, marks=pytest.mark.soak) for each in ("GET", "PUT"))],
+)
 def test_a_run_waits_while_s3_says_slow_down(busy, method):
     """GET lists, HEAD looks, PUT copies, POST deletes. Each is refused three times: boto3 itself asks twice."""
     heap, proxy = busy

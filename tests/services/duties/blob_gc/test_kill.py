@@ -14,7 +14,13 @@ from mailslice.model import crash
 
 HOURS = timedelta(hours=1)
 POINTS = [
-    *("apply:locked", "apply:after-restores", "apply:after-second-scan", "apply:after-candidates", "apply:after-copies"),
+    *(
+        "apply:locked",
+        "apply:after-restores",
+        "apply:after-second-scan",
+        "apply:after-candidates",
+        "apply:after-copies",
+    ),
     *("apply:inside-deletes", "apply:after-deletes", "apply:after-look"),
 ]
 GONE_BY_THEN = {"apply:inside-deletes", "apply:after-deletes", "apply:after-look"}
@@ -41,11 +47,22 @@ def environment(settings):
 
 def kill(heap, step, request, point, hours):
     """The step, in a process that dies at `point`."""
-    others = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")}
+    others = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAILSLICE_")
+    }
     script = Path(__file__).with_name("killed.py")
-    arguments = [sys.executable, str(script), step, request.run, json.dumps(dict(request.params)), str(hours)]
+    arguments = [
+        sys.executable,
+        str(script),
+        step,
+        request.run,
+        json.dumps(dict(request.params)),
+        str(hours),
+    ]
     environ = {**others, **environment(heap.settings), crash.VARIABLE: point}
-    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        arguments, env=environ, capture_output=True, text=True, timeout=180, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
@@ -74,7 +91,12 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(due, po
     kill(heap, "apply", request, point, 3)
     let_the_lock_run_out(heap)
     report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
-    assert (report["planned"], report["gcedBlobCount"], report["skipped"], report["errorCount"]) == (2, 2, 0, 0)
+    assert (
+        report["planned"],
+        report["gcedBlobCount"],
+        report["skipped"],
+        report["errorCount"],
+    ) == (2, 2, 0, 0)
     assert (heap.keys(), heap.kept()) == ({stays}, orphans)
 
 
@@ -85,12 +107,19 @@ def test_without_copies_a_kill_among_the_deletes_leaves_what_the_next_try_counts
     kill(heap, "apply", request, "apply:inside-deletes", 3)
     let_the_lock_run_out(heap)
     report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
-    assert (report["status"], report["planned"], report["gcedBlobCount"], report["skippedBy"]) == ("done", 2, 0, {"gone already": 2})
+    assert (report["status"], report["planned"], report["gcedBlobCount"], report["skippedBy"]) == (
+        "done",
+        2,
+        0,
+        {"gone already": 2},
+    )
     assert (heap.keys(), heap.kept(), report["errorCount"]) == ({stays}, set(), 0)
     assert orphans.isdisjoint(heap.keys())
 
 
-@pytest.mark.parametrize("point", ["apply:after-candidates", "apply:inside-deletes", "apply:after-deletes"])
+@pytest.mark.parametrize(
+    "point", ["apply:after-candidates", "apply:inside-deletes", "apply:after-deletes"]
+)
 def test_the_run_after_a_kill_goes_on_and_puts_back_what_is_referred_to_since(due, point):
     heap, request, orphans, stays = due
     kill(heap, "apply", request, point, 3)
@@ -116,7 +145,9 @@ def test_no_kill_anywhere_loses_a_blob_that_is_referred_to(due, point):
     assert heap.keys() == {stays, missed}
 
 
-@pytest.mark.parametrize("point", ["plan:after-scan", pytest.param("plan:written", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "point", ["plan:after-scan", pytest.param("plan:written", marks=pytest.mark.soak)]
+)
 def test_a_plan_that_was_killed_changed_nothing(due, point):
     heap, _, orphans, stays = due
     kill(heap, "plan", heap.request(), point, 3)

@@ -30,31 +30,52 @@ def due(heap):
 def at_point(monkeypatch, name, act):
     """Do this once, when the run comes to that point."""
     waiting = [act]
-    monkeypatch.setattr(crash, "point", lambda point: waiting.pop()() if point == name and waiting else None)
+    monkeypatch.setattr(
+        crash, "point", lambda point: waiting.pop()() if point == name and waiting else None
+    )
 
 
 def test_a_blob_whose_reference_appears_between_plan_and_apply_is_kept(due):
     heap, request, (referred, orphan) = due
     heap.message(referred, "elsewhere")
     report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
-    assert (report["gcedBlobCount"], report["skippedBy"], report["restored"], report["errorCount"]) == (1, {"referred to again": 1}, 0, 0)
+    assert (
+        report["gcedBlobCount"],
+        report["skippedBy"],
+        report["restored"],
+        report["errorCount"],
+    ) == (1, {"referred to again": 1}, 0, 0)
     assert (heap.keys(), heap.kept()) == ({referred}, {orphan})
 
 
 @pytest.mark.parametrize(
-    "point", ["apply:after-copies", "apply:after-deletes", *(pytest.param(f"apply:{where}", marks=pytest.mark.soak) for where in MORE_POINTS)]
+    "point",
+    [
+        "apply:after-copies",
+        "apply:after-deletes",
+        *(pytest.param(f"apply:{where}", marks=pytest.mark.soak) for where in MORE_POINTS),
+    ],
 )
-def test_a_blob_whose_reference_appears_while_apply_works_is_put_back_in_the_same_run(due, monkeypatch, point):
+def test_a_blob_whose_reference_appears_while_apply_works_is_put_back_in_the_same_run(
+    due, monkeypatch, point
+):
     heap, request, (referred, orphan) = due
     at_point(monkeypatch, point, lambda: heap.row(referred, referred))
     report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
-    assert (report["status"], report["gcedBlobCount"], report["restored"], report["errorCount"]) == ("done", 2, 1, 0)
+    assert (
+        report["status"],
+        report["gcedBlobCount"],
+        report["restored"],
+        report["errorCount"],
+    ) == ("done", 2, 1, 0)
     assert heap.keys() == {referred}
     assert heap.stores.blobs.get(referred) == b"content"
     assert heap.kept() == {referred, orphan}
 
 
-def test_without_copies_the_same_is_checked_and_what_came_too_late_fails_the_run_by_name(heap, monkeypatch):
+def test_without_copies_the_same_is_checked_and_what_came_too_late_fails_the_run_by_name(
+    heap, monkeypatch
+):
     heap.params["keep"] = "0s"
     spared, late, orphan = heap.blob(), heap.blob(), heap.blob()
     heap.collect()
@@ -63,13 +84,20 @@ def test_without_copies_the_same_is_checked_and_what_came_too_late_fails_the_run
     heap.message(spared, "x")
     at_point(monkeypatch, "apply:inside-deletes", lambda: heap.row(late, late))
     applied = heap.steps(request, "apply", at=2 * HOURS)
-    assert (applied["applied"], applied["skippedBy"], applied["restored"], applied["keptUntil"]) == (2, {"referred to again": 1}, 0, None)
+    assert (
+        applied["applied"],
+        applied["skippedBy"],
+        applied["restored"],
+        applied["keptUntil"],
+    ) == (2, {"referred to again": 1}, 0, None)
     assert applied["notRestored"] == [f"{late}: referred to again, and no copy was kept"]
     with pytest.raises(GateFailed, match="Every deleted blob that is referred to was put back"):
         heap.steps(request, "verify", at=2 * HOURS)
     report = heap.steps(request, "report", at=2 * HOURS)
     assert (report["status"], report["gcedBlobCount"], report["errorCount"]) == ("failed", 2, 1)
-    assert (heap.keys(), heap.kept()) == ({spared}, set()), f"{late} and {orphan} had no reference when they went"
+    assert (heap.keys(), heap.kept()) == ({spared}, set()), (
+        f"{late} and {orphan} had no reference when they went"
+    )
 
 
 def test_a_reference_that_appears_after_apply_is_served_by_the_next_run(due):
@@ -84,11 +112,22 @@ def test_a_reference_that_appears_after_apply_is_served_by_the_next_run(due):
 @pytest.mark.parametrize("point", ["apply:locked", "apply:after-copies"])
 def test_a_blob_that_is_written_again_is_left_and_so_is_one_that_went(due, monkeypatch, point):
     heap, request, (written, gone) = due
-    at_point(monkeypatch, point, lambda: (heap.blob(written, b"more content than before"), heap.stores.blobs.delete_many([gone])))
+    at_point(
+        monkeypatch,
+        point,
+        lambda: (
+            heap.blob(written, b"more content than before"),
+            heap.stores.blobs.delete_many([gone]),
+        ),
+    )
     report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
-    deleted = int(point == "apply:after-copies")  # gone, with a copy of this very run: as if this run had deleted it
+    deleted = int(
+        point == "apply:after-copies"
+    )  # gone, with a copy of this very run: as if this run had deleted it
     assert (report["gcedBlobCount"], report["errorCount"]) == (deleted, 0)
-    assert report["skippedBy"] == {"changed since the listing": 1} | ({} if deleted else {"gone already": 1})
+    assert report["skippedBy"] == {"changed since the listing": 1} | (
+        {} if deleted else {"gone already": 1}
+    )
     assert heap.stores.blobs.get(written) == b"more content than before"
 
 
@@ -97,14 +136,24 @@ def test_a_copy_that_cannot_be_made_keeps_its_blob(due, monkeypatch):
     copies = BulkBlobs.copies
 
     def all_but_one(self, source, wanted):
-        return {**copies(self, source, {key: to for key, to in wanted.items() if key != broken}), broken: "no"}
+        return {
+            **copies(self, source, {key: to for key, to in wanted.items() if key != broken}),
+            broken: "no",
+        }
 
     monkeypatch.setattr(BulkBlobs, "copies", all_but_one)
     report = heap.steps(request, "apply", "verify", "report", at=2 * HOURS)
-    assert (report["status"], report["gcedBlobCount"], report["errorCount"], report["failures"]) == ("failed", 1, 1, [f"{broken}: no"])
+    assert (
+        report["status"],
+        report["gcedBlobCount"],
+        report["errorCount"],
+        report["failures"],
+    ) == ("failed", 1, 1, [f"{broken}: no"])
     assert (heap.keys(), heap.kept()) == ({broken}, {orphan})
     monkeypatch.setattr(BulkBlobs, "copies", copies)
-    assert heap.collect(3 * HOURS)["gcedBlobCount"] == 1, "the next run tries it again, and it need not wait anew"
+    assert heap.collect(3 * HOURS)["gcedBlobCount"] == 1, (
+        "the next run tries it again, and it need not wait anew"
+    )
 
 
 def test_two_runs_at_once_the_second_is_refused(due, monkeypatch):
@@ -148,7 +197,9 @@ def test_a_range_that_was_not_read_is_not_an_empty_one(heap, monkeypatch):
     key = heap.blob()
     heap.message("a", key)
     scan = TableSource.scan
-    monkeypatch.setattr(TableSource, "parts", property(lambda self: len(self.ranges) - (self.name == "messageV3")))
+    monkeypatch.setattr(
+        TableSource, "parts", property(lambda self: len(self.ranges) - (self.name == "messageV3"))
+    )
     request = heap.request()
     heap.steps(request, "plan")
     plan = heap.folder(request).read_json("plan.json")

@@ -49,7 +49,12 @@ def refuse_copies_of(monkeypatch, key):
 
     def some(self, source, wanted):
         refused = {place: "S3 is full" for place in wanted if place.endswith(key)}
-        return {**copies(self, source, {place: to for place, to in wanted.items() if place not in refused}), **refused}
+        return {
+            **copies(
+                self, source, {place: to for place, to in wanted.items() if place not in refused}
+            ),
+            **refused,
+        }
 
     monkeypatch.setattr(BulkBlobs, "copies", some)
 
@@ -61,7 +66,11 @@ def test_a_copy_that_cannot_be_put_back_is_kept_until_it_can(deleted, monkeypatc
         refuse_copies_of(patch, missed)
         request = heap.request()
         applied = heap.steps(request, "plan", "check", "apply", at=LATER)
-        assert (applied["restored"], applied["notRestored"], applied["expiredCopies"]) == (0, [f"{missed}: S3 is full"], 1)
+        assert (applied["restored"], applied["notRestored"], applied["expiredCopies"]) == (
+            0,
+            [f"{missed}: S3 is full"],
+            1,
+        )
         with pytest.raises(GateFailed, match="Every deleted blob that is referred to was put back"):
             heap.steps(request, "verify", at=LATER)
         report = heap.steps(request, "report", at=LATER)
@@ -81,10 +90,13 @@ def test_a_reference_that_came_since_the_plan_is_seen_before_its_copy_is_forgott
     assert (heap.keys(), heap.kept()) == ({missed}, set())
 
 
-def test_an_inventory_of_before_the_deletes_hides_nothing_that_is_missed(heap, tmp_path, monkeypatch):
+def test_an_inventory_of_before_the_deletes_hides_nothing_that_is_missed(
+    heap, tmp_path, monkeypatch
+):
     missed, present = heap.blob(), heap.blob()
     lines = [
-        f'"{heap.settings.s3.bucket}","{blob.key}","{blob.size}","{blob.modified.isoformat().replace("+00:00", "Z")}"' for blob in heap.stores.blobs.list()
+        f'"{heap.settings.s3.bucket}","{blob.key}","{blob.size}","{blob.modified.isoformat().replace("+00:00", "Z")}"'
+        for blob in heap.stores.blobs.list()
     ]
     (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
     heap.collect()
@@ -100,7 +112,9 @@ def test_an_inventory_of_before_the_deletes_hides_nothing_that_is_missed(heap, t
 
 
 @pytest.mark.parametrize(("grace", "waited"), [("10m", 70.0), ("30s", 30.0)])
-def test_a_run_that_deleted_waits_for_inserts_under_way_and_no_longer_than_its_grace(heap, monkeypatch, grace, waited):
+def test_a_run_that_deleted_waits_for_inserts_under_way_and_no_longer_than_its_grace(
+    heap, monkeypatch, grace, waited
+):
     heap.params["grace"] = grace
     slept = []
     monkeypatch.setattr(apply, "time", SimpleNamespace(sleep=slept.append))

@@ -18,7 +18,9 @@ HOURS = timedelta(hours=1)
 
 def but(heap, group, **changes):
     settings = heap.settings
-    heap.settings = settings.model_copy(update={group: getattr(settings, group).model_copy(update=changes)})
+    heap.settings = settings.model_copy(
+        update={group: getattr(settings, group).model_copy(update=changes)}
+    )
 
 
 @pytest.fixture
@@ -34,7 +36,10 @@ def planned(heap):
 def test_a_missing_table_that_no_setting_names_stops_the_run(heap):
     heap.blob()
     but(heap, "gc", absent_sources=())
-    with pytest.raises(Refused, match=r"no table for enqueuedMailsV3 .*MAILSLICE_GC_ABSENT_SOURCES=enqueuedMailsV3$"):
+    with pytest.raises(
+        Refused,
+        match=r"no table for enqueuedMailsV3 .*MAILSLICE_GC_ABSENT_SOURCES=enqueuedMailsV3$",
+    ):
         heap.collect()
     row = Ledger(heap.stores, heap.settings).last("blob_gc")
     assert (row["status"], row["who"], row["queue"]) == ("refused", "tester", None)
@@ -53,7 +58,11 @@ def test_absent_sources_are_named_in_any_case_and_a_table_that_is_there_is_read_
     [
         ("nothere:blobid", Refused, "no table for nothere"),
         ("nowhere.extension:avatar", Refused, "no table for nowhere.extension"),
-        ("extension:nocolumn", BadSetting, "nocolumn of extension does not exist; there are at, avatar"),
+        (
+            "extension:nocolumn",
+            BadSetting,
+            "nocolumn of extension does not exist; there are at, avatar",
+        ),
         ("extension:at", BadSetting, "column at of extension is of type timestamp"),
         ("extension", BadSetting, "names no table"),
     ],
@@ -64,7 +73,9 @@ def test_a_source_of_the_operator_that_cannot_be_scanned_stops_the_run(heap, sou
         heap.collect()
 
 
-def test_a_table_that_the_operator_names_twice_or_that_is_james_own_is_one_source_with_all_its_columns(heap):
+def test_a_table_that_the_operator_names_twice_or_that_is_james_own_is_one_source_with_all_its_columns(
+    heap,
+):
     keys = [heap.blob() for _ in range(3)]
     heap.cql("CREATE TABLE {}.notes (owner text PRIMARY KEY, one text, two text)")
     try:
@@ -91,7 +102,10 @@ def test_columns_that_look_like_references_and_are_read_by_no_source_are_said(he
     try:
         report = heap.collect()
         assert report["unreadColumns"] == ["avatars.blobid"]
-        assert "no source reads avatars.blobid: if these are blob ids, name them in MAILSLICE_GC_SOURCES" in heap.collect(dry_run=True)["message"]
+        assert (
+            "no source reads avatars.blobid: if these are blob ids, name them in MAILSLICE_GC_SOURCES"
+            in heap.collect(dry_run=True)["message"]
+        )
         but(heap, "gc", sources="avatars:blobid")
         assert heap.collect()["unreadColumns"] == []
     finally:
@@ -106,7 +120,9 @@ def test_a_source_that_lost_most_of_its_references_stops_the_run_until_it_is_acc
         heap.message(key, key)
     heap.collect()
     heap.cql("TRUNCATE {}.messagev3")
-    with pytest.raises(GateFailed, match=r"No source lost more than 0.5 of its references .*lost_share is 1 "):
+    with pytest.raises(
+        GateFailed, match=r"No source lost more than 0.5 of its references .*lost_share is 1 "
+    ):
         heap.collect(2 * HOURS)
     with pytest.raises(GateFailed, match="lost_share"):
         heap.collect(3 * HOURS)
@@ -142,7 +158,9 @@ def test_a_share_of_the_bucket_that_is_too_large_is_not_deleted(heap):
     keys = {heap.blob() for _ in range(3)}
     heap.message(heap.blob(), heap.blob())
     heap.collect()
-    with pytest.raises(GateFailed, match=r"At most 0.5 of all blobs are to go .*planned_share is 0.6 "):
+    with pytest.raises(
+        GateFailed, match=r"At most 0.5 of all blobs are to go .*planned_share is 0.6 "
+    ):
         heap.collect(2 * HOURS, max_share=0.5)
     assert keys < heap.keys()
     assert heap.collect(2 * HOURS, max_share=0.6)["gcedBlobCount"] == 3
@@ -151,7 +169,12 @@ def test_a_share_of_the_bucket_that_is_too_large_is_not_deleted(heap):
 def test_a_plan_json_that_was_edited_is_refused(planned):
     heap, request, folder, key = planned
     plan = folder.read_json("plan.json")
-    for name, value in {"restores": ["kept/x"], "keepSeconds": 0, "blobs": 10**6, "sources": {}}.items():
+    for name, value in {
+        "restores": ["kept/x"],
+        "keepSeconds": 0,
+        "blobs": 10**6,
+        "sources": {},
+    }.items():
         folder.write_json("plan.json", {**plan, "decided": {**plan["decided"], name: value}})
         for step in ("check", "apply"):
             with pytest.raises(PlanRefused, match="was changed: its digest is"):
@@ -161,7 +184,9 @@ def test_a_plan_json_that_was_edited_is_refused(planned):
 
 def rewrite(path: Path, **changes: object) -> None:
     table = pq.read_table(path)
-    pq.write_table(pa.Table.from_pylist([{**row, **changes} for row in table.to_pylist()], table.schema), path)
+    pq.write_table(
+        pa.Table.from_pylist([{**row, **changes} for row in table.to_pylist()], table.schema), path
+    )
 
 
 def test_a_plan_file_that_was_edited_deletes_nothing(planned):
@@ -177,7 +202,14 @@ def test_a_plan_file_that_was_edited_deletes_nothing(planned):
     assert heap.keys() == {key, victim}
 
 
-@pytest.mark.parametrize("damage", ["edited", "waited", *(pytest.param(each, marks=pytest.mark.soak) for each in ("gone", "note"))])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "edited",
+        "waited",
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("gone", "note")),
+    ],
+)
 def test_candidates_that_were_changed_or_lost_wait_anew(heap, damage):
     key = heap.blob()
     first = heap.collect()
@@ -189,12 +221,18 @@ def test_candidates_that_were_changed_or_lost_wait_anew(heap, damage):
         path.unlink()
     elif damage == "waited":
         note = Path(run.uri).with_name("candidates.json")
-        note.write_text(json.dumps({**json.loads(note.read_text()), "recorded": "2026-01-01T00:00:00.000Z"}))
+        note.write_text(
+            json.dumps({**json.loads(note.read_text()), "recorded": "2026-01-01T00:00:00.000Z"})
+        )
     else:
         Path(run.uri).with_name("candidates.json").write_text('{"run": "x"')
     report = heap.collect(timedelta(minutes=30))
     assert (report["gcedBlobCount"], report["candidates"], report["candidatesOf"]) == (0, 1, None)
-    assert ("forgotten and wait anew" in report["message"]) or damage == "note" or report["status"] == "done"
+    assert (
+        ("forgotten and wait anew" in report["message"])
+        or damage == "note"
+        or report["status"] == "done"
+    )
     assert heap.collect(3 * HOURS)["gcedBlobCount"] == 1
     assert heap.kept() == {key}
 
@@ -223,7 +261,9 @@ def test_a_bucket_that_is_not_there_and_one_for_both_are_refused(heap):
     with pytest.raises(BadSetting, match="is James' bucket"):
         heap.collect()
     but(heap, "s3", bucket="nowhere-at-all")
-    with pytest.raises(BadSetting, match="MAILSLICE_S3_BUCKET=nowhere-at-all: there is no such bucket"):
+    with pytest.raises(
+        BadSetting, match="MAILSLICE_S3_BUCKET=nowhere-at-all: there is no such bucket"
+    ):
         heap.collect()
 
 
@@ -253,10 +293,19 @@ def test_a_bad_param_names_itself_and_what_is_allowed(heap, params, said):
 def test_an_inventory_stands_for_the_listing(heap, tmp_path):
     orphan, unlisted = heap.blob(), heap.blob()
     modified = {blob.key: blob for blob in heap.stores.blobs.list()}[orphan].modified
-    line = [f'"{heap.settings.s3.bucket}"', f'"{orphan}"', '"7"', f'"{modified.isoformat().replace("+00:00", "Z")}"']
+    line = [
+        f'"{heap.settings.s3.bucket}"',
+        f'"{orphan}"',
+        '"7"',
+        f'"{modified.isoformat().replace("+00:00", "Z")}"',
+    ]
     (tmp_path / "list.csv").write_text(",".join(line) + "\n")
     report = heap.twice(inventory=str(tmp_path))
-    assert (report["gcedBlobCount"], report["blobCount"], report["listing"]["inventory"]) == (1, 1, str(tmp_path))
+    assert (report["gcedBlobCount"], report["blobCount"], report["listing"]["inventory"]) == (
+        1,
+        1,
+        str(tmp_path),
+    )
     assert heap.keys() == {unlisted}
     third = heap.collect(4 * HOURS, inventory=str(tmp_path))
     assert (third["orphans"], json.dumps(third["restored"])) == (1, "0")

@@ -34,7 +34,9 @@ def every_form(first: int) -> list[str]:
         f"1_600_{uuid.uuid4()}",
         f"1_601_{fine[-1]}",
         f"9_999999_{urlsafe_b64encode(sha(first + 502)).decode()}",
-        f"1/600/{fine[-2][0]}/x{fine[-2][1]}/{fine[-2][2:].replace('/', 'x').replace('=', '')}="[:66],
+        f"1/600/{fine[-2][0]}/x{fine[-2][1]}/{fine[-2][2:].replace('/', 'x').replace('=', '')}="[
+            :66
+        ],
     ]
 
 
@@ -43,27 +45,63 @@ def minio(text: str) -> str:
 
 
 def test_a_second_run_deletes_exactly_the_orphans_of_every_form_and_a_third_finds_nothing(heap):
-    orphans = {heap.blob(key, b"12345") for key in [*every_form(0)[:-1], minio(sha(7).hex()), minio(str(uuid.uuid4()))]}
+    orphans = {
+        heap.blob(key, b"12345")
+        for key in [*every_form(0)[:-1], minio(sha(7).hex()), minio(str(uuid.uuid4()))]
+    }
     referred = [heap.blob(key) for key in [*every_form(1000)[:-1], minio(sha(8).hex())]]
     for header, body in zip(referred[::2], referred[1::2], strict=True):
         heap.row(header, body)
-    unknown = {heap.blob(key) for key in ("backup/readme.txt", "1_2_readme", "README", f"{uuid.uuid4()}.bak", "1/2/3")}
+    unknown = {
+        heap.blob(key)
+        for key in ("backup/readme.txt", "1_2_readme", "README", f"{uuid.uuid4()}.bak", "1/2/3")
+    }
     now = int((datetime.now(UTC) + HOURS).timestamp()) // (30 * 86400)
     active = {heap.blob(f"1_{generation}_{sha(generation).hex()}") for generation in (now, now - 1)}
     first = heap.collect()
-    assert (first["status"], first["orphans"], first["orphanBytes"], first["candidates"], first["gcedBlobCount"]) == ("done", 9, 45, 9, 0)
-    assert (first["referenceSourceCount"] >= 6, first["references"], first["blobCount"]) == (True, 8, 24)
-    assert first["unreferenced"] == {"unknown": 5, "doubtful": 0, "active": 2, "young": 0, "orphan": 9}
+    assert (
+        first["status"],
+        first["orphans"],
+        first["orphanBytes"],
+        first["candidates"],
+        first["gcedBlobCount"],
+    ) == ("done", 9, 45, 9, 0)
+    assert (first["referenceSourceCount"] >= 6, first["references"], first["blobCount"]) == (
+        True,
+        8,
+        24,
+    )
+    assert first["unreferenced"] == {
+        "unknown": 5,
+        "doubtful": 0,
+        "active": 2,
+        "young": 0,
+        "orphan": 9,
+    }
     assert {each["key"] for each in first["samples"]["unknown"]} == unknown
     assert {each["key"] for each in first["samples"]["waiting"]} == orphans
-    assert (sum(each["blobs"] for each in first["byGeneration"].values()), first["byAge"]) == (9, {"under 1 day": {"blobs": 9, "bytes": 45}})
+    assert (sum(each["blobs"] for each in first["byGeneration"].values()), first["byAge"]) == (
+        9,
+        {"under 1 day": {"blobs": 9, "bytes": 45}},
+    )
     assert heap.keys() == orphans | set(referred) | unknown | active
     second = heap.collect(2 * HOURS)
-    assert (second["gcedBlobCount"], second["candidates"], second["errorCount"], second["restored"], second["planned"]) == (9, 0, 0, 0, 9)
+    assert (
+        second["gcedBlobCount"],
+        second["candidates"],
+        second["errorCount"],
+        second["restored"],
+        second["planned"],
+    ) == (9, 0, 0, 0, 9)
     assert heap.keys() == set(referred) | unknown | active
     assert heap.kept() == orphans
     third = heap.collect(3 * HOURS)
-    assert (third["status"], third["orphans"], third["candidates"], third["gcedBlobCount"]) == ("nothing to do", 0, 0, 0)
+    assert (third["status"], third["orphans"], third["candidates"], third["gcedBlobCount"]) == (
+        "nothing to do",
+        0,
+        0,
+        0,
+    )
 
 
 def test_golden_ids_as_james_wrote_them_in_tables_and_bucket_keep_each_other(heap):
@@ -71,14 +109,26 @@ def test_golden_ids_as_james_wrote_them_in_tables_and_bucket_keep_each_other(hea
     for case in ("minimal", "deduplication", "generation-aware", "v3-minimal"):
         golden = json.loads((GOLDEN / f"{case}.json").read_text())
         keys |= {heap.blob(golden["s3"][part]["key"]) for part in ("header", "body")}
-        heap.row(golden["cassandra"]["row"]["headerblobid"]["value"], golden["cassandra"]["row"]["bodyblobid"]["value"])
+        heap.row(
+            golden["cassandra"]["row"]["headerblobid"]["value"],
+            golden["cassandra"]["row"]["bodyblobid"]["value"],
+        )
     report = heap.collect(timedelta(days=3650))
-    assert (report["orphans"], report["unreferenced"]["doubtful"], report["blobCount"], report["references"]) == (0, 0, 8, 8)
+    assert (
+        report["orphans"],
+        report["unreferenced"]["doubtful"],
+        report["blobCount"],
+        report["references"],
+    ) == (0, 0, 8, 8)
     assert heap.keys() == keys
 
 
 def test_a_reference_in_another_spelling_holds_a_blob_back_and_says_so(heap):
-    standard = next(text for text in (b64encode(sha(number)).decode() for number in range(99)) if "/" in text[1:] and "+" in text and not text.startswith("/"))
+    standard = next(
+        text
+        for text in (b64encode(sha(number)).decode() for number in range(99))
+        if "/" in text[1:] and "+" in text and not text.startswith("/")
+    )
     spelled = heap.blob(standard.replace("+", "-").replace("/", "_"))
     aware = heap.blob(f"1_600_{standard.replace('/', 'x')}")
     heap.message(standard, minio(standard.replace("/", "x")).replace("1/602/", "1/600/"))
@@ -90,21 +140,44 @@ def test_a_reference_in_another_spelling_holds_a_blob_back_and_says_so(heap):
 
 
 def test_every_source_keeps_its_blobs(heap):
-    heap.settings = heap.settings.model_copy(update={"gc": heap.settings.gc.model_copy(update={"sources": "Extension:avatar,files"})})
+    heap.settings = heap.settings.model_copy(
+        update={"gc": heap.settings.gc.model_copy(update={"sources": "Extension:avatar,files"})}
+    )
     blobs = {heap.blob() for _ in range(15)}
     take = iter(sorted(blobs))
     heap.row(next(take), next(take))
     heap.message(next(take), next(take))
-    heap.cql("INSERT INTO {}.attachmentv2 (idasuuid, blobid) VALUES (%s, %s)", uuid.uuid4(), next(take))
-    heap.cql("INSERT INTO {}.mailrepositorycontentv2 (urlprefix, mailkey, headerblobid, bodyblobid) VALUES ('x', 'y', %s, %s)", next(take), next(take))
-    heap.cql("INSERT INTO {}.extension (owner, at, id, avatar, files) VALUES ('o', 0, 'i', %s, %s)", next(take), {next(take), next(take)})
-    delayed = QueuedMail(EnqueueId(uuid.uuid4()), Mail("m", "a@b.example", ()), BlobId(next(take)), BlobId(next(take)))
-    row = DelayedMail(delayed.enqueue_id, datetime.now(UTC), uuid.uuid4(), False, None, message.encode(delayed))
+    heap.cql(
+        "INSERT INTO {}.attachmentv2 (idasuuid, blobid) VALUES (%s, %s)", uuid.uuid4(), next(take)
+    )
+    heap.cql(
+        "INSERT INTO {}.mailrepositorycontentv2 (urlprefix, mailkey, headerblobid, bodyblobid) VALUES ('x', 'y', %s, %s)",
+        next(take),
+        next(take),
+    )
+    heap.cql(
+        "INSERT INTO {}.extension (owner, at, id, avatar, files) VALUES ('o', 0, 'i', %s, %s)",
+        next(take),
+        {next(take), next(take)},
+    )
+    delayed = QueuedMail(
+        EnqueueId(uuid.uuid4()),
+        Mail("m", "a@b.example", ()),
+        BlobId(next(take)),
+        BlobId(next(take)),
+    )
+    row = DelayedMail(
+        delayed.enqueue_id, datetime.now(UTC), uuid.uuid4(), False, None, message.encode(delayed)
+    )
     heap.stores.own.delayed_mails.write_future("spool", row).result()
     header, body = next(take), next(take)
     queue = f"q-{uuid.uuid4().hex[:6]}"
     heap.stores.rabbitmq.declare(queue)
-    dead = message.encode(QueuedMail(EnqueueId(uuid.uuid4()), Mail("m", "a@b.example", ()), BlobId(header), BlobId("x")))
+    dead = message.encode(
+        QueuedMail(
+            EnqueueId(uuid.uuid4()), Mail("m", "a@b.example", ()), BlobId(header), BlobId("x")
+        )
+    )
     with blocking_connection(heap.settings.rabbitmq) as connection:
         for letter in (dead, f'not a mail, but "{body}" is in it'.encode()):
             connection.channel().basic_publish("", RabbitNames(queue).dead_letter_queue, letter)
@@ -115,7 +188,17 @@ def test_every_source_keeps_its_blobs(heap):
     assert (second["orphans"], second["gcedBlobCount"]) == (1, 1)
     assert heap.keys() == blobs
     counted = {each["source"]: each["references"] for each in second["sources"]}
-    assert {name: counted[name] for name in ("enqueuedMailsV4", "messageV3", "attachmentV2", "mailRepositoryContentV2", "Extension", "deadLetters")} == {
+    assert {
+        name: counted[name]
+        for name in (
+            "enqueuedMailsV4",
+            "messageV3",
+            "attachmentV2",
+            "mailRepositoryContentV2",
+            "Extension",
+            "deadLetters",
+        )
+    } == {
         "enqueuedMailsV4": 2,
         "messageV3": 2,
         "attachmentV2": 1,
@@ -125,9 +208,16 @@ def test_every_source_keeps_its_blobs(heap):
     }
     assert (counted["own.delayed_mails"], counted["ownBucket"]) == (2, 1)
     assert heap.kept() == {orphan}
-    heap.stores.own_blobs.delete_many([blob.key for blob in heap.stores.own_blobs.list("quarantine/")])
+    heap.stores.own_blobs.delete_many(
+        [blob.key for blob in heap.stores.own_blobs.list("quarantine/")]
+    )
     with blocking_connection(heap.settings.rabbitmq) as connection:
-        assert connection.channel().queue_delete(RabbitNames(queue).dead_letter_queue).method.message_count == 2, "the census took letters away"
+        assert (
+            connection.channel()
+            .queue_delete(RabbitNames(queue).dead_letter_queue)
+            .method.message_count
+            == 2
+        ), "the census took letters away"
     heap.stores.own.delayed_mails.delete_future("spool", delayed.enqueue_id).result()
 
 
@@ -137,14 +227,21 @@ def test_a_blob_within_the_grace_is_no_orphan_and_a_candidate_waits_its_time(hea
     assert heap.collect(grace="10m")["candidates"] == 1
     early = heap.collect(timedelta(minutes=59))
     assert (early["gcedBlobCount"], early["candidates"]) == (0, 1)
-    assert heap.collect(timedelta(minutes=61))["gcedBlobCount"] == 1, "a run in between must not make it wait anew"
+    assert heap.collect(timedelta(minutes=61))["gcedBlobCount"] == 1, (
+        "a run in between must not make it wait anew"
+    )
     assert heap.kept() == {orphan}
 
 
 def test_a_dry_run_records_nothing_and_deletes_nothing(heap):
     heap.blob()
     dry = heap.collect(dry_run=True)
-    assert (dry["status"], dry["orphans"], dry["candidates"], dry["gcedBlobCount"]) == ("dry run", 1, 1, 0)
+    assert (dry["status"], dry["orphans"], dry["candidates"], dry["gcedBlobCount"]) == (
+        "dry run",
+        1,
+        1,
+        0,
+    )
     assert heap.collect(2 * HOURS)["gcedBlobCount"] == 0, "the dry run had recorded a candidate"
     assert heap.collect(4 * HOURS, dry_run=True)["planned"] == 1
     assert len(heap.keys()) == 1
@@ -159,7 +256,9 @@ def test_a_candidate_that_was_written_again_or_referred_to_meanwhile_waits_anew(
     assert (second["orphans"], second["candidates"], second["gcedBlobCount"]) == (1, 1, 0)
     heap.cql("TRUNCATE {}.messagev3")
     third = heap.collect(timedelta(hours=2, minutes=30), max_shrink=1)
-    assert (third["orphans"], third["candidates"], third["gcedBlobCount"]) == (2, 2, 0), "neither has waited since it was last seen unreferenced"
+    assert (third["orphans"], third["candidates"], third["gcedBlobCount"]) == (2, 2, 0), (
+        "neither has waited since it was last seen unreferenced"
+    )
     assert heap.collect(5 * HOURS)["gcedBlobCount"] == 2
 
 
@@ -175,12 +274,22 @@ def test_copies_are_kept_for_their_time_and_a_later_run_removes_them(heap):
 def test_without_keep_nothing_is_copied(heap):
     heap.blob()
     report = heap.twice(keep="0s")
-    assert (report["gcedBlobCount"], report["keptUntil"], heap.kept(), heap.keys()) == (1, None, set(), set())
+    assert (report["gcedBlobCount"], report["keptUntil"], heap.kept(), heap.keys()) == (
+        1,
+        None,
+        set(),
+        set(),
+    )
 
 
 def test_metadata_that_james_keeps_with_an_object_comes_back_with_it(heap):
     key = str(uuid.uuid4())
-    heap.stores.blobs.client.put_object(Bucket=heap.settings.s3.bucket, Key=key, Body=b"zstd", Metadata={"content-original-size": "7"})
+    heap.stores.blobs.client.put_object(
+        Bucket=heap.settings.s3.bucket,
+        Key=key,
+        Body=b"zstd",
+        Metadata={"content-original-size": "7"},
+    )
     heap.twice()
     assert heap.keys() == set()
     heap.message(key, key)
@@ -196,7 +305,9 @@ def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeyp
 
     sizes = []
     delete = BulkBlobs.delete
-    monkeypatch.setattr(BulkBlobs, "delete", lambda self, keys: delete(self, [*(sizes.append(len(keys)) or keys)]))
+    monkeypatch.setattr(
+        BulkBlobs, "delete", lambda self, keys: delete(self, [*(sizes.append(len(keys)) or keys)])
+    )
     monkeypatch.setitem(plan_files.GROUP_ROWS, "delete", 2)
     for _ in range(5):
         heap.blob()

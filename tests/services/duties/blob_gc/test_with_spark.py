@@ -22,7 +22,10 @@ def small_pages(monkeypatch):
 
 
 def test_two_phases_with_spark_delete_what_they_do_without(heap, with_spark, small_pages):
-    orphans = {heap.blob(f"1_{600 + number % 3}_{uuid.uuid4()}" if number % 2 else "") for number in range(12)}
+    orphans = {
+        heap.blob(f"1_{600 + number % 3}_{uuid.uuid4()}" if number % 2 else "")
+        for number in range(12)
+    }
     stays = [heap.blob(f"1_600_{uuid.uuid4()}" if number % 2 else "") for number in range(6)]
     for key in stays[:4]:
         heap.message(key, key)
@@ -32,7 +35,13 @@ def test_two_phases_with_spark_delete_what_they_do_without(heap, with_spark, sma
     unknown = heap.blob("backup/readme.txt")
     first = heap.collect()
     assert (first["orphans"], first["candidates"], first["references"]) == (12, 12, 12)
-    assert first["unreferenced"] == {"unknown": 1, "doubtful": 1, "active": 0, "young": 0, "orphan": 12}
+    assert first["unreferenced"] == {
+        "unknown": 1,
+        "doubtful": 1,
+        "active": 0,
+        "young": 0,
+        "orphan": 12,
+    }
     assert first["listing"]["wanted"] > 20
     second = heap.collect(2 * HOURS)
     assert (second["gcedBlobCount"], second["errorCount"], second["status"]) == (12, 0, "done")
@@ -62,13 +71,23 @@ def lines(capsys):
 def test_blobs_are_restored_by_key_and_those_without_a_copy_are_said(kept, capsys):
     heap, keys, run = kept
     assert command_line(["blobs", "kept", "--json"]) == 0
-    assert [(each["key"], each["run"], each["bytes"]) for each in lines(capsys)] == [(key, run, 12) for key in keys]
+    assert [(each["key"], each["run"], each["bytes"]) for each in lines(capsys)] == [
+        (key, run, 12) for key in keys
+    ]
     assert command_line(["blobs", "restore", keys[0], "--dry-run", "--json"]) == 0
     assert [each["status"] for each in lines(capsys)] == ["restored"]
     assert heap.keys() == set()
     nowhere = str(uuid.uuid4())
-    assert command_line(["blobs", "restore", keys[0], nowhere, keys[0], "--json", "--reason", "a user asked"]) == 1
-    assert [(each["key"], each["status"]) for each in lines(capsys)] == [(keys[0], "restored"), (nowhere, "no copy")]
+    assert (
+        command_line(
+            ["blobs", "restore", keys[0], nowhere, keys[0], "--json", "--reason", "a user asked"]
+        )
+        == 1
+    )
+    assert [(each["key"], each["status"]) for each in lines(capsys)] == [
+        (keys[0], "restored"),
+        (nowhere, "no copy"),
+    ]
     assert heap.keys() == {keys[0]}
     assert heap.stores.blobs.get(keys[0]).startswith(b"content of ")
     assert command_line(["blobs", "restore", keys[0], "--json"]) == 0

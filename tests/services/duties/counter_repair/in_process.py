@@ -31,27 +31,56 @@ ABSENT = (None, None, None)
 class PlainScanned:
     """As `scan.Scanned`."""
 
-    def __init__(self, _: object, what: Scan, keys: Sequence[Key], *, trust_projection: bool, pause: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        _: object,
+        what: Scan,
+        keys: Sequence[Key],
+        *,
+        trust_projection: bool,
+        pause: Callable[[], None],
+    ) -> None:
         self._trust = trust_projection
         rows = []
         for part in scan.given_first(keys):
             rows += [row for batch in reading.read(what, iter([part])) for row in batch.to_pylist()]
             pause()
         place = itemgetter("kind", "key")
-        self._rows = [_joined(kind, key, list(parts)) for (kind, key), parts in groupby(sorted(rows, key=place), key=place)]
-        self._without_id = {UUID(bytes=row["key"]): row["projected_without_id"] for row in self._rows if row["kind"] == reading.OF_MAILBOX}
+        self._rows = [
+            _joined(kind, key, list(parts))
+            for (kind, key), parts in groupby(sorted(rows, key=place), key=place)
+        ]
+        self._without_id = {
+            UUID(bytes=row["key"]): row["projected_without_id"]
+            for row in self._rows
+            if row["kind"] == reading.OF_MAILBOX
+        }
         self._found = [scan.found(row) for row in self._rows if row["kind"] == reading.OF_MAILBOX]
 
     def ranges(self) -> list[RangeRead]:
-        return [RangeRead(row["kind"], reading.RANGE.unpack(row["key"]), row["rows"], row["reads"]) for row in self._rows if row["kind"] != reading.OF_MAILBOX]
+        return [
+            RangeRead(row["kind"], reading.RANGE.unpack(row["key"]), row["rows"], row["reads"])
+            for row in self._rows
+            if row["kind"] != reading.OF_MAILBOX
+        ]
 
     @property
     def totals(self) -> Totals:
         there = [each for each in self._found if each.exists]
         gone = [each for each in self._found if not each.exists]
-        messages = sum(each.computed(trust_projection=self._trust).count + self._without_id[each.mailbox] for each in gone)
+        messages = sum(
+            each.computed(trust_projection=self._trust).count + self._without_id[each.mailbox]
+            for each in gone
+        )
         without_id = sum(self._without_id[each.mailbox] for each in there)
-        return Totals(len(there), len(list(self.wrong())), len(self.inconsistent()), messages, sum(each.has_counters for each in gone), without_id)
+        return Totals(
+            len(there),
+            len(list(self.wrong())),
+            len(self.inconsistent()),
+            messages,
+            sum(each.has_counters for each in gone),
+            without_id,
+        )
 
     def wrong(self) -> Iterator[MailboxFound]:
         for each in self._found:
@@ -60,7 +89,13 @@ class PlainScanned:
                 yield each
 
     def inconsistent(self) -> dict[bytes, bool]:
-        differ = [each for each in self._found if each.truth != each.projected or self._without_id[each.mailbox] or (not each.exists and each.truth.count)]
+        differ = [
+            each
+            for each in self._found
+            if each.truth != each.projected
+            or self._without_id[each.mailbox]
+            or (not each.exists and each.truth.count)
+        ]
         return {each.mailbox.bytes: not each.exists for each in differ}
 
     def close(self) -> None:
@@ -80,12 +115,18 @@ def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
     return row
 
 
-def plain_differences(_: object, what: differing.Comparison, ranges: Sequence[tuple[int, int]]) -> tuple[tuple[PlanFile, ...], dict[str, int]]:
+def plain_differences(
+    _: object, what: differing.Comparison, ranges: Sequence[tuple[int, int]]
+) -> tuple[tuple[PlanFile, ...], dict[str, int]]:
     """As `differences.differences`."""
     keys = [("imapuidtable", low, high) for low, high in ranges] + sorted(what.mailboxes)
     both: dict[tuple, dict[str, tuple]] = {}
     for row in (row for batch in differing._read(what, iter([keys])) for row in batch.to_pylist()):
-        both.setdefault((row["mailbox"], row["uid"], row["message"]), {})[row["side"]] = (row["modseq"], row["flags"], row["user_flags"])
+        both.setdefault((row["mailbox"], row["uid"], row["message"]), {})[row["side"]] = (
+            row["modseq"],
+            row["flags"],
+            row["user_flags"],
+        )
     found = []
     for (mailbox, uid, message), sides in both.items():
         truth, projected = sides.get("truth", ABSENT), sides.get("projected", ABSENT)
@@ -93,10 +134,16 @@ def plain_differences(_: object, what: differing.Comparison, ranges: Sequence[tu
             found.append((kind, mailbox, uid, message, *truth, *projected))
     if not found:
         return (), dict.fromkeys(differing.KINDS, 0)
-    columns = {field.name: list(values) for field, values in zip(difference_schema(), zip(*found, strict=True), strict=True)}
+    columns = {
+        field.name: list(values)
+        for field, values in zip(difference_schema(), zip(*found, strict=True), strict=True)
+    }
     (told,) = differing._write(what, iter([pa.RecordBatch.from_pydict(columns)]))
     first = told.to_pylist()[0]
-    return (PlanFile(first["file"], first["file_rows"], first["sha256"]),), {**dict.fromkeys(differing.KINDS, 0), **Counter(each[0] for each in found)}
+    return (PlanFile(first["file"], first["file_rows"], first["sha256"]),), {
+        **dict.fromkeys(differing.KINDS, 0),
+        **Counter(each[0] for each in found),
+    }
 
 
 def _kind(message: bytes | None, truth: tuple, projected: tuple, *, gone: bool) -> str | None:

@@ -12,5 +12,7 @@ from tests.services.duties.counter_repair.in_process import without_spark
 
 without_spark(pytest.MonkeyPatch())
 step, run, params = sys.argv[1:]
-run_step(step, RunRequest("counter_repair", NO_QUEUE, run, params=json.loads(params)), load_settings())
+run_step(
+    step, RunRequest("counter_repair", NO_QUEUE, run, params=json.loads(params)), load_settings()
+)
 print("the step ended")

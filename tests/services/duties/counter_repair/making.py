@@ -12,7 +12,15 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.settings import Settings
 from mailslice.stores import Stores
 
-_FLAGS = ("flaganswered", "flagdeleted", "flagdraft", "flagflagged", "flagrecent", "flagseen", "flaguser")
+_FLAGS = (
+    "flaganswered",
+    "flagdeleted",
+    "flagdraft",
+    "flagflagged",
+    "flagrecent",
+    "flagseen",
+    "flaguser",
+)
 _MESSAGE = (
     "bodystartoctet int, flaganswered boolean, flagdeleted boolean, flagdraft boolean, flagflagged boolean, flagrecent boolean, flagseen boolean, "
     "flaguser boolean, fullcontentoctets bigint, headercontent text, internaldate timestamp, modseq bigint, save_date timestamp, threadid timeuuid, "
@@ -48,12 +56,27 @@ class Mailboxes:
     stores: Stores
 
     def execute(self, cql: str, *params: object) -> list:
-        return self.stores.cassandra.execute(cql.replace("{ks}", self.settings.cassandra.keyspace), params)
+        return self.stores.cassandra.execute(
+            cql.replace("{ks}", self.settings.cassandra.keyspace), params
+        )
 
-    def mailbox(self, user: str = "alice@example.com", *, name: str = "INBOX", messages: int = 0, seen: int = 0, add: tuple[int, int] = (0, 0)) -> UUID:
+    def mailbox(
+        self,
+        user: str = "alice@example.com",
+        *,
+        name: str = "INBOX",
+        messages: int = 0,
+        seen: int = 0,
+        add: tuple[int, int] = (0, 0),
+    ) -> UUID:
         """A mailbox with messages, `seen` of them seen, and counters that are off by `add`."""
         mailbox = timeuuid()
-        self.execute("INSERT INTO {ks}.mailbox (id, mailboxbase, name, uidvalidity) VALUES (%s, {namespace: '#private', user: %s}, %s, 1)", mailbox, user, name)
+        self.execute(
+            "INSERT INTO {ks}.mailbox (id, mailboxbase, name, uidvalidity) VALUES (%s, {namespace: '#private', user: %s}, %s, 1)",
+            mailbox,
+            user,
+            name,
+        )
         for uid in range(1, messages + 1):
             self.message(mailbox, uid, seen=uid <= seen)
         if messages or any(add):
@@ -61,48 +84,95 @@ class Mailboxes:
         return mailbox
 
     def message(
-        self, mailbox: UUID, uid: int, *, message: UUID | None = None, seen: bool = False, modseq: int = 0, flags: set | None = None, tables: tuple = BOTH
+        self,
+        mailbox: UUID,
+        uid: int,
+        *,
+        message: UUID | None = None,
+        seen: bool = False,
+        modseq: int = 0,
+        flags: set | None = None,
+        tables: tuple = BOTH,
     ) -> UUID:
         """Rows of one message, counters left alone."""
         message = message or timeuuid()
         for table in tables:
             columns = f"messageid, mailboxid, uid, modseq, {', '.join(_FLAGS)}, userflags, bodystartoctet, fullcontentoctets, threadid"
-            values = [message, mailbox, uid, modseq or uid, *(name == "flagseen" and seen for name in _FLAGS), flags, 10, 100, message]
+            values = [
+                message,
+                mailbox,
+                uid,
+                modseq or uid,
+                *(name == "flagseen" and seen for name in _FLAGS),
+                flags,
+                10,
+                100,
+                message,
+            ]
             marks = ", ".join(["%s"] * len(values))
             self.execute(f"INSERT INTO {{ks}}.{table} ({columns}) VALUES ({marks})", *values)
         return message
 
     def late_flags(self, mailbox: UUID, uid: int) -> None:
         """As James changes flags of a message whose projection is deleted by then: a row that has these flags alone."""
-        self.execute("UPDATE {ks}.messageidtable SET flagseen = false, flagflagged = true, modseq = 99 WHERE mailboxid = %s AND uid = %s", mailbox, uid)
+        self.execute(
+            "UPDATE {ks}.messageidtable SET flagseen = false, flagflagged = true, modseq = 99 WHERE mailboxid = %s AND uid = %s",
+            mailbox,
+            uid,
+        )
 
     def give_modseq(self, mailbox: UUID, modseq: int) -> None:
         """As James, before it adds a message or changes flags."""
-        self.execute("INSERT INTO {ks}.modseq (mailboxid, nextmodseq) VALUES (%s, %s)", mailbox, modseq)
+        self.execute(
+            "INSERT INTO {ks}.modseq (mailboxid, nextmodseq) VALUES (%s, %s)", mailbox, modseq
+        )
 
     def remove(self, mailbox: UUID, uid: int, message: UUID, tables: tuple = BOTH) -> None:
         """Delete rows of a message, counters left alone."""
         if "imapuidtable" in tables:
-            self.execute("DELETE FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND uid = %s", message, mailbox, uid)
+            self.execute(
+                "DELETE FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND uid = %s",
+                message,
+                mailbox,
+                uid,
+            )
         if "messageidtable" in tables:
-            self.execute("DELETE FROM {ks}.messageidtable WHERE mailboxid = %s AND uid = %s", mailbox, uid)
+            self.execute(
+                "DELETE FROM {ks}.messageidtable WHERE mailboxid = %s AND uid = %s", mailbox, uid
+            )
 
     def add(self, mailbox: UUID, count: int, unseen: int) -> None:
         """As James' increments."""
-        self.execute("UPDATE {ks}.mailboxcounters SET count = count + %s, unseen = unseen + %s WHERE mailboxid = %s", count, unseen, mailbox)
+        self.execute(
+            "UPDATE {ks}.mailboxcounters SET count = count + %s, unseen = unseen + %s WHERE mailboxid = %s",
+            count,
+            unseen,
+            mailbox,
+        )
 
     def counters(self, mailbox: UUID) -> tuple[int, int] | None:
         """The counter row; None when there is none."""
-        rows = self.execute("SELECT count, unseen FROM {ks}.mailboxcounters WHERE mailboxid = %s", mailbox)
+        rows = self.execute(
+            "SELECT count, unseen FROM {ks}.mailboxcounters WHERE mailboxid = %s", mailbox
+        )
         return rows[0] if rows else None
 
     def projection(self, mailbox: UUID) -> dict[int, tuple]:
         """uid -> (message, seen, modSeq, user flags)."""
-        rows = self.execute("SELECT uid, messageid, flagseen, modseq, userflags FROM {ks}.messageidtable WHERE mailboxid = %s", mailbox)
+        rows = self.execute(
+            "SELECT uid, messageid, flagseen, modseq, userflags FROM {ks}.messageidtable WHERE mailboxid = %s",
+            mailbox,
+        )
         return {row[0]: (row[1], row[2], row[3], set(row[4] or ())) for row in rows}
 
     def request(self, run: str = "", **params: object) -> RunRequest:
-        return RunRequest("counter_repair", NO_QUEUE, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params={"settle": "0s", **params})
+        return RunRequest(
+            "counter_repair",
+            NO_QUEUE,
+            run or f"r-{uuid.uuid4().hex[:8]}",
+            who="tester",
+            params={"settle": "0s", **params},
+        )
 
     def repair(self, clock: Clock = system_clock, **params: object) -> dict:
         """A whole run; its report."""

@@ -17,14 +17,21 @@ class User(threading.Thread):
     def __init__(self, james, mailboxes, seed):
         super().__init__(daemon=True)
         self._james, self._mailboxes, self._chance = james, mailboxes, random.Random(seed)
-        self._messages = {mailbox: {uid: (row[0], row[1]) for uid, row in james.projection(mailbox).items()} for mailbox in mailboxes}
+        self._messages = {
+            mailbox: {uid: (row[0], row[1]) for uid, row in james.projection(mailbox).items()}
+            for mailbox in mailboxes
+        }
         self._next = dict.fromkeys(mailboxes, 100)
         self.ended, self.stopped, self.done = threading.Condition(), False, 0
 
     def run(self):
         while not self.stopped:
             mailbox = self._chance.choice(self._mailboxes)
-            kind = self._chance.choice([self._append, self._expunge, self._read] if self._messages[mailbox] else [self._append])
+            kind = self._chance.choice(
+                [self._append, self._expunge, self._read]
+                if self._messages[mailbox]
+                else [self._append]
+            )
             kind(mailbox)
             with self.ended:
                 self.done += 1
@@ -38,7 +45,9 @@ class User(threading.Thread):
     def wait_for_the_end_of_what_began(self):
         with self.ended:
             before = self.done
-            assert self.ended.wait_for(lambda: self.done > before or not self.is_alive(), timeout=60)
+            assert self.ended.wait_for(
+                lambda: self.done > before or not self.is_alive(), timeout=60
+            )
 
     def _modseq(self, mailbox):
         self._next[mailbox] += 1
@@ -48,7 +57,10 @@ class User(threading.Thread):
     def _append(self, mailbox):
         uid = self._modseq(mailbox)
         message = self._james.message(mailbox, uid, tables=("imapuidtable",))
-        steps = [lambda: self._james.message(mailbox, uid, message=message, tables=("messageidtable",)), lambda: self._james.add(mailbox, 1, 1)]
+        steps = [
+            lambda: self._james.message(mailbox, uid, message=message, tables=("messageidtable",)),
+            lambda: self._james.add(mailbox, 1, 1),
+        ]
         self._chance.shuffle(steps)
         for step in steps:
             step()
@@ -66,7 +78,9 @@ class User(threading.Thread):
         message, seen = self._messages[mailbox][uid]
         modseq = self._modseq(mailbox)
         for table in ("imapuidtable", "messageidtable"):
-            self._james.message(mailbox, uid, message=message, seen=not seen, modseq=modseq, tables=(table,))
+            self._james.message(
+                mailbox, uid, message=message, seen=not seen, modseq=modseq, tables=(table,)
+            )
         self._james.add(mailbox, 0, 1 if seen else -1)
         self._messages[mailbox][uid] = (message, not seen)
 
@@ -95,7 +109,10 @@ def test_while_users_work_every_counter_ends_right_or_as_wrong_as_it_was(james, 
     for user in users:
         user.start()
     try:
-        reports = [james.repair(mailboxes=[str(each) for each in [*busy, *quiet]], settle="1h") for _ in range(3)]
+        reports = [
+            james.repair(mailboxes=[str(each) for each in [*busy, *quiet]], settle="1h")
+            for _ in range(3)
+        ]
     finally:
         for user in users:
             user.stopped = True
@@ -103,8 +120,13 @@ def test_while_users_work_every_counter_ends_right_or_as_wrong_as_it_was(james, 
     assert sum(user.done for user in users) > 20
     assert [drift(james, mailbox) for mailbox in quiet] == [Counters(0, 0)] * 4
     wrong = {mailbox: drift(james, mailbox) for mailbox in busy}
-    assert all(wrong[mailbox] in {Counters(0, 0), Counters(*each)} for mailbox, each in zip(busy, planted * 2, strict=True)), wrong
+    assert all(
+        wrong[mailbox] in {Counters(0, 0), Counters(*each)}
+        for mailbox, each in zip(busy, planted * 2, strict=True)
+    ), wrong
     assert reports[0]["applied"] >= 4
     last = james.repair(mailboxes=[str(each) for each in [*busy, *quiet]], settle="0s")
-    assert (last["wrong"], last["applied"]) == (sum(each != Counters(0, 0) for each in wrong.values()),) * 2
+    assert (last["wrong"], last["applied"]) == (
+        sum(each != Counters(0, 0) for each in wrong.values()),
+    ) * 2
     assert {drift(james, mailbox) for mailbox in [*busy, *quiet]} == {Counters(0, 0)}

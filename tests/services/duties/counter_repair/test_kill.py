@@ -26,8 +26,16 @@ def kill(james, step, request, point):
         "PYTHONPATH": str(Path(__file__).parents[4]),
         crash.VARIABLE: point,
     }
-    arguments = [sys.executable, str(Path(__file__).with_name("killed.py")), step, request.run, json.dumps(dict(request.params))]
-    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    arguments = [
+        sys.executable,
+        str(Path(__file__).with_name("killed.py")),
+        step,
+        request.run,
+        json.dumps(dict(request.params)),
+    ]
+    done = subprocess.run(
+        arguments, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
@@ -62,7 +70,12 @@ def test_killed_between_claim_and_update_its_run_sends_none_and_the_next_correct
     kill(james, "apply", request, "apply:after-claim")
     let_the_lock_run_out(james)
     report = james.steps(request, "apply", "verify", "report")
-    assert (report["status"], report["applied"], report["unknown"], report["failedMailboxes"]) == ("failed", 0, 1, 1)
+    assert (report["status"], report["applied"], report["unknown"], report["failedMailboxes"]) == (
+        "failed",
+        0,
+        1,
+        1,
+    )
     assert report["failures"] == {str(mailbox): decide.UNKNOWN_UPDATE}
     assert james.counters(mailbox) == (7, 4)
     assert james.repair(mailboxes=[str(mailbox)])["applied"] == 1
@@ -105,7 +118,11 @@ def test_killed_after_the_counters_or_in_the_projection_the_rest_is_done_once(ja
     assert james.counters(mailbox) == (6, 4)
     assert set(james.projection(mailbox)) == {1, 2, 3, 4, 5, 8}
     again = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
-    assert (again["status"], again["wrong"], sum(again["inconsistencies"].values())) == ("nothing to do", 0, 0)
+    assert (again["status"], again["wrong"], sum(again["inconsistencies"].values())) == (
+        "nothing to do",
+        0,
+        0,
+    )
 
 
 def test_a_plan_that_was_killed_changed_nothing_and_is_made_anew_by_the_same_run(james):
@@ -116,5 +133,13 @@ def test_a_plan_that_was_killed_changed_nothing_and_is_made_anew_by_the_same_run
     report = james.steps(request, "plan", "check", "apply", "verify", "report")
     assert (report["status"], report["wrong"], report["applied"]) == ("done", 1, 1)
     assert james.counters(mailbox) == (5, 3)
-    parts = [name for name in RunFolder(artifacts(james.settings), "counter_repair", "-", request.run).artifacts.files("runs") if request.run in name]
-    assert sum("/plan/drifts-" in name for name in parts) == 1, "the files of the plan that was killed are still there"
+    parts = [
+        name
+        for name in RunFolder(
+            artifacts(james.settings), "counter_repair", "-", request.run
+        ).artifacts.files("runs")
+        if request.run in name
+    ]
+    assert sum("/plan/drifts-" in name for name in parts) == 1, (
+        "the files of the plan that was killed are still there"
+    )

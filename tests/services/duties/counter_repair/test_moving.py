@@ -30,7 +30,10 @@ def planned(james, mailboxes, **params):
 
 def outcomes(james, request):
     folder = RunFolder(artifacts(james.settings), request.duty, request.queue, request.run)
-    return {mailbox: tuple(outcome) for mailbox, outcome in folder.read_json("applied.json")["outcomes"].items()}
+    return {
+        mailbox: tuple(outcome)
+        for mailbox, outcome in folder.read_json("applied.json")["outcomes"].items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,13 @@ def moved(shared_james, module_without_spark):
     report = james.steps(request, "report")
     after = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
     by_id = outcomes(james, request)
-    return SimpleNamespace(boxes=boxes, before=before, after=after, report=report, outcomes={name: by_id[str(each)] for name, each in boxes.items()})
+    return SimpleNamespace(
+        boxes=boxes,
+        before=before,
+        after=after,
+        report=report,
+        outcomes={name: by_id[str(each)] for name, each in boxes.items()},
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,8 +116,18 @@ def test_one_that_stood_still_is_corrected(moved, name):
 
 
 def test_the_report_counts_what_was_skipped_by_reason(moved):
-    assert (moved.report["status"], moved.report["wrong"], moved.report["applied"], moved.report["skipped"]) == ("done", 12, 2, 10)
-    assert moved.report["skippedBy"] == {decide.MOVED: 6, decide.NEWER: 2, decide.RIGHT_NOW: 1, decide.GONE: 1}
+    assert (
+        moved.report["status"],
+        moved.report["wrong"],
+        moved.report["applied"],
+        moved.report["skipped"],
+    ) == ("done", 12, 2, 10)
+    assert moved.report["skippedBy"] == {
+        decide.MOVED: 6,
+        decide.NEWER: 2,
+        decide.RIGHT_NOW: 1,
+        decide.GONE: 1,
+    }
 
 
 def test_the_second_read_waits_for_settle_and_only_for_drifted_mailboxes(james, monkeypatch):
@@ -129,7 +148,9 @@ def test_one_claim_and_one_update_a_mailbox_and_the_same_run_again_adds_nothing(
     mailboxes = drifted(james, 3)
     updates = []
     add = MailboxTables.add
-    monkeypatch.setattr(MailboxTables, "add", lambda self, *given: (updates.append(given), add(self, *given))[1])
+    monkeypatch.setattr(
+        MailboxTables, "add", lambda self, *given: (updates.append(given), add(self, *given))[1]
+    )
     request = planned(james, mailboxes)
     first = james.steps(request, "apply")
     again = james.steps(request, "apply", "verify", "report")
@@ -137,7 +158,9 @@ def test_one_claim_and_one_update_a_mailbox_and_the_same_run_again_adds_nothing(
     assert (first["applied"], again["applied"], again["skipped"], again["failed"]) == (3, 3, 0, 0)
     assert [james.counters(mailbox) for mailbox in mailboxes] == [(5, 3)] * 3
     claims = [james.stores.own.counter_claims.list(mailbox) for mailbox in mailboxes]
-    assert [(claim.run, claim.stored_count, claim.add_count, claim.outcome) for (claim,) in claims] == [(request.run, 7, -2, "applied")] * 3
+    assert [
+        (claim.run, claim.stored_count, claim.add_count, claim.outcome) for (claim,) in claims
+    ] == [(request.run, 7, -2, "applied")] * 3
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -209,20 +232,29 @@ def test_the_next_run_waits_until_nothing_of_an_unknown_update_can_come(james, m
     (mailbox,) = drifted(james)
     add = (-2, -1) if done else (0, 0)
     request = planned(james, [mailbox])
-    claim = CounterClaim("r-before", system_clock() - decide.SENT_FOR + timedelta(seconds=20), 7, 4, -2, -1)
+    claim = CounterClaim(
+        "r-before", system_clock() - decide.SENT_FOR + timedelta(seconds=20), 7, 4, -2, -1
+    )
     james.stores.own.counter_claims.claim(mailbox, claim, timedelta(hours=1))
     applied = james.steps(request, "apply")
     assert (applied["applied"], applied["skippedBy"]) == (0, {decide.EARLIER_OPEN: 1})
     james.add(mailbox, *add)
     monkeypatch.setattr(decide, "SENT_FOR", timedelta(0))
     with monkeypatch.context() as patch:
-        patch.setattr(MailboxTables, "counters_of_all_replicas", lambda *_: (_ for _ in ()).throw(StoreUnavailable("one is down")))
+        patch.setattr(
+            MailboxTables,
+            "counters_of_all_replicas",
+            lambda *_: (_ for _ in ()).throw(StoreUnavailable("one is down")),
+        )
         assert james.steps(request, "apply")["skippedBy"] == {decide.EARLIER_OPEN: 1}
     report = james.repair(mailboxes=[str(mailbox)])
     assert (report["wrong"], report["applied"]) == ((0, 0) if done else (1, 1))
     assert james.counters(mailbox) == (5, 3)
     if not done:
-        assert [claim.outcome for claim in james.stores.own.counter_claims.list(mailbox)] == [decide.OVER, decide.APPLIED]
+        assert [claim.outcome for claim in james.stores.own.counter_claims.list(mailbox)] == [
+            decide.OVER,
+            decide.APPLIED,
+        ]
 
 
 def test_a_counter_that_moves_between_claim_and_update_is_left_alone(james, monkeypatch):
@@ -243,7 +275,9 @@ def test_a_counter_that_moves_between_claim_and_update_is_left_alone(james, monk
     assert james.steps(request, "apply")["skippedBy"] == {decide.NOT_SENT: 1}
 
 
-def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some(james, monkeypatch):
+def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some(
+    james, monkeypatch
+):
     from mailslice.duties.counter_repair import apply, repairing
 
     mailboxes = drifted(james, 4)
@@ -251,9 +285,18 @@ def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some
     monkeypatch.setattr(apply, "_THREADS", 1)
     monkeypatch.setattr(apply, "_MOST_FAILURES", 2)
     monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
-    monkeypatch.setattr(repairing, "read_again", lambda *_, **__: (_ for _ in ()).throw(StoreUnavailable("Cassandra at x does not answer")))
+    monkeypatch.setattr(
+        repairing,
+        "read_again",
+        lambda *_, **__: (_ for _ in ()).throw(StoreUnavailable("Cassandra at x does not answer")),
+    )
     applied = james.steps(request, "apply")
-    assert (applied["failed"], applied["unknown"], applied["left"], applied["applied"]) == (2, 0, 2, 0)
+    assert (applied["failed"], applied["unknown"], applied["left"], applied["applied"]) == (
+        2,
+        0,
+        2,
+        0,
+    )
     monkeypatch.setattr(repairing, "read_again", second_read.read_again)
     assert james.steps(request, "apply")["applied"] == 4
     assert [james.counters(mailbox) for mailbox in mailboxes] == [(5, 3)] * 4
@@ -283,7 +326,13 @@ def test_a_lock_that_is_lost_in_the_middle_leaves_what_was_done_in_the_report(ja
         with pytest.raises(LockLost):
             james.steps(request, "apply")
     report = james.steps(request, "report")
-    assert (report["status"], report["planned"], report["applied"], report["left"], report["failed"]) == ("failed", 3, 1, 2, 0)
+    assert (
+        report["status"],
+        report["planned"],
+        report["applied"],
+        report["left"],
+        report["failed"],
+    ) == ("failed", 3, 1, 2, 0)
     assert sorted(james.counters(mailbox) for mailbox in mailboxes) == [(5, 3), (7, 4), (7, 4)]
 
 
@@ -301,14 +350,22 @@ def test_what_cassandra_does_not_take_fails_its_mailbox_alone(james, monkeypatch
 
     monkeypatch.setattr(repairing, "read_again", read_again)
     applied = james.steps(request, "apply")
-    assert (applied["applied"], applied["failed"], applied["failures"]) == (2, 1, {str(refused): "Cassandra at x: InvalidRequest"})
+    assert (applied["applied"], applied["failed"], applied["failures"]) == (
+        2,
+        1,
+        {str(refused): "Cassandra at x: InvalidRequest"},
+    )
 
 
 def test_flags_of_a_deleted_message_do_not_stop_the_second_read(james):
     mailbox = james.mailbox(messages=2, add=(1, 1))
     james.late_flags(mailbox, 9)
     report = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
-    assert (report["applied"], report["failedMailboxes"], report["inconsistencies"]["withoutMessageId"]) == (1, 0, 1)
+    assert (
+        report["applied"],
+        report["failedMailboxes"],
+        report["inconsistencies"]["withoutMessageId"],
+    ) == (1, 0, 1)
     assert james.counters(mailbox) == (2, 2)
 
 
@@ -316,9 +373,13 @@ def test_a_plan_that_is_made_again_forgets_all_of_the_first_try(james):
     request = planned(james, drifted(james))
     james.steps(request, "apply", "verify")
     folder = RunFolder(artifacts(james.settings), request.duty, request.queue, request.run)
-    assert {folder.read_json(name) is None for name in ("after.json", "progress.json", "verify.json")} == {False}
+    assert {
+        folder.read_json(name) is None for name in ("after.json", "progress.json", "verify.json")
+    } == {False}
     james.steps(request, "plan")
-    assert {folder.read_json(name) is None for name in ("after.json", "progress.json", "verify.json")} == {True}
+    assert {
+        folder.read_json(name) is None for name in ("after.json", "progress.json", "verify.json")
+    } == {True}
 
 
 def test_what_the_time_limit_leaves_the_next_run_does(james):

@@ -25,7 +25,9 @@ def repaired(shared_james, module_without_spark):
         (16, "deleted by James"),
         (17, "deleted since"),
     ):
-        ids[name] = james.message(mailbox, uid, flags={"$Forwarded"}, modseq=40 + uid, tables=("imapuidtable",))
+        ids[name] = james.message(
+            mailbox, uid, flags={"$Forwarded"}, modseq=40 + uid, tables=("imapuidtable",)
+        )
     # A deletion of the projection alone: a tombstone that is newer than the truth.
     james.message(mailbox, 13, message=ids["deleted alone"], tables=("messageidtable",))
     james.remove(mailbox, 13, ids["deleted alone"], tables=("messageidtable",))
@@ -33,14 +35,25 @@ def repaired(shared_james, module_without_spark):
     james.remove(mailbox, 14, ids["deleted alone, late flags"], tables=("messageidtable",))
     james.late_flags(mailbox, 14)
     james.late_flags(mailbox, 15)
-    for uid, name in ((21, "only projected"), (22, "only projected, was right after all"), (23, "uid of another message")):
+    for uid, name in (
+        (21, "only projected"),
+        (22, "only projected, was right after all"),
+        (23, "uid of another message"),
+    ):
         ids[name] = james.message(mailbox, uid, tables=("messageidtable",))
     ids["the other message"] = james.message(mailbox, 23, tables=("imapuidtable",))
     for uid, name in ((31, "flags"), (32, "flags, changed again"), (33, "a flag alone")):
         ids[name] = james.message(mailbox, uid, seen=True, modseq=9)
-        james.message(mailbox, uid, message=ids[name], modseq=8, flags={"old"}, tables=("messageidtable",))
-    james.execute("UPDATE {ks}.messageidtable SET flagflagged = true WHERE mailboxid = %s AND uid = 33", mailbox)
-    james.execute("UPDATE {ks}.messageidtable SET flagdraft = true WHERE mailboxid = %s AND uid = 21", mailbox)
+        james.message(
+            mailbox, uid, message=ids[name], modseq=8, flags={"old"}, tables=("messageidtable",)
+        )
+    james.execute(
+        "UPDATE {ks}.messageidtable SET flagflagged = true WHERE mailboxid = %s AND uid = 33",
+        mailbox,
+    )
+    james.execute(
+        "UPDATE {ks}.messageidtable SET flagdraft = true WHERE mailboxid = %s AND uid = 21", mailbox
+    )
     ids["first of a uid"] = james.message(mailbox, 41)
     ids["second of a uid"] = james.message(mailbox, 41, tables=("imapuidtable",))
     request = james.request(mailboxes=[str(mailbox)], repair_projection=True)
@@ -50,19 +63,51 @@ def repaired(shared_james, module_without_spark):
     ids["not planned"] = james.message(mailbox, 51, tables=("messageidtable",))
     james.remove(mailbox, 16, ids["deleted by James"])
     james.remove(mailbox, 17, ids["deleted since"], tables=("messageidtable",))
-    james.message(mailbox, 12, message=ids["only truth, came by itself"], flags={"$Forwarded"}, modseq=52, tables=("messageidtable",))
-    james.message(mailbox, 22, message=ids["only projected, was right after all"], tables=("imapuidtable",))
-    james.message(mailbox, 32, message=ids["flags, changed again"], seen=True, modseq=70, flags={"new"}, tables=("imapuidtable",))
+    james.message(
+        mailbox,
+        12,
+        message=ids["only truth, came by itself"],
+        flags={"$Forwarded"},
+        modseq=52,
+        tables=("messageidtable",),
+    )
+    james.message(
+        mailbox, 22, message=ids["only projected, was right after all"], tables=("imapuidtable",)
+    )
+    james.message(
+        mailbox,
+        32,
+        message=ids["flags, changed again"],
+        seen=True,
+        modseq=70,
+        flags={"new"},
+        tables=("imapuidtable",),
+    )
     james.steps(request, "apply", "verify")
     report = james.steps(request, "report")
     rows = james.projection(mailbox)
     again = james.repair(mailboxes=[str(mailbox)], repair_projection=True)
-    return SimpleNamespace(plan=plan, report=report, again=again, ids=ids, rows=rows, kept=kept, james=james, mailbox=mailbox, planned_us=planned_us)
+    return SimpleNamespace(
+        plan=plan,
+        report=report,
+        again=again,
+        ids=ids,
+        rows=rows,
+        kept=kept,
+        james=james,
+        mailbox=mailbox,
+        planned_us=planned_us,
+    )
 
 
 def test_the_plan_lists_every_row(repaired):
     kinds = {name: count for name, count in repaired.plan["inconsistencies"].items() if count}
-    assert kinds == {"onlyInImapUidTable": 8, "onlyInMessageIdTable": 3, "flagsDiffer": 3, "withoutMessageId": 2}
+    assert kinds == {
+        "onlyInImapUidTable": 8,
+        "onlyInMessageIdTable": 3,
+        "flagsDiffer": 3,
+        "withoutMessageId": 2,
+    }
     assert repaired.plan["projectionPlanned"] == 14
 
 
@@ -87,7 +132,9 @@ def test_rows_are_what_the_truth_says_now(repaired):
 
 def test_the_report_says_what_was_done_and_why_the_rest_was_not(repaired):
     done = repaired.report["projection"]
-    assert {name: done[name] for name in ("planned", "written", "deleted", "failed", "left", "skipped")} == {
+    assert {
+        name: done[name] for name in ("planned", "written", "deleted", "failed", "left", "skipped")
+    } == {
         "planned": 14,
         "written": 7,
         "deleted": 1,
@@ -95,20 +142,36 @@ def test_the_report_says_what_was_done_and_why_the_rest_was_not(repaired):
         "left": 0,
         "skipped": 6,
     }
-    assert done["skippedBy"] == {projection.RIGHT_NOW: 4, projection.SHARED_UID: 1, projection.DELETED_LATER: 1}
+    assert done["skippedBy"] == {
+        projection.RIGHT_NOW: 4,
+        projection.SHARED_UID: 1,
+        projection.DELETED_LATER: 1,
+    }
 
 
-def test_the_next_run_finds_what_was_not_planned_what_nobody_can_decide_and_what_was_deleted_since(repaired):
+def test_the_next_run_finds_what_was_not_planned_what_nobody_can_decide_and_what_was_deleted_since(
+    repaired,
+):
     """The row that was deleted after the first plan began is older than the second one."""
     kinds = {name: count for name, count in repaired.again["inconsistencies"].items() if count}
     assert kinds == {"onlyInImapUidTable": 2, "onlyInMessageIdTable": 1, "withoutMessageId": 1}
-    assert (repaired.again["projection"]["written"], repaired.again["projection"]["skippedBy"]) == (1, {projection.SHARED_UID: 1})
+    assert (repaired.again["projection"]["written"], repaired.again["projection"]["skippedBy"]) == (
+        1,
+        {projection.SHARED_UID: 1},
+    )
 
 
 def test_a_write_of_james_after_ours_wins(repaired):
     james, mailbox, ids = repaired.james, repaired.mailbox, repaired.ids
-    written = james.execute("SELECT WRITETIME(modseq) FROM {ks}.messageidtable WHERE mailboxid = %s AND uid = 11", mailbox)[0][0]
-    truth = james.execute("SELECT WRITETIME(modseq) FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND uid = 11", ids["only truth"], mailbox)
+    written = james.execute(
+        "SELECT WRITETIME(modseq) FROM {ks}.messageidtable WHERE mailboxid = %s AND uid = 11",
+        mailbox,
+    )[0][0]
+    truth = james.execute(
+        "SELECT WRITETIME(modseq) FROM {ks}.imapuidtable WHERE messageid = %s AND mailboxid = %s AND uid = 11",
+        ids["only truth"],
+        mailbox,
+    )
     assert truth[0][0] < written < repaired.planned_us
 
 
@@ -191,11 +254,17 @@ def test_cells_of_a_collection_that_are_newer_than_the_row_are_said_and_not_call
     """They tell no time: what is written is older than them."""
     mailbox = james.mailbox(messages=1)
     ahead = int(time.time() * 1e6) + 3_600_000_000
-    james.execute(f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 1", mailbox)
+    james.execute(
+        f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 1",
+        mailbox,
+    )
     done = james.repair(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
     assert (done["planned"], done["written"], done["skippedBy"]) == (1, 0, {projection.NEWER: 1})
     message = james.message(mailbox, 7, tables=("messageidtable",))
-    james.execute(f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 7", mailbox)
+    james.execute(
+        f"UPDATE {{ks}}.messageidtable USING TIMESTAMP {ahead} SET userflags = userflags + {{'late'}} WHERE mailboxid = %s AND uid = 7",
+        mailbox,
+    )
     done = james.repair(mailboxes=[str(mailbox)], repair_projection=True)["projection"]
     assert (done["planned"], done["deleted"], done["skippedBy"]) == (2, 0, {projection.NEWER: 2})
     assert message not in {row[0] for row in james.projection(mailbox).values()}

@@ -23,20 +23,30 @@ def drifted(shared_james, module_without_spark):
     mailbox = shared_james.mailbox(messages=2, add=(1, 0))
     request = shared_james.request(mailboxes=[str(mailbox)])
     shared_james.steps(request, "plan", "check")
-    return mailbox, request, RunFolder(artifacts(shared_james.settings), request.duty, request.queue, request.run)
+    return (
+        mailbox,
+        request,
+        RunFolder(artifacts(shared_james.settings), request.duty, request.queue, request.run),
+    )
 
 
 def test_without_james_tables_it_refuses_by_name(make_fresh):
     settings = make_fresh().settings
     with open_stores(settings) as stores:
         james = Mailboxes(settings, stores)
-        with pytest.raises(Refused, match="no table imapuidtable, mailbox, mailboxcounters, messageidtable"):
+        with pytest.raises(
+            Refused, match="no table imapuidtable, mailbox, mailboxcounters, messageidtable"
+        ):
             run_all(james.request(), settings)
         with pytest.raises(Refused, match="no table mailbox, mailboxcounters, messageidtable"):
             run_all(james.request(trust_projection=True), settings)
         for table in ("mailbox", "mailboxcounters", "messageidtable", "imapuidtable"):
-            stores.cassandra.execute(f"CREATE TABLE {settings.cassandra.keyspace}.{table} (id timeuuid PRIMARY KEY, mailboxid timeuuid, uid bigint)")
-        with pytest.raises(Refused, match="messageidtable has no column messageid, modseq, flagseen"):
+            stores.cassandra.execute(
+                f"CREATE TABLE {settings.cassandra.keyspace}.{table} (id timeuuid PRIMARY KEY, mailboxid timeuuid, uid bigint)"
+            )
+        with pytest.raises(
+            Refused, match="messageidtable has no column messageid, modseq, flagseen"
+        ):
             run_all(james.request(), settings)
 
 
@@ -44,12 +54,19 @@ def test_without_james_tables_it_refuses_by_name(make_fresh):
 def test_a_plan_that_was_edited_is_refused(james, drifted, file):
     mailbox, request, folder = drifted
     place = folder.artifacts
-    name = folder.file(file) if file == "plan.json" else next(each for each in place.files(folder.name) if "drifts-" in each)
+    name = (
+        folder.file(file)
+        if file == "plan.json"
+        else next(each for each in place.files(folder.name) if "drifts-" in each)
+    )
     kept = place.read(name)
     edited = json.loads(kept) if file == "plan.json" else None
     if edited is not None:
         edited["decided"]["settle"] = "1s"
-    place.write(name, json.dumps(edited).encode() if edited is not None else kept[:-1] + bytes([kept[-1] ^ 1]))
+    place.write(
+        name,
+        json.dumps(edited).encode() if edited is not None else kept[:-1] + bytes([kept[-1] ^ 1]),
+    )
     try:
         with pytest.raises(PlanRefused, match="changed"):
             james.steps(request, "apply")
@@ -84,8 +101,15 @@ def test_a_plan_of_yesterday_or_one_that_passed_no_gate_is_refused(james, drifte
 def test_a_second_run_is_refused_while_the_first_works(james, drifted, monkeypatch):
     from mailslice.duty import lock
 
-    monkeypatch.setattr(lock.locked.__wrapped__, "__kwdefaults__", {**lock.locked.__wrapped__.__kwdefaults__, "patience": timedelta(0)})
-    with lock.locked(james.stores.own.locks, "counter_repair/-", "another"), pytest.raises(LockHeld, match="is locked by run another"):
+    monkeypatch.setattr(
+        lock.locked.__wrapped__,
+        "__kwdefaults__",
+        {**lock.locked.__wrapped__.__kwdefaults__, "patience": timedelta(0)},
+    )
+    with (
+        lock.locked(james.stores.own.locks, "counter_repair/-", "another"),
+        pytest.raises(LockHeld, match="is locked by run another"),
+    ):
         james.steps(drifted[1], "apply")
     assert james.counters(drifted[0]) == (3, 2)
 
@@ -124,7 +148,10 @@ def test_a_scan_that_fails_in_one_range_ends_the_plan_and_changes_nothing(james,
 
 def test_mailboxes_and_users_hold_a_run_to_these(james):
     name = f"{timeuuid()}@example.com"
-    ours, theirs = james.mailbox(name, messages=1, add=(1, 0)), james.mailbox("bob@example.com", messages=1, add=(1, 0))
+    ours, theirs = (
+        james.mailbox(name, messages=1, add=(1, 0)),
+        james.mailbox("bob@example.com", messages=1, add=(1, 0)),
+    )
     report = james.repair(users=[name.upper()])
     assert (report["processedMailboxes"], report["wrong"], report["applied"]) == (1, 1, 1)
     assert (james.counters(ours), james.counters(theirs)) == ((1, 1), (2, 1))
@@ -137,18 +164,27 @@ def test_trust_projection_counts_the_projection_and_reads_no_truth(james):
     mailbox = james.mailbox(messages=2, add=(3, 3))
     james.message(mailbox, 8, tables=("messageidtable",))
     report = james.repair(mailboxes=[str(mailbox)], trust_projection=True)
-    assert (report["applied"], report["inconsistencies"]) == (1, {"withoutMessageId": 0, "mailboxGone": 0, "counterOfGoneMailbox": 0})
+    assert (report["applied"], report["inconsistencies"]) == (
+        1,
+        {"withoutMessageId": 0, "mailboxGone": 0, "counterOfGoneMailbox": 0},
+    )
     assert james.counters(mailbox) == (3, 3)
 
 
 def test_trust_projection_counts_no_row_without_a_message_id(james):
     mailbox = james.mailbox(messages=2, add=(1, 1))
-    messages = james.repair(mailboxes=[str(mailbox)], trust_projection=True, dry_run=True)["messages"]
+    messages = james.repair(mailboxes=[str(mailbox)], trust_projection=True, dry_run=True)[
+        "messages"
+    ]
     james.late_flags(mailbox, 9)
     report = james.repair(mailboxes=[str(mailbox)], trust_projection=True)
     assert report["messages"] == messages
     assert (report["wrong"], report["applied"], report["failedMailboxes"]) == (1, 1, 0)
-    assert report["inconsistencies"] == {"withoutMessageId": 1, "mailboxGone": 0, "counterOfGoneMailbox": 0}
+    assert report["inconsistencies"] == {
+        "withoutMessageId": 1,
+        "mailboxGone": 0,
+        "counterOfGoneMailbox": 0,
+    }
     assert james.counters(mailbox) == (2, 2)
 
 

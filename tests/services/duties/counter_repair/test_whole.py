@@ -65,10 +65,19 @@ def planted(james):
     james.message(named["only in projection"], 9, tables=("messageidtable",))
     for uid, flags, modseq in ((7, {"seen": False}, 3), (8, {"flags": {"$Forwarded"}}, 4)):
         message = james.message(named["flags differ"], uid, seen=uid == 7, modseq=modseq)
-        james.message(named["flags differ"], uid, message=message, modseq=modseq, tables=("messageidtable",), **flags)
+        james.message(
+            named["flags differ"],
+            uid,
+            message=message,
+            modseq=modseq,
+            tables=("messageidtable",),
+            **flags,
+        )
     james.add(named["flags differ"], 2, 1)
     message = james.message(named["modSeq differs"], 7, modseq=70)
-    james.message(named["modSeq differs"], 7, message=message, modseq=71, tables=("messageidtable",))
+    james.message(
+        named["modSeq differs"], 7, message=message, modseq=71, tables=("messageidtable",)
+    )
     james.add(named["modSeq differs"], 1, 1)
     james.message(named["gone"], 1)
     james.message(named["gone"], 2, tables=("messageidtable",))
@@ -96,15 +105,38 @@ def whole(make_fresh):
         after = {name: james.counters(mailbox) for name, mailbox in boxes.items()}
         without_spark(patch)
         second = james.repair()
-        yield SimpleNamespace(james=james, boxes=boxes, before=before, untouched=untouched, dry=dry, report=report, after=after, second=second)
+        yield SimpleNamespace(
+            james=james,
+            boxes=boxes,
+            before=before,
+            untouched=untouched,
+            dry=dry,
+            report=report,
+            after=after,
+            second=second,
+        )
 
 
 def test_what_was_planted_is_what_the_test_thinks(whole):
-    assert {name: whole.before[name] for name in WRONG} == {name: counters[0] for name, counters in WRONG.items()}
+    assert {name: whole.before[name] for name in WRONG} == {
+        name: counters[0] for name, counters in WRONG.items()
+    }
 
 
 def test_every_wrong_mailbox_is_found_and_corrected(whole):
-    found = {name: whole.report[name] for name in ("processedMailboxes", "failedMailboxes", "wrong", "planned", "applied", "skipped", "failed", "left")}
+    found = {
+        name: whole.report[name]
+        for name in (
+            "processedMailboxes",
+            "failedMailboxes",
+            "wrong",
+            "planned",
+            "applied",
+            "skipped",
+            "failed",
+            "left",
+        )
+    }
     assert found == {
         "processedMailboxes": 14,
         "failedMailboxes": 0,
@@ -115,19 +147,27 @@ def test_every_wrong_mailbox_is_found_and_corrected(whole):
         "failed": 0,
         "left": 0,
     }
-    assert {name: whole.after[name] for name in WRONG} == {name: counters[1] for name, counters in WRONG.items()}
+    assert {name: whole.after[name] for name in WRONG} == {
+        name: counters[1] for name, counters in WRONG.items()
+    }
 
 
 def test_everything_else_is_left_as_it_was(whole):
     others = {name for name in whole.boxes if name not in WRONG}
-    assert {name: whole.after[name] for name in others} == {name: whole.before[name] for name in others}
+    assert {name: whole.after[name] for name in others} == {
+        name: whole.before[name] for name in others
+    }
 
 
 def test_inconsistencies_are_counted_by_kind_and_listed(whole):
     assert whole.report["inconsistencies"] == INCONSISTENCIES
     folder = RunFolder(artifacts(whole.james.settings), "counter_repair", "-", whole.report["run"])
     plan = read_plan(folder.read_json("plan.json"), whole.report["run"])
-    listed = sorted((row["kind"], row["mailbox"], row["uid"]) for file in plan.differences for row in read_rows(file, folder))
+    listed = sorted(
+        (row["kind"], row["mailbox"], row["uid"])
+        for file in plan.differences
+        for row in read_rows(file, folder)
+    )
     boxes = {name: str(mailbox) for name, mailbox in whole.boxes.items()}
     assert listed == sorted(
         [
@@ -143,18 +183,30 @@ def test_inconsistencies_are_counted_by_kind_and_listed(whole):
             ("mailboxGone", boxes["gone"], 3),
         ]
     )
-    assert {(row["kind"], row["uid"]) for row in whole.report["inconsistencySample"]} == {(kind, uid) for kind, _, uid in listed}
+    assert {(row["kind"], row["uid"]) for row in whole.report["inconsistencySample"]} == {
+        (kind, uid) for kind, _, uid in listed
+    }
 
 
 def test_a_dry_run_finds_the_same_and_changes_nothing(whole):
     """Without Spark, too: what other tests plan by is what Spark finds."""
     assert whole.dry["before"] == whole.report["before"]
-    assert (whole.dry["status"], whole.dry["wrong"], whole.dry["applied"], whole.dry["inconsistencies"]) == ("dry run", len(WRONG), 0, INCONSISTENCIES)
+    assert (
+        whole.dry["status"],
+        whole.dry["wrong"],
+        whole.dry["applied"],
+        whole.dry["inconsistencies"],
+    ) == ("dry run", len(WRONG), 0, INCONSISTENCIES)
     assert whole.untouched == whole.before
 
 
 def test_a_second_run_finds_no_drift(whole):
-    found = (whole.second["status"], whole.second["wrong"], whole.second["applied"], whole.second["inconsistencies"])
+    found = (
+        whole.second["status"],
+        whole.second["wrong"],
+        whole.second["applied"],
+        whole.second["inconsistencies"],
+    )
     assert found == ("nothing to do", 0, 0, INCONSISTENCIES)
 
 
@@ -174,14 +226,22 @@ def test_the_largest_drifts_stand_first_before_and_after(whole):
 def test_the_report_is_in_the_ledger_without_a_queue_and_without_a_user(whole):
     kept = Ledger(whole.james.stores, whole.james.settings).show(whole.report["run"])
     assert json.loads(json.dumps(kept)) == kept
-    assert (kept["queue"], kept["duty"], kept["reason"], kept["wrong"]) == (None, "counter_repair", "a test", len(WRONG))
+    assert (kept["queue"], kept["duty"], kept["reason"], kept["wrong"]) == (
+        None,
+        "counter_repair",
+        "a test",
+        len(WRONG),
+    )
     assert "alice" not in json.dumps(kept)
 
 
 def test_the_gates_have_their_pages(whole):
     assert whole.report["dataDocs"].startswith("file:///")
     pages = artifacts(whole.james.settings).files("data_docs/gates")
-    assert [any(page.endswith(f"{whole.report['run']}-{gate}.html") for page in pages) for gate in ("check", "verify")] == [True, True]
+    assert [
+        any(page.endswith(f"{whole.report['run']}-{gate}.html") for page in pages)
+        for gate in ("check", "verify")
+    ] == [True, True]
 
 
 def test_the_plot_shows_the_drifts_before_and_after(whole):

@@ -37,7 +37,15 @@ class Letters:
     def names(self) -> RabbitNames:
         return RabbitNames(self.queue)
 
-    def mail(self, name: str = "m", *, row: bool = True, content: bool = True, marked: bool = False, sender: str | None = "a@b.example") -> QueuedMail:
+    def mail(
+        self,
+        name: str = "m",
+        *,
+        row: bool = True,
+        content: bool = True,
+        marked: bool = False,
+        sender: str | None = "a@b.example",
+    ) -> QueuedMail:
         """A mail of the view, without its message."""
         blobs = BlobId(str(uuid.uuid4())), BlobId(str(uuid.uuid4()))
         item = QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, sender, ("c@d.example",)), *blobs)
@@ -56,19 +64,46 @@ class Letters:
     def mark(self, item: QueuedMail) -> None:
         self.stores.tables.deleted.mark_many(self.queue, [item.enqueue_id])
 
-    def letter(self, what: QueuedMail | bytes, reason: str = "rejected", age: timedelta = timedelta(), **headers: Any) -> None:
+    def letter(
+        self,
+        what: QueuedMail | bytes,
+        reason: str = "rejected",
+        age: timedelta = timedelta(),
+        **headers: Any,
+    ) -> None:
         """A dead letter as the broker makes it: of a mail, or of any bytes."""
         body = what if isinstance(what, bytes) else message.encode(what)
-        death = {"reason": reason, "count": 1, "queue": self.names.work_queue, "exchange": self.names.exchange, "routing-keys": [""]}
+        death = {
+            "reason": reason,
+            "count": 1,
+            "queue": self.names.work_queue,
+            "exchange": self.names.exchange,
+            "routing-keys": [""],
+        }
         death["time"] = datetime.now(UTC) - age
-        told = {"x-dead-letter-routing-key": "", "x-first-death-reason": reason, "x-death": [death], **headers}
-        self.publish(self.names.dead_letter_exchange, body, {name: value for name, value in told.items() if value is not None})
+        told = {
+            "x-dead-letter-routing-key": "",
+            "x-first-death-reason": reason,
+            "x-death": [death],
+            **headers,
+        }
+        self.publish(
+            self.names.dead_letter_exchange,
+            body,
+            {name: value for name, value in told.items() if value is not None},
+        )
 
     def publish(self, exchange: str, body: bytes, headers: dict[str, Any]) -> None:
         with blocking_connection(self.settings.rabbitmq) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            channel.basic_publish(exchange, "", body, pika.BasicProperties(delivery_mode=2, headers=headers), mandatory=True)
+            channel.basic_publish(
+                exchange,
+                "",
+                body,
+                pika.BasicProperties(delivery_mode=2, headers=headers),
+                mandatory=True,
+            )
 
     def taken(self, name: str) -> list[tuple[Any, bytes]]:
         """Takes everything off a RabbitMQ queue: (properties, body)."""
@@ -103,7 +138,9 @@ class Letters:
                 channel.basic_reject(got[0].delivery_tag, requeue=False)
 
     def request(self, **params: object) -> RunRequest:
-        return RunRequest("dead_letters", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params)
+        return RunRequest(
+            "dead_letters", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params
+        )
 
     def run(self, **params: object) -> dict[str, Any]:
         """A whole run; its report."""

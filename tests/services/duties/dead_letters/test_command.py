@@ -4,11 +4,24 @@ import json
 
 from tests.acceptance.command import Cli
 
-FIELDS = {"position", "enqueueId", "name", "sender", "cause", "reason", "diedAt", "redrives", "deleted", "bytes"}
+FIELDS = {
+    "position",
+    "enqueueId",
+    "name",
+    "sender",
+    "cause",
+    "reason",
+    "diedAt",
+    "redrives",
+    "deleted",
+    "bytes",
+}
 
 
 def cli_of(letters):
-    return Cli({name: value for name, value in letters.environ.items() if name.startswith("MAILSLICE_")}).inside()
+    return Cli(
+        {name: value for name, value in letters.environ.items() if name.startswith("MAILSLICE_")}
+    ).inside()
 
 
 def test_queue_dead_shows_a_line_a_letter_and_leaves_them(letters):
@@ -41,11 +54,56 @@ def test_the_duty_by_its_command_line(letters):
     letters.letter(letters.mail("kept"))
     letters.letter(letters.mail("gone", marked=True))
     letters.letter(b"no mail")
-    report = json.loads(cli("duty", "run", "dead_letters", "--queue", letters.queue, "--json").out.splitlines()[-1])
-    assert {"run", "duty", "queue", "causes", "redriven", "dropped", "exported", "kept", "planned", "applied", "skipped", "failed"} <= set(report)
-    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (0, 1, 1, 1)
-    run = ("duty", "run", "dead_letters", "--queue", letters.queue, "--redrive", "--limit", "1", "--reason", "why not", "--json")
+    report = json.loads(
+        cli("duty", "run", "dead_letters", "--queue", letters.queue, "--json").out.splitlines()[-1]
+    )
+    assert {
+        "run",
+        "duty",
+        "queue",
+        "causes",
+        "redriven",
+        "dropped",
+        "exported",
+        "kept",
+        "planned",
+        "applied",
+        "skipped",
+        "failed",
+    } <= set(report)
+    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (
+        0,
+        1,
+        1,
+        1,
+    )
+    run = (
+        "duty",
+        "run",
+        "dead_letters",
+        "--queue",
+        letters.queue,
+        "--redrive",
+        "--limit",
+        "1",
+        "--reason",
+        "why not",
+        "--json",
+    )
     report = json.loads(cli(*run).out.splitlines()[-1])
-    assert (report["redriven"], report["kept"], report["reason"], report["params"]["limit"]) == (1, 0, "why not", 1)
-    for wrong in (("--limit", "none"), ("--cause", "x", "--redrive"), ("--older-than", "1h"), ("--sender", "@", "--redrive"), ("--no-such",)):
-        assert cli("duty", "run", "dead_letters", "--queue", letters.queue, *wrong, code=2).out == b""
+    assert (report["redriven"], report["kept"], report["reason"], report["params"]["limit"]) == (
+        1,
+        0,
+        "why not",
+        1,
+    )
+    for wrong in (
+        ("--limit", "none"),
+        ("--cause", "x", "--redrive"),
+        ("--older-than", "1h"),
+        ("--sender", "@", "--redrive"),
+        ("--no-such",),
+    ):
+        assert (
+            cli("duty", "run", "dead_letters", "--queue", letters.queue, *wrong, code=2).out == b""
+        )

@@ -45,50 +45,113 @@ def planted(letters):
     return mails
 
 
-def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps_the_rest_in_its_order(letters):
+def test_a_run_lists_all_drops_what_is_deleted_exports_what_is_no_mail_and_keeps_the_rest_in_its_order(
+    letters,
+):
     planted(letters)
     before = letters.dead()
     report = letters.run()
     assert report["status"] == "done"
-    expected = {"rejected by a handler": 3, "missing blob": 1, "bad JSON": 1, "delivery limit": 1, "expired": 1, "other": 1}
+    expected = {
+        "rejected by a handler": 3,
+        "missing blob": 1,
+        "bad JSON": 1,
+        "delivery limit": 1,
+        "expired": 1,
+        "other": 1,
+    }
     assert report["causes"] == expected
     assert report["order"] == "as it was"
     assert {cause: each["count"] for cause, each in report["ages"].items()} == expected
-    assert 2 * 3600 - 5 <= report["ages"]["rejected by a handler"]["oldestAgeSeconds"] <= 2 * 3600 + 120
-    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (0, 1, 1, 6)
-    assert (report["planned"], report["applied"], report["skipped"], report["failed"], report["left"], report["unseen"]) == (2, 2, 0, 0, 0, 0)
-    assert letters.dead() == [body for body in before if body != b"{no mail" and message.decode(body).mail.name != "gone"]
+    assert (
+        2 * 3600 - 5
+        <= report["ages"]["rejected by a handler"]["oldestAgeSeconds"]
+        <= 2 * 3600 + 120
+    )
+    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (
+        0,
+        1,
+        1,
+        6,
+    )
+    assert (
+        report["planned"],
+        report["applied"],
+        report["skipped"],
+        report["failed"],
+        report["left"],
+        report["unseen"],
+    ) == (2, 2, 0, 0, 0, 0)
+    assert letters.dead() == [
+        body for body in before if body != b"{no mail" and message.decode(body).mail.name != "gone"
+    ]
     assert letters.work() == []
     assert {each["cause"] for each in report["sample"]} == set(expected)
     assert "@" not in json.dumps(report)
-    assert Ledger(letters.stores, letters.settings).last("dead_letters", letters.queue)["dropped"] == 1
+    assert (
+        Ledger(letters.stores, letters.settings).last("dead_letters", letters.queue)["dropped"] == 1
+    )
     exported = sorted(Path(report["exports"]).iterdir())
-    assert [file.suffix for file in exported] == [".json", ".body"] or [file.suffix for file in exported] == [".body", ".json"]
+    assert [file.suffix for file in exported] == [".json", ".body"] or [
+        file.suffix for file in exported
+    ] == [".body", ".json"]
     assert {file.suffix: file for file in exported}[".body"].read_bytes() == b"{no mail"
-    assert json.loads({file.suffix: file for file in exported}[".json"].read_text())["headers"]["x-death"][0]["reason"] == "rejected"
+    assert (
+        json.loads({file.suffix: file for file in exported}[".json"].read_text())["headers"][
+            "x-death"
+        ][0]["reason"]
+        == "rejected"
+    )
     again = letters.run()
-    assert (again["status"], again["redriven"], again["dropped"], again["exported"], again["kept"]) == ("nothing to do", 0, 0, 0, 6)
+    assert (
+        again["status"],
+        again["redriven"],
+        again["dropped"],
+        again["exported"],
+        again["kept"],
+    ) == ("nothing to do", 0, 0, 0, 6)
 
 
 def test_a_dry_run_changes_nothing_and_says_what_would_be(letters):
     planted(letters)
     before = letters.dead()
     report = letters.run(dry_run=True, redrive=True)
-    assert (report["status"], report["planned"], report["applied"], report["kept"]) == ("dry run", 6, 0, 8)
+    assert (report["status"], report["planned"], report["applied"], report["kept"]) == (
+        "dry run",
+        6,
+        0,
+        8,
+    )
     assert report["actions"] == {"keep": 2, "drop": 1, "export": 1, "redrive": 4}
-    assert report["keptBy"] == {"its content is missing": 1, "neither row nor deleted mark: it was dealt with": 1}
+    assert report["keptBy"] == {
+        "its content is missing": 1,
+        "neither row nor deleted mark: it was dealt with": 1,
+    }
     assert letters.dead() == before
 
 
-def test_a_redrive_puts_back_what_is_live_and_whole_with_james_properties_and_counts_its_rounds(letters):
+def test_a_redrive_puts_back_what_is_live_and_whole_with_james_properties_and_counts_its_rounds(
+    letters,
+):
     mails = planted(letters)
     report = letters.run(redrive=True)
-    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (4, 1, 1, 2)
+    assert (report["redriven"], report["dropped"], report["exported"], report["kept"]) == (
+        4,
+        1,
+        1,
+        2,
+    )
     assert letters.dead_names() == ["bare", "cleaned"]
     put_back = letters.taken(letters.names.work_queue)
-    assert [body for _, body in put_back] == [message.encode(mails[name]) for name in ("rejected", "limit", "late", "odd")]
+    assert [body for _, body in put_back] == [
+        message.encode(mails[name]) for name in ("rejected", "limit", "late", "odd")
+    ]
     for properties, _ in put_back:
-        assert (properties.content_type, properties.delivery_mode, properties.priority) == ("text/plain", 2, 0)
+        assert (properties.content_type, properties.delivery_mode, properties.priority) == (
+            "text/plain",
+            2,
+            0,
+        )
         assert properties.headers == {"x-dead-letter-routing-key": "", "x-redrive-count": 1}
 
 
@@ -132,7 +195,9 @@ def test_rounds_are_remembered_when_somebody_publishes_the_mail_without_our_head
     assert letters.run(redrive=True, most_redrives=1)["keptBy"] == {"redriven often enough": 1}
 
 
-def test_of_two_letters_of_one_mail_one_is_redriven_and_the_other_goes_when_the_mail_is_done(letters):
+def test_of_two_letters_of_one_mail_one_is_redriven_and_the_other_goes_when_the_mail_is_done(
+    letters,
+):
     item = letters.mail("twice")
     letters.letter(item)
     letters.letter(item, age=HOUR)
@@ -162,7 +227,9 @@ def test_a_mail_of_which_a_delayed_copy_waits_is_not_redriven(letters):
 
     item = letters.mail("waits")
     letters.letter(item)
-    row = DelayedMail(item.enqueue_id, datetime.now(UTC) + HOUR, uuid4(), published=False, place=None, message=b"")
+    row = DelayedMail(
+        item.enqueue_id, datetime.now(UTC) + HOUR, uuid4(), published=False, place=None, message=b""
+    )
     letters.stores.own.delayed_mails.write_future(letters.queue, row).result()
     assert letters.run(redrive=True)["keptBy"] == {"it is delayed: a copy waits": 1}
 
@@ -172,8 +239,18 @@ def test_headers_that_no_broker_wrote_break_nothing(letters):
         {"x-death": "no list"},
         {"x-death": [1, "a"]},
         {"x-death": [{"reason": 7, "time": "now", "queue": None}]},
-        {"x-death": None, "x-redrive-count": "many", "x-mailslice-slice": "soon", "x-mailslice-bucket": -5},
-        {"x-death": None, "x-mailslice-slice": 2**62, "x-mailslice-bucket": 0, "x-mailslice-reason": 12},
+        {
+            "x-death": None,
+            "x-redrive-count": "many",
+            "x-mailslice-slice": "soon",
+            "x-mailslice-bucket": -5,
+        },
+        {
+            "x-death": None,
+            "x-mailslice-slice": 2**62,
+            "x-mailslice-bucket": 0,
+            "x-mailslice-reason": 12,
+        },
         {"x-death": None, "x-mailslice-reason": "content missing: header"},
     ):
         letters.letter(letters.mail("odd headers"), **headers)
@@ -188,7 +265,9 @@ def test_bodies_of_every_kind_that_are_no_mail_are_exported(letters):
         letters.letter(body)
     report = letters.run()
     assert (report["exported"], report["kept"], report["causes"]) == (6, 0, {"bad JSON": 6})
-    assert sorted(file.read_bytes() for file in Path(report["exports"]).glob("*.body")) == sorted(bodies)
+    assert sorted(file.read_bytes() for file in Path(report["exports"]).glob("*.body")) == sorted(
+        bodies
+    )
 
 
 def test_a_queue_without_a_dead_letter_queue_and_one_without_letters_have_nothing_to_do(letters):
@@ -225,14 +304,20 @@ def test_between_plan_and_apply_a_mail_is_deleted_another_dies_and_one_is_taken_
     for each in (mails[0], mails[2], late):  # m1 is gone; the others are there again
         letters.letter(each)
     again = letters.steps(request, "apply")
-    assert again["skippedBy"] == {"gone since the plan": 3}  # their deaths are others now: nothing that the plan does not know is touched
+    assert again["skippedBy"] == {
+        "gone since the plan": 3
+    }  # their deaths are others now: nothing that the plan does not know is touched
     assert letters.work() == []
     request = letters.request(redrive=True)
     letters.steps(request, "plan", "check")
     letters.mark(mails[2])
     applied = letters.steps(request, "apply", "verify")
     applied = letters.steps(request, "report")
-    assert (applied["redriven"], applied["dropped"], applied["skippedBy"]) == (1, 1, {"deleted since the plan": 1})
+    assert (applied["redriven"], applied["dropped"], applied["skippedBy"]) == (
+        1,
+        1,
+        {"deleted since the plan": 1},
+    )
     assert letters.work() == ["late"]
     assert letters.dead_names() == ["m2"]
 
@@ -252,7 +337,9 @@ def test_a_row_behind_browse_start_proves_nothing_and_is_redriven_by_force_alone
     letters.letter(item)
     later = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + 2 * HOUR
     letters.stores.tables.browse_starts.write(letters.queue, later, int(later.timestamp() * 1e6))
-    assert letters.run(redrive=True)["keptBy"] == {"neither row nor deleted mark: it was dealt with": 1}
+    assert letters.run(redrive=True)["keptBy"] == {
+        "neither row nor deleted mark: it was dealt with": 1
+    }
     assert letters.run(redrive=True, force_cleaned=True)["redriven"] == 1
 
 
@@ -278,26 +365,39 @@ def test_a_run_whose_time_is_over_leaves_the_rest_to_the_next(letters):
     for number in range(3):
         letters.letter(letters.mail(f"m{number}", marked=True))
     report = letters.run(time_limit="0s")
-    assert (report["status"], report["dropped"], report["left"], report["kept"]) == ("done", 0, 3, 3)
+    assert (report["status"], report["dropped"], report["left"], report["kept"]) == (
+        "done",
+        0,
+        3,
+        3,
+    )
     assert letters.run()["dropped"] == 3
 
 
 def test_a_redrive_makes_old_sights_of_an_empty_queue_worthless(letters):
     now = datetime.now(UTC)
     samples = letters.stores.own.queue_samples
-    samples.save(letters.queue, QueueSample(now - timedelta(seconds=30), now - timedelta(seconds=15)))
+    samples.save(
+        letters.queue, QueueSample(now - timedelta(seconds=30), now - timedelta(seconds=15))
+    )
     letters.letter(letters.mail("kept"))
     letters.run()
     assert samples.read(letters.queue) is not None
     letters.run(redrive=True)
     assert samples.read(letters.queue) is None
-    samples.save(letters.queue, QueueSample(now, now + timedelta(seconds=5)))  # its figures may be from before the redrive
+    samples.save(
+        letters.queue, QueueSample(now, now + timedelta(seconds=5))
+    )  # its figures may be from before the redrive
     assert samples.read(letters.queue) is None
-    samples.save(letters.queue, QueueSample(now + timedelta(seconds=60), now + timedelta(seconds=75)))
+    samples.save(
+        letters.queue, QueueSample(now + timedelta(seconds=60), now + timedelta(seconds=75))
+    )
     assert samples.read(letters.queue) is not None
 
 
-def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded(letters, monkeypatch):
+def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded(
+    letters, monkeypatch
+):
     letters.letter(letters.mail("m"))
 
     def away(*_):
@@ -321,16 +421,26 @@ def test_two_runs_at_once_and_a_census_beside_a_look_wait_or_are_refused(letters
     letters.letter(letters.mail("gone", marked=True))
     request = letters.request()
     letters.steps(request, "plan", "check")
-    monkeypatch.setattr(apply, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0)))
-    with locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another"), pytest.raises(LockHeld, match="another"):
+    monkeypatch.setattr(
+        apply, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0))
+    )
+    with (
+        locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another"),
+        pytest.raises(LockHeld, match="another"),
+    ):
         letters.steps(request, "apply")
-    with hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(StoreUnavailable, match="has a consumer"):
+    with (
+        hold(letters.settings.rabbitmq, letters.names.dead_letter_queue),
+        pytest.raises(StoreUnavailable, match="has a consumer"),
+    ):
         dead_letter_ids(letters.settings, letters.queue)
     assert letters.steps(request, "apply")["dropped"] == 1
 
 
 @pytest.mark.parametrize(("step", "error"), [("plan", LockHeld), ("verify", TryAgain)])
-def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer(letters, monkeypatch, step, error):
+def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer(
+    letters, monkeypatch, step, error
+):
     """What a verify would tell of is done already: it is tried again, and nothing was refused."""
     from mailslice.duties.dead_letters import plan, verify
 
@@ -339,9 +449,15 @@ def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer
     before = ["plan", "check", "apply", "verify"]
     letters.steps(request, *before[: before.index(step)])
     module = {"plan": plan, "verify": verify}[step]
-    monkeypatch.setattr(module, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0)))
+    monkeypatch.setattr(
+        module, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0))
+    )
     at_work = locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another")
-    with at_work, hold(letters.settings.rabbitmq, letters.names.dead_letter_queue), pytest.raises(error, match="another"):
+    with (
+        at_work,
+        hold(letters.settings.rabbitmq, letters.names.dead_letter_queue),
+        pytest.raises(error, match="another"),
+    ):
         letters.steps(request, step)
     letters.steps(request, step)
 
@@ -353,8 +469,12 @@ def test_a_dead_letter_queue_of_another_kind_is_told_or_refused(letters):
         with blocking_connection(letters.settings.rabbitmq) as connection:
             channel = connection.channel()
             channel.queue_delete(letters.names.dead_letter_queue)
-            channel.queue_declare(letters.names.dead_letter_queue, durable=True, arguments=arguments)
-            channel.queue_bind(letters.names.dead_letter_queue, letters.names.dead_letter_exchange, routing_key="")
+            channel.queue_declare(
+                letters.names.dead_letter_queue, durable=True, arguments=arguments
+            )
+            channel.queue_bind(
+                letters.names.dead_letter_queue, letters.names.dead_letter_exchange, routing_key=""
+            )
         letters.letter(letters.mail("back"))
         letters.letter(letters.mail("gone", marked=True))
         if "x-delivery-limit" in arguments:
@@ -363,7 +483,11 @@ def test_a_dead_letter_queue_of_another_kind_is_told_or_refused(letters):
             assert letters.dead_names() == ["back", "gone"]
         else:
             report = letters.run(redrive=True)
-            assert (report["order"], report["redriven"], report["dropped"]) == ("what was looked at went to the back", 1, 1)
+            assert (report["order"], report["redriven"], report["dropped"]) == (
+                "what was looked at went to the back",
+                1,
+                1,
+            )
             assert letters.work() == ["back"]
 
 
@@ -375,4 +499,7 @@ def test_names_of_queues_and_mails_may_be_odd(letters):
     report = letters.run(redrive=True)
     assert (report["redriven"], report["exported"]) == (1, 1)
     assert report["sample"][0]["name"] == "a\\u202eb\\x1b[31m@x"
-    assert [file.suffix for file in sorted(Path(report["exports"]).iterdir(), key=lambda file: file.suffix)] == [".body", ".json"]
+    assert [
+        file.suffix
+        for file in sorted(Path(report["exports"]).iterdir(), key=lambda file: file.suffix)
+    ] == [".body", ".json"]

@@ -24,7 +24,9 @@ class Killed(BaseException):
 def cleaned_letter(letters):
     """As a worker dead-letters a mail whose slice was cleaned: its headers name a slice that is over."""
     item = letters.mail("cleaned", row=False)
-    long_ago = Place(slice_start(datetime.now(UTC) - timedelta(days=1), letters.settings.queue.slice_window), 0)
+    long_ago = Place(
+        slice_start(datetime.now(UTC) - timedelta(days=1), letters.settings.queue.slice_window), 0
+    )
     letters.letter(item, **headers_of(long_ago), **{"x-mailslice-reason": REASON})
     return item
 
@@ -42,7 +44,9 @@ async def test_a_mail_that_is_forced_back_is_delivered_put_off_and_delivered_aga
     assert (report["redriven"], report["kept"]) == (1, 0)
     assert [row.item for row in await asyncio.to_thread(live, letters)] == [item]
     # Days later, when the slice of its row is over, too.
-    later = open_worker(letters.settings, letters.queue, clock=lambda: datetime.now(UTC) + timedelta(days=3))
+    later = open_worker(
+        letters.settings, letters.queue, clock=lambda: datetime.now(UTC) + timedelta(days=3)
+    )
     async with later as worker, aclosing(worker.deliveries(4)) as deliveries:
         await (await asyncio.wait_for(anext(deliveries), SECONDS)).retry(after=timedelta(seconds=1))
         again = await asyncio.wait_for(anext(deliveries), SECONDS)
@@ -52,7 +56,9 @@ async def test_a_mail_that_is_forced_back_is_delivered_put_off_and_delivered_aga
     assert await asyncio.to_thread(letters.dead) == []
 
 
-def test_a_forced_redrive_that_was_cut_off_is_an_ordinary_one_for_the_next_run(letters, monkeypatch):
+def test_a_forced_redrive_that_was_cut_off_is_an_ordinary_one_for_the_next_run(
+    letters, monkeypatch
+):
     cleaned_letter(letters)
 
     def crash(at):

@@ -13,7 +13,16 @@ from mailslice.worker import open_worker
 SOAK = pytest.mark.soak
 POINTS = [
     "apply:after-publish",
-    *(pytest.param(point, marks=SOAK) for point in ("apply:locked", "apply:after-count", "apply:after-export", "apply:after-ack", "apply:after-all")),
+    *(
+        pytest.param(point, marks=SOAK)
+        for point in (
+            "apply:locked",
+            "apply:after-count",
+            "apply:after-export",
+            "apply:after-ack",
+            "apply:after-all",
+        )
+    ),
 ]
 
 
@@ -36,7 +45,12 @@ def test_the_run_after_a_kill_leaves_nothing_behind_and_loses_nothing(letters, p
     assert letters.dead() == []
     copies = Counter(letters.work())
     assert copies == {"first": 2 if point == "apply:after-publish" else 1, "second": 1}
-    exports = [file.read_bytes() for file in Path(letters.settings.duty.artifacts).glob(f"dead-letters/{letters.queue}/*.body")]
+    exports = [
+        file.read_bytes()
+        for file in Path(letters.settings.duty.artifacts).glob(
+            f"dead-letters/{letters.queue}/*.body"
+        )
+    ]
     assert exports == [b"{no mail"]
     again = letters.run(redrive=True)
     assert (again["status"], again["letters"]) == ("nothing to do", 0)
@@ -52,7 +66,13 @@ def test_the_same_plan_applied_again_after_a_kill_ends_with_the_same_numbers(let
     letters.let_the_lock_run_out()
     letters.steps(request, "apply", "verify")
     report = letters.steps(request, "report")
-    assert (report["redriven"], report["dropped"], report["exported"], report["kept"], report["skipped"]) == (2, 1, 1, 0, 0)
+    assert (
+        report["redriven"],
+        report["dropped"],
+        report["exported"],
+        report["kept"],
+        report["skipped"],
+    ) == (2, 1, 1, 0, 0)
     assert letters.dead() == []
 
 
@@ -88,7 +108,10 @@ async def test_of_a_letter_and_its_copy_one_is_handled(letters):
     letters.let_the_lock_run_out()
     assert (await asyncio.to_thread(letters.run, redrive=True))["redriven"] == 1
     handled = []
-    async with open_worker(letters.settings, letters.queue) as worker, aclosing(worker.deliveries(4)) as deliveries:
+    async with (
+        open_worker(letters.settings, letters.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
         with suppress(TimeoutError):
             async with asyncio.timeout(6):
                 async for delivery in deliveries:

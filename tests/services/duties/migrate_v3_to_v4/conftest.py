@@ -40,12 +40,31 @@ class OldView:
         return slice_start(datetime.now(UTC), HOUR) + (number - 1) * HOUR
 
     def row(self, number: int = 0, name: str | None = None, **changes: Any) -> ViewRow:
-        mail = Mail(**{"name": name or f"m-{uuid.uuid4().hex[:6]}", "sender": "a@b.example", "recipients": ("c@d.example", "e@f.example"), **changes})
+        mail = Mail(
+            **{
+                "name": name or f"m-{uuid.uuid4().hex[:6]}",
+                "sender": "a@b.example",
+                "recipients": ("c@d.example", "e@f.example"),
+                **changes,
+            }
+        )
         item = QueuedMail(EnqueueId(uuid.uuid4()), mail, BlobId("h"), BlobId("b"))
         start = self.at(number)
-        return ViewRow(self.queue, Place(start, bucket_of(mail.name, BUCKETS)), start + timedelta(minutes=7, milliseconds=123), item)
+        return ViewRow(
+            self.queue,
+            Place(start, bucket_of(mail.name, BUCKETS)),
+            start + timedelta(minutes=7, milliseconds=123),
+            item,
+        )
 
-    def insert(self, number: int = 0, *, dead: bool = False, table: EnqueuedMails | None = None, **changes: Any) -> ViewRow:
+    def insert(
+        self,
+        number: int = 0,
+        *,
+        dead: bool = False,
+        table: EnqueuedMails | None = None,
+        **changes: Any,
+    ) -> ViewRow:
         """One row of V3."""
         row = self.row(number, **changes)
         (table or self.stores.tables.v3).insert_future(row).result()
@@ -62,7 +81,11 @@ class OldView:
 
     def of(self, table: EnqueuedMails) -> dict[EnqueueId, tuple[ViewRow, int | None]]:
         """Every row of the queue in a table, with its write time."""
-        return {row.enqueue_id: (row, at) for _, page in table.written_rows_of(self.queue, list(table.places(self.queue))) for row, at in page}
+        return {
+            row.enqueue_id: (row, at)
+            for _, page in table.written_rows_of(self.queue, list(table.places(self.queue)))
+            for row, at in page
+        }
 
     @property
     def v3(self) -> dict[EnqueueId, tuple[ViewRow, int | None]]:
@@ -77,7 +100,9 @@ class OldView:
         return MailQueue(self.stores, self.queue, system_clock)
 
     def request(self, **params: object) -> RunRequest:
-        return RunRequest("migrate_v3_to_v4", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params)
+        return RunRequest(
+            "migrate_v3_to_v4", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params=params
+        )
 
     def run(self, **params: object) -> dict[str, Any]:
         """A whole run; its report."""
@@ -91,11 +116,15 @@ class OldView:
 
     def kill(self, step: str, request: RunRequest, point: str, environ: dict[str, str]) -> None:
         """The step, in a process that dies at `point`."""
-        running.kill(step, request, {**environ, "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS)}, point)
+        running.kill(
+            step, request, {**environ, "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS)}, point
+        )
 
     def let_the_locks_run_out(self) -> None:
         """What 60 s would do."""
-        running.let_run_out(self.stores, f"migrate_v3_to_v4/{self.queue}", f"queue_cleanup/{self.queue}")
+        running.let_run_out(
+            self.stores, f"migrate_v3_to_v4/{self.queue}", f"queue_cleanup/{self.queue}"
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +146,11 @@ def with_spark() -> None:
 
 
 def settings_of(fresh: Any, **more: str) -> Settings:
-    given = {"MAILSLICE_DUTY_SPARK_MASTER": "local[2]", "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS), **more}
+    given = {
+        "MAILSLICE_DUTY_SPARK_MASTER": "local[2]",
+        "MAILSLICE_QUEUE_BUCKET_COUNT": str(BUCKETS),
+        **more,
+    }
     settings: Settings = fresh.but(**given).settings
     return settings
 
@@ -125,7 +158,9 @@ def settings_of(fresh: Any, **more: str) -> Settings:
 @pytest.fixture(scope="module")
 def _place(fresh_module: Any) -> Iterator[tuple[Settings, Stores]]:
     settings = settings_of(fresh_module)
-    v3 = settings.model_copy(update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})})
+    v3 = settings.model_copy(
+        update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})}
+    )
     with open_stores(v3) as old:
         old.tables.create()
     with open_stores(settings) as stores:

@@ -16,7 +16,14 @@ SOAK = pytest.mark.soak
 
 
 @pytest.mark.parametrize(
-    "point", ["apply:inside-copies", *(pytest.param(point, marks=SOAK) for point in ("plan:after-read", "apply:locked", "apply:after-batch"))]
+    "point",
+    [
+        "apply:inside-copies",
+        *(
+            pytest.param(point, marks=SOAK)
+            for point in ("plan:after-read", "apply:locked", "apply:after-batch")
+        ),
+    ],
 )
 def test_the_run_after_a_kill_ends_in_the_same_state(old, fresh_module, point):
     live = live_rows(old)
@@ -43,5 +50,10 @@ def test_the_same_plan_applied_again_after_a_kill_has_the_same_numbers(old, fres
     old.kill("apply", request, "apply:inside-copies", fresh_module.environ)
     old.let_the_locks_run_out()
     report = old.steps(request, "apply", "verify", "report")
-    assert (report["status"], report["copied"], report["skipped"], report["verified"]) == ("done", 4, 1, 4)
+    assert (report["status"], report["copied"], report["skipped"], report["verified"]) == (
+        "done",
+        4,
+        1,
+        4,
+    )
     assert set(old.v4) == live

@@ -28,28 +28,48 @@ FULL = {
 def planted(old):
     """(live rows, rows that are not to be copied), over three slices and two buckets."""
     old.start_at(-3)
-    live = [old.insert(-3, name="first"), old.insert(-1), old.insert(0, **FULL), old.insert(0, sender=None), old.insert(1, recipients=())]
+    live = [
+        old.insert(-3, name="first"),
+        old.insert(-1),
+        old.insert(0, **FULL),
+        old.insert(0, sender=None),
+        old.insert(1, recipients=()),
+    ]
     others = [old.insert(-3, dead=True), old.insert(0, dead=True), old.insert(-5)]
     return live, others
 
 
-def test_live_rows_and_they_alone_are_copied_whole_with_their_times_and_counted_once(old, with_spark):
+def test_live_rows_and_they_alone_are_copied_whole_with_their_times_and_counted_once(
+    old, with_spark
+):
     live, _ = planted(old)
     before = old.v3
     report = old.run()
     assert report["status"] == "done"
-    assert (report["copied"], report["skipped"], report["verified"], report["failed"], report["left"]) == (5, 3, 5, 0, 0)
+    assert (
+        report["copied"],
+        report["skipped"],
+        report["verified"],
+        report["failed"],
+        report["left"],
+    ) == (5, 3, 5, 0, 0)
     assert report["skippedBy"] == {"deleted mark": 2, "behind browseStart": 1}
     assert old.v4 == {row.enqueue_id: before[row.enqueue_id] for row in live}
     assert old.v3 == before
-    assert [(each["live"], each["same"], each["v3"] == each["v4"]) for each in report["slices"]] == [(1, 1, True), (1, 1, True), (2, 2, True), (1, 1, True)]
+    assert [
+        (each["live"], each["same"], each["v3"] == each["v4"]) for each in report["slices"]
+    ] == [(1, 1, True), (1, 1, True), (2, 2, True), (1, 1, True)]
     assert old.stores.tables.browse_starts.read(old.queue).value == old.at(-3)
     assert old.stores.tables.content_starts.read(old.queue).value == old.at(-3)
     queue = old.mail_queue
     assert queue.size() == 5
-    assert sorted(row.enqueue_id for row in queue.browse()) == sorted(row.enqueue_id for row in live)
+    assert sorted(row.enqueue_id for row in queue.browse()) == sorted(
+        row.enqueue_id for row in live
+    )
     assert [(each.live, each.dead) for each in queue.slices()] == [(1, 1), (1, 0), (2, 1), (1, 0)]
-    size = run_all(RunRequest("queue_size", old.queue, "size", params={"sample": False}), old.settings)
+    size = run_all(
+        RunRequest("queue_size", old.queue, "size", params={"sample": False}), old.settings
+    )
     assert (size["live"], size["dead"]) == (5, 2)
     again = old.run()
     assert (again["status"], again["copied"], again["verified"]) == ("nothing to do", 0, 5)
@@ -61,7 +81,10 @@ def test_repeated_it_adds_what_came_since_and_takes_over_what_was_rewritten(old)
     live, _ = planted(old)
     old.run()
     late = old.insert(-1)
-    fewer = replace(live[2], item=replace(live[2].item, mail=replace(live[2].item.mail, recipients=("e@f.example",))))
+    fewer = replace(
+        live[2],
+        item=replace(live[2].item, mail=replace(live[2].item.mail, recipients=("e@f.example",))),
+    )
     old.stores.tables.v3.insert_future(fewer).result()
     report = old.run()
     assert (report["copied"], report["verified"], report["skippedBy"]["in V4 already"]) == (2, 6, 4)
@@ -74,20 +97,26 @@ def test_what_is_newer_in_v4_stays(old):
     row = old.insert(0)
     request = old.request()
     old.steps(request, "plan", "check")
-    newer = replace(row, item=replace(row.item, mail=replace(row.item.mail, recipients=("e@f.example",))))
+    newer = replace(
+        row, item=replace(row.item, mail=replace(row.item.mail, recipients=("e@f.example",)))
+    )
     old.stores.tables.v4.insert_future(newer).result()
     summary = old.steps(request, "apply", "verify")
     assert old.v4[row.enqueue_id][0] == newer
     assert (summary["newer"], summary["verified"]) == (1, 0)
 
 
-def test_a_mail_deleted_after_the_plan_is_not_copied_and_one_deleted_after_its_copy_is_dead_in_both(old):
+def test_a_mail_deleted_after_the_plan_is_not_copied_and_one_deleted_after_its_copy_is_dead_in_both(
+    old,
+):
     old.start_at(0)
     first, second, third = (old.insert(0) for _ in range(3))
     request = old.request()
     old.steps(request, "plan", "check")
     old.mark(first)
-    old.stores.tables.v3.delete_partition(old.queue, second.place, 1)  # before everything: nothing goes
+    old.stores.tables.v3.delete_partition(
+        old.queue, second.place, 1
+    )  # before everything: nothing goes
     summary = old.steps(request, "apply")
     assert (summary["applied"], summary["skippedBy"]) == (2, {"deleted since the plan": 1})
     assert set(old.v4) == {second.enqueue_id, third.enqueue_id}
@@ -105,7 +134,10 @@ def test_a_row_that_left_v3_or_fell_behind_browse_start_since_the_plan_is_not_co
     old.stores.tables.browse_starts.write(old.queue, old.at(-2), 2**52)
     summary = old.steps(request, "apply", "verify", "report")
     assert set(old.v4) == {kept.enqueue_id}
-    assert (summary["copied"], summary["skippedBy"]) == (1, {"left V3 since the plan": 1, "behind browseStart since the plan": 1})
+    assert (summary["copied"], summary["skippedBy"]) == (
+        1,
+        {"left V3 since the plan": 1, "behind browseStart since the plan": 1},
+    )
     assert early.enqueue_id in old.v3
 
 
@@ -114,7 +146,12 @@ def test_a_copy_that_an_older_delete_covers_is_told_and_stays_live_in_v3(old):
     row = old.insert(0)
     old.stores.tables.v4.delete_partition(old.queue, row.place, old.v3[row.enqueue_id][1] + 1)
     report = old.run()
-    assert (report["status"], report["copied"], report["failed"], report["missing"]) == ("failed", 0, 1, 1)
+    assert (report["status"], report["copied"], report["failed"], report["missing"]) == (
+        "failed",
+        0,
+        1,
+        1,
+    )
     assert old.mail_queue.size() == 1
 
 
@@ -125,7 +162,11 @@ def test_a_slice_of_an_older_window_and_a_row_without_times_keep_their_places(ol
     nowhere = replace(old.row(0), place=Place(old.at(0), 9))
     old.stores.tables.v3.insert_many([unreachable, nowhere])
     report = old.run()
-    assert (report["status"], report["copied"], report["skippedBy"]) == ("nothing to do", 0, {"no slice or bucket of the view": 2})
+    assert (report["status"], report["copied"], report["skippedBy"]) == (
+        "nothing to do",
+        0,
+        {"no slice or bucket of the view": 2},
+    )
 
 
 def test_an_edited_plan_is_refused_and_so_is_one_whose_files_were_changed(old):
@@ -170,8 +211,13 @@ def test_a_cleanup_and_a_migration_wait_for_each_other(old, monkeypatch):
     old.insert(0)
     request = old.request()
     old.steps(request, "plan", "check")
-    monkeypatch.setattr(apply, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0)))
-    with locked(old.stores.own.locks, f"queue_cleanup/{old.queue}", "a-cleanup"), pytest.raises(LockHeld, match="a-cleanup"):
+    monkeypatch.setattr(
+        apply, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0))
+    )
+    with (
+        locked(old.stores.own.locks, f"queue_cleanup/{old.queue}", "a-cleanup"),
+        pytest.raises(LockHeld, match="a-cleanup"),
+    ):
         old.steps(request, "apply")
     assert old.v4 == {}
     assert old.steps(request, "apply")["applied"] == 1
@@ -181,14 +227,24 @@ def test_a_run_whose_time_is_over_leaves_the_rest_to_the_next(old):
     old.start_at(0)
     old.insert(0)
     report = old.run(time_limit="0s")
-    assert (report["status"], report["copied"], report["left"], report["verified"]) == ("done", 0, 1, 0)
+    assert (report["status"], report["copied"], report["left"], report["verified"]) == (
+        "done",
+        0,
+        1,
+        0,
+    )
     assert old.run()["copied"] == 1
 
 
 def test_a_dry_run_copies_nothing(old):
     live, _ = planted(old)
     report = old.run(dry_run=True)
-    assert (report["status"], report["planned"], report["copied"], report["verified"]) == ("dry run", len(live), 0, 0)
+    assert (report["status"], report["planned"], report["copied"], report["verified"]) == (
+        "dry run",
+        len(live),
+        0,
+        0,
+    )
     assert old.v4 == {}
 
 
@@ -196,18 +252,31 @@ def test_what_lies_behind_browse_start_is_left_out_and_said(old):
     old.start_at(0)
     old.insert(-2)
     report = old.run()
-    assert (report["status"], report["copied"], report["skippedBy"]) == ("nothing to do", 0, {"behind browseStart": 1})
-    assert report["message"].endswith("; 1 rows without a mark lie behind browseStart and are left out")
+    assert (report["status"], report["copied"], report["skippedBy"]) == (
+        "nothing to do",
+        0,
+        {"behind browseStart": 1},
+    )
+    assert report["message"].endswith(
+        "; 1 rows without a mark lie behind browseStart and are left out"
+    )
     assert old.v4 == {}
 
 
-def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_settings_want_it(make_fresh):
+def test_without_v3_there_is_nothing_to_do_and_without_v4_it_is_made_when_the_settings_want_it(
+    make_fresh,
+):
     fresh = make_fresh()
     settings = settings_of(fresh)
     with open_stores(settings) as stores:
         here = OldView(settings, stores, directory.create(stores, "spool"))
         report = here.run()
-        assert (report["status"], report["copied"], report["skipped"], report["verified"]) == ("nothing to do", 0, 0, 0)
+        assert (report["status"], report["copied"], report["skipped"], report["verified"]) == (
+            "nothing to do",
+            0,
+            0,
+            0,
+        )
         assert "enqueuedMailsV3" in report["message"]
         here.queue = QueueName("nobody")
         with pytest.raises(UnknownQueue):
@@ -233,6 +302,8 @@ def test_a_cleanup_after_the_migration_empties_both_tables(old):
     rows = [old.insert(-3), old.insert(-3)]
     old.run()
     old.mark(*rows)
-    report = run_all(RunRequest("queue_cleanup", old.queue, "clean", params={"grace": "15m"}), old.settings)
+    report = run_all(
+        RunRequest("queue_cleanup", old.queue, "clean", params={"grace": "15m"}), old.settings
+    )
     assert report["applied"] == 4
     assert (old.v3, old.v4) == ({}, {})

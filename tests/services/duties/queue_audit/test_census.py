@@ -43,19 +43,27 @@ def test_it_says_first_what_it_changes(spool, caplog):
     spool.audit()
     assert "census" not in caplog.text
     spool.audit(census=True)
-    (said,) = [record for record in caplog.records if record.name.startswith("mailslice.duties.") and "census of" in record.message]
+    (said,) = [
+        record
+        for record in caplog.records
+        if record.name.startswith("mailslice.duties.") and "census of" in record.message
+    ]
     assert "workers get no mail of it" in said.message
     assert "is marked redelivered, and they keep their order" in said.message
 
 
 @pytest.mark.usefixtures("at_once")
 def test_a_queue_with_a_hundred_times_as_many_messages_as_old_mails(spool):
-    old = [spool.put(f"m-{number}", age=30 * MINUTE, message=number % 2 == 0) for number in range(4)]
+    old = [
+        spool.put(f"m-{number}", age=30 * MINUTE, message=number % 2 == 0) for number in range(4)
+    ]
     item = spool.row(old[0]).item
     with blocking_connection(spool.settings.rabbitmq) as connection:
         channel = connection.channel()
         for _ in range(400):
-            channel.basic_publish(spool.names.exchange, "", b"not a mail", pika.BasicProperties(delivery_mode=2))
+            channel.basic_publish(
+                spool.names.exchange, "", b"not a mail", pika.BasicProperties(delivery_mode=2)
+            )
     report = spool.audit(census=True)
     assert (report["census"]["held"], report["census"]["notMails"]) == (402, 400)
     assert (report["verdicts"]["waiting"], report["verdicts"]["lost"]) == (2, 2)
@@ -64,28 +72,45 @@ def test_a_queue_with_a_hundred_times_as_many_messages_as_old_mails(spool):
 
 @pytest.mark.parametrize(
     ("elsewhere", "why"),
-    [(1, "consumers hold 1 messages of which no worker's record tells"), (None, "RabbitMQ gives no figures of what consumers hold")],
+    [
+        (1, "consumers hold 1 messages of which no worker's record tells"),
+        (None, "RabbitMQ gives no figures of what consumers hold"),
+    ],
 )
-def test_what_consumers_hold_and_nobody_explains_leaves_mails_unknown(spool, monkeypatch, elsewhere, why):
+def test_what_consumers_hold_and_nobody_explains_leaves_mails_unknown(
+    spool, monkeypatch, elsewhere, why
+):
     monkeypatch.setattr(evidence, "HOLD", timedelta(0))
     monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(0))
     monkeypatch.setattr(WorkHold, "elsewhere", lambda _: elsewhere)
     lost = spool.put("lost", message=False)
     assert spool.audit(census=True)["census"]["unproved"] == why
-    assert (spool.verdicts(), spool.why(lost)) == ({lost: "unknown"}, f"its message is in no queue, but {why}")
+    assert (spool.verdicts(), spool.why(lost)) == (
+        {lost: "unknown"},
+        f"its message is in no queue, but {why}",
+    )
 
 
 @pytest.mark.soak
 def test_while_a_consumer_holds_what_no_record_explains_nothing_is_called_lost(spool, monkeypatch):
-    monkeypatch.setattr(evidence, "HOLD", timedelta(seconds=12))  # RabbitMQ's figures are up to 10 s old
+    monkeypatch.setattr(
+        evidence, "HOLD", timedelta(seconds=12)
+    )  # RabbitMQ's figures are up to 10 s old
     monkeypatch.setattr(evidence, "LONGEST_HOLD", timedelta(seconds=13))
-    taken, lost, waiting = spool.put("taken"), spool.put("lost", message=False), spool.put("waiting")
+    taken, lost, waiting = (
+        spool.put("taken"),
+        spool.put("lost", message=False),
+        spool.put("waiting"),
+    )
     with blocking_connection(spool.settings.rabbitmq) as connection:
         channel = connection.channel()
         method, _, _ = channel.basic_get(spool.names.work_queue)
         report = spool.audit(census=True)
         assert spool.verdicts() == {taken: "unknown", lost: "unknown", waiting: "waiting"}
-        assert report["census"]["unproved"] == "consumers hold 1 messages of which no worker's record tells"
+        assert (
+            report["census"]["unproved"]
+            == "consumers hold 1 messages of which no worker's record tells"
+        )
         assert spool.why(lost) == f"its message is in no queue, but {report['census']['unproved']}"
         # As James may: acknowledged, and no mark.
         channel.basic_ack(method.delivery_tag)
@@ -112,7 +137,11 @@ def test_what_a_consumer_gives_back_while_it_holds_comes_to_it_and_not_to_a_work
 
 
 def test_without_a_census_what_is_not_known_is_unknown_and_says_why(spool):
-    lost, delayed, bare = spool.put("lost", message=False), spool.put("delayed", message=False), spool.put("bare", content=False)
+    lost, delayed, bare = (
+        spool.put("lost", message=False),
+        spool.put("delayed", message=False),
+        spool.put("bare", content=False),
+    )
     spool.delay(delayed, datetime.now(UTC) + timedelta(hours=1))
     report = spool.audit()
     assert spool.verdicts() == {lost: "unknown", delayed: "delayed", bare: "bare"}
@@ -126,7 +155,11 @@ def test_a_dry_run_takes_no_census_and_publishes_nothing(spool):
     spool.put("lost", message=False)
     waiting = spool.put("waiting")
     report = spool.audit(census=True, dry_run=True)
-    assert (report["status"], report["census"], report["verdicts"]["unknown"]) == ("dry run", {"taken": False, "why": "a dry run takes none"}, 2)
+    assert (report["status"], report["census"], report["verdicts"]["unknown"]) == (
+        "dry run",
+        {"taken": False, "why": "a dry run takes none"},
+        2,
+    )
     assert [(each, redelivered) for each, _, redelivered in spool.messages()] == [(waiting, False)]
 
 
@@ -136,7 +169,14 @@ def test_a_quorum_queue_gives_everything_back_and_one_with_a_delivery_limit_is_r
     with blocking_connection(spool.settings.rabbitmq) as connection:
         channel = connection.channel()
         channel.queue_delete(names.work_queue)
-        channel.queue_declare(names.work_queue, durable=True, arguments={"x-queue-type": "quorum", "x-dead-letter-exchange": names.dead_letter_exchange})
+        channel.queue_declare(
+            names.work_queue,
+            durable=True,
+            arguments={
+                "x-queue-type": "quorum",
+                "x-dead-letter-exchange": names.dead_letter_exchange,
+            },
+        )
         channel.queue_bind(names.work_queue, names.exchange, "")
     mails = [spool.put(f"m-{number}") for number in range(10)]
     lost = spool.put("lost", message=False)
@@ -146,7 +186,11 @@ def test_a_quorum_queue_gives_everything_back_and_one_with_a_delivery_limit_is_r
     with blocking_connection(spool.settings.rabbitmq) as connection:
         channel = connection.channel()
         channel.queue_delete(names.work_queue)
-        channel.queue_declare(names.work_queue, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 2})
+        channel.queue_declare(
+            names.work_queue,
+            durable=True,
+            arguments={"x-queue-type": "quorum", "x-delivery-limit": 2},
+        )
         channel.queue_bind(names.work_queue, names.exchange, "")
     spool.publish(names.exchange, spool.row(lost).item)
     with pytest.raises(Refused, match="delivery limit 2"):
@@ -175,7 +219,10 @@ def test_dead_letters_that_cannot_be_looked_through_leave_mails_unknown(spool):
         while not over.is_set():
             connection.sleep(0.2)
         audit.join()
-    assert (spool.verdicts(), spool.why(lost)) == ({lost: "unknown"}, "the dead letters could not be looked through")
+    assert (spool.verdicts(), spool.why(lost)) == (
+        {lost: "unknown"},
+        "the dead letters could not be looked through",
+    )
 
 
 @pytest.mark.soak
@@ -201,7 +248,13 @@ def test_mails_that_are_enqueued_and_handled_meanwhile_are_all_handled_once(spoo
             deliveries = worker.deliveries(32)
             receiving = asyncio.create_task(receive(deliveries))
             while not over.is_set():
-                sent.append((await worker.enqueue(Mail("m", None, ("c@d.example",)), b"Subject: x\r\n\r\n")).enqueue_id)
+                sent.append(
+                    (
+                        await worker.enqueue(
+                            Mail("m", None, ("c@d.example",)), b"Subject: x\r\n\r\n"
+                        )
+                    ).enqueue_id
+                )
                 await asyncio.sleep(0.1)
             deadline = asyncio.get_running_loop().time() + 120
             while not set(sent) <= set(done) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - lists have no event
@@ -226,13 +279,31 @@ def test_mails_that_are_enqueued_and_handled_meanwhile_are_all_handled_once(spoo
 
 @pytest.mark.usefixtures("at_once")
 def test_only_mails_of_that_age_are_asked_about(spool):
-    ages = {name: spool.put(name, age=age) for name, age in (("1m", MINUTE), ("15m", 15 * MINUTE), ("30m", 30 * MINUTE), ("5h", 300 * MINUTE))}
-    expected = {"0s": {"1m", "15m", "30m", "5h"}, "10m": {"15m", "30m", "5h"}, "1h": {"5h"}, "30d": set(), "36500d": set()}
+    ages = {
+        name: spool.put(name, age=age)
+        for name, age in (
+            ("1m", MINUTE),
+            ("15m", 15 * MINUTE),
+            ("30m", 30 * MINUTE),
+            ("5h", 300 * MINUTE),
+        )
+    }
+    expected = {
+        "0s": {"1m", "15m", "30m", "5h"},
+        "10m": {"15m", "30m", "5h"},
+        "1h": {"5h"},
+        "30d": set(),
+        "36500d": set(),
+    }
     for older_than, names in expected.items():
         assert spool.audit(older_than=older_than)["mails"] == len(names)
         assert spool.verdicts().keys() == {ages[name] for name in names}
     assert spool.audit()["mails"] == 2  # two windows of ten minutes
-    assert spool.audit(older_than="30d", census=True)["census"] == {"taken": False, "needless": True, "why": "no mail is old enough"}
+    assert spool.audit(older_than="30d", census=True)["census"] == {
+        "taken": False,
+        "needless": True,
+        "why": "no mail is old enough",
+    }
     with pytest.raises(BadInput, match="older_than"):
         spool.audit(older_than="36501d")
     with pytest.raises(BadInput, match="older_than"):
@@ -242,15 +313,25 @@ def test_only_mails_of_that_age_are_asked_about(spool):
 def test_an_audit_that_is_held_to_slices_asks_about_their_mails_alone(spool):
     old, older = spool.put("old", age=30 * MINUTE), spool.put("older", age=300 * MINUTE)
     between = datetime.now(UTC) - 100 * MINUTE
-    for held_to, asked in (({"slices_before": between.isoformat()}, older), ({"slices_from": between.isoformat()}, old)):
+    for held_to, asked in (
+        ({"slices_before": between.isoformat()}, older),
+        ({"slices_from": between.isoformat()}, old),
+    ):
         report = spool.audit(**held_to)
         assert report["mails"] == 1
-        assert [mail.enqueue_id for mail in audit_of(spool.stores, spool.queue, report["run"]).proved().mails()] == [str(asked)]
-    assert newest_audit(spool.stores, spool.queue) is None  # what republish_lost and `queue audit` act by is about the whole queue
+        assert [
+            mail.enqueue_id
+            for mail in audit_of(spool.stores, spool.queue, report["run"]).proved().mails()
+        ] == [str(asked)]
+    assert (
+        newest_audit(spool.stores, spool.queue) is None
+    )  # what republish_lost and `queue audit` act by is about the whole queue
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_census_whose_connection_is_cut_proves_nothing_and_gives_everything_back_in_its_order(spool, monkeypatch):
+def test_a_census_whose_connection_is_cut_proves_nothing_and_gives_everything_back_in_its_order(
+    spool, monkeypatch
+):
     mails = [spool.put(f"m-{number}") for number in range(10)]
 
     def cut(hold: WorkHold, _seconds: float) -> None:
@@ -270,7 +351,9 @@ def test_a_mail_enqueued_a_moment_ago_is_waited_for_before_the_census(spool):
     lost = spool.put("lost", age=timedelta(seconds=5), message=False)
     request = spool.request("queue_audit", census=True, older_than="1s")
     context = _context(spool, request)
-    found = evidence.gather(context, census=True, youngest=spool.row(lost).enqueued_time, sleep=pauses.append)
+    found = evidence.gather(
+        context, census=True, youngest=spool.row(lost).enqueued_time, sleep=pauses.append
+    )
     assert 10 < sum(pauses) <= 15
     assert found.evidence.census == frozenset()
 
@@ -282,7 +365,9 @@ def _context(spool: Spool, request):
     from mailslice.model.clock import system_clock
 
     folder = RunFolder(artifacts(spool.settings), request.duty, request.queue, request.run)
-    return StepContext(request, Params.parse(request.params), spool.settings, spool.stores, folder, system_clock)
+    return StepContext(
+        request, Params.parse(request.params), spool.settings, spool.stores, folder, system_clock
+    )
 
 
 def test_a_queue_without_mail_and_one_that_is_unknown(spool):
@@ -295,8 +380,14 @@ def test_a_queue_without_mail_and_one_that_is_unknown(spool):
 
 @pytest.mark.usefixtures("at_once")
 def test_rows_of_both_tables_are_judged_and_a_copied_row_once(spool):
-    stores, one, other = spool.stores, spool.put("in both", message=False), spool.put("in V3 alone", message=False)
-    stores.cassandra.execute(f"CREATE TABLE IF NOT EXISTS {spool.settings.cassandra.keyspace}.enqueuedmailsv3 {_v3_columns()}")
+    stores, one, other = (
+        spool.stores,
+        spool.put("in both", message=False),
+        spool.put("in V3 alone", message=False),
+    )
+    stores.cassandra.execute(
+        f"CREATE TABLE IF NOT EXISTS {spool.settings.cassandra.keyspace}.enqueuedmailsv3 {_v3_columns()}"
+    )
     _look_again(stores)
     try:
         row = spool.row(other)
@@ -343,4 +434,6 @@ def test_a_plan_that_was_edited_is_not_published(spool):
 
 
 def test_what_consumers_hold_is_unknown_until_the_broker_has_figures_of_the_hold_itself(spool):
-    assert spool.stores.management.held_elsewhere(spool.names.work_queue, "no such consumer") is None
+    assert (
+        spool.stores.management.held_elsewhere(spool.names.work_queue, "no such consumer") is None
+    )

@@ -32,7 +32,22 @@ class Planted:
 
 def quarantined(spool: Spool, enqueue_id: EnqueueId, state: State) -> None:
     now = datetime.now(UTC)
-    mail = QuarantinedMail(enqueue_id, "m", state, "closed", "loaded", "host:1:x", now, AGE, "held too long", now, b"{}", "h", "b", Content.KEPT)
+    mail = QuarantinedMail(
+        enqueue_id,
+        "m",
+        state,
+        "closed",
+        "loaded",
+        "host:1:x",
+        now,
+        AGE,
+        "held too long",
+        now,
+        b"{}",
+        "h",
+        "b",
+        Content.KEPT,
+    )
     spool.stores.own.quarantine.add(spool.queue, mail)
 
 
@@ -59,9 +74,17 @@ def planted(make_spool) -> Planted:
         ids["held"] = put("held", message=False)
         quarantined(spool, ids["held"], State.KEPT)
         ids["sent"] = put("sent", message=False)
-        assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(ids["sent"], "host:1:x", 1, 1, (), {"c@d.example": Stage.SENT}))
+        assert spool.stores.own.mail_stages.advance(
+            spool.queue,
+            None,
+            MailStage(ids["sent"], "host:1:x", 1, 1, (), {"c@d.example": Stage.SENT}),
+        )
         ids["sending"] = put("sending", message=False)
-        assert spool.stores.own.mail_stages.advance(spool.queue, None, MailStage(ids["sending"], "host:1:x", 1, 1, (), {"c@d.example": Stage.SENDING}))
+        assert spool.stores.own.mail_stages.advance(
+            spool.queue,
+            None,
+            MailStage(ids["sending"], "host:1:x", 1, 1, (), {"c@d.example": Stage.SENDING}),
+        )
         ids["noted"] = put("noted")
         quarantined(spool, ids["noted"], State.NOTED)
         ids["young"] = put("young", age=MINUTE, message=False)
@@ -110,25 +133,52 @@ def test_the_report_counts_every_verdict_zeros_too(planted):
         "bare": 2,
         "unknown": 0,
     }
-    assert (planted.report["status"], planted.report["mails"], planted.report["queue"]) == ("done", 16, planted.spool.queue)
-    assert (planted.report["planned"], planted.report["applied"], planted.report["failed"]) == (16, 16, 0)
+    assert (planted.report["status"], planted.report["mails"], planted.report["queue"]) == (
+        "done",
+        16,
+        planted.spool.queue,
+    )
+    assert (planted.report["planned"], planted.report["applied"], planted.report["failed"]) == (
+        16,
+        16,
+        0,
+    )
     assert planted.report["olderThan"] == "20m"
 
 
 def test_on_a_queue_that_james_shares_nothing_is_called_lost_alone(planted):
-    assert {name: planted.shared_verdict(name) for name in ("lost", "lost 2", "overdue")} == dict.fromkeys(("lost", "lost 2", "overdue"), "lost or ghost")
+    assert {
+        name: planted.shared_verdict(name) for name in ("lost", "lost 2", "overdue")
+    } == dict.fromkeys(("lost", "lost 2", "overdue"), "lost or ghost")
     assert planted.shared_verdict("ghost") == "ghost"
-    assert (planted.shared_report["verdicts"]["lost"], planted.shared_report["verdicts"]["lost or ghost"]) == (0, 4)
+    assert (
+        planted.shared_report["verdicts"]["lost"],
+        planted.shared_report["verdicts"]["lost or ghost"],
+    ) == (0, 4)
 
 
 def test_the_census_says_what_it_held_and_knows_of_the_worker(planted):
     census = planted.report["census"]
-    assert (census["taken"], census["held"], census["withConsumers"], census["recorded"], census["unproved"]) == (True, 6, 1, 1, None)
+    assert (
+        census["taken"],
+        census["held"],
+        census["withConsumers"],
+        census["recorded"],
+        census["unproved"],
+    ) == (True, 6, 1, 1, None)
 
 
 def test_every_message_is_given_back_in_its_order_and_none_is_doubled(planted):
     names = {one: name for name, one in planted.ids.items()}
-    assert [names[one] for one in planted.order] == ["in flight", "waiting 1", "waiting 2", "waiting 3", "bare, waiting", "noted", "deleted"]
+    assert [names[one] for one in planted.order] == [
+        "in flight",
+        "waiting 1",
+        "waiting 2",
+        "waiting 3",
+        "bare, waiting",
+        "noted",
+        "deleted",
+    ]
 
 
 def test_the_reasons_speak_to_people_and_name_no_address(planted):
@@ -145,5 +195,8 @@ def test_the_reasons_speak_to_people_and_name_no_address(planted):
 def test_metrics_are_published(planted):
     place = artifacts(planted.spool.settings)
     text = place.read(f"metrics/mailslice-audit-{planted.spool.queue}.prom").decode()
-    assert f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="lost or ghost"}} 4.0' in text
+    assert (
+        f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="lost or ghost"}} 4.0'
+        in text
+    )
     assert f'mailslice_audit_mails{{queue="{planted.spool.queue}",verdict="unknown"}} 0.0' in text

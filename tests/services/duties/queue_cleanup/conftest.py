@@ -44,10 +44,23 @@ class View:
     def at(self, number: int) -> datetime:
         return self.base + number * WINDOW
 
-    def insert(self, number: int, *, dead: bool, bucket: int = 0, table: EnqueuedMails | None = None, enqueue_id: EnqueueId | None = None) -> EnqueueId:
+    def insert(
+        self,
+        number: int,
+        *,
+        dead: bool,
+        bucket: int = 0,
+        table: EnqueuedMails | None = None,
+        enqueue_id: EnqueueId | None = None,
+    ) -> EnqueueId:
         """One row, in the slice of that number."""
         start = self.at(number)
-        item = QueuedMail(enqueue_id or EnqueueId(uuid.uuid4()), Mail("mail", "a@b.example", ("c@d.example",)), BlobId("h"), BlobId("b"))
+        item = QueuedMail(
+            enqueue_id or EnqueueId(uuid.uuid4()),
+            Mail("mail", "a@b.example", ("c@d.example",)),
+            BlobId("h"),
+            BlobId("b"),
+        )
         row = ViewRow(self.queue, Place(start, bucket), start + timedelta(seconds=1), item)
         (table or self.stores.tables.v4).insert_future(row).result()
         if dead:
@@ -63,12 +76,20 @@ class View:
     def is_marked(self, enqueue_id: EnqueueId) -> bool:
         return self.stores.tables.deleted.is_marked(self.queue, enqueue_id)
 
-    def start_at(self, number: int | datetime, content: int | datetime | str | None = "same") -> None:
+    def start_at(
+        self, number: int | datetime, content: int | datetime | str | None = "same"
+    ) -> None:
         """Write browseStart, and contentStart: the same when nothing is said, none when None."""
         browse = number if isinstance(number, datetime) else self.at(number)
         self.stores.tables.browse_starts.insert_first(self.queue, browse)
         if content is not None:
-            wanted = browse if content == "same" else content if isinstance(content, datetime) else self.at(content)
+            wanted = (
+                browse
+                if content == "same"
+                else content
+                if isinstance(content, datetime)
+                else self.at(content)
+            )
             self.stores.tables.content_starts.insert_first(self.queue, wanted)
 
     def james_writes_browse_start(self, when: datetime) -> None:
@@ -88,10 +109,20 @@ class View:
     def rows(self, number: int, bucket: int = 0) -> set[EnqueueId]:
         """The ids in a slice, over all tables."""
         place = Place(self.at(number), bucket)
-        return {row.enqueue_id for table in self.stores.tables.existing for row in table.ids(self.queue, place)}
+        return {
+            row.enqueue_id
+            for table in self.stores.tables.existing
+            for row in table.ids(self.queue, place)
+        }
 
     def request(self, run: str = "", **params: object) -> RunRequest:
-        return RunRequest("queue_cleanup", self.queue, run or f"r-{uuid.uuid4().hex[:8]}", who="tester", params={**self.params, **params})
+        return RunRequest(
+            "queue_cleanup",
+            self.queue,
+            run or f"r-{uuid.uuid4().hex[:8]}",
+            who="tester",
+            params={**self.params, **params},
+        )
 
     def clean(self, clock: Clock = system_clock, **params: object) -> dict:
         """A whole run; its report."""
@@ -116,7 +147,11 @@ def micros(when: datetime) -> int:
 
 
 def _settings(fresh, **more: object) -> Settings:
-    settings = fresh.but(MAILSLICE_QUEUE_SLICE_WINDOW="10s", MAILSLICE_DUTY_SPARK_MASTER="local[2]", MAILSLICE_QUEUE_SHARED="false").settings
+    settings = fresh.but(
+        MAILSLICE_QUEUE_SLICE_WINDOW="10s",
+        MAILSLICE_DUTY_SPARK_MASTER="local[2]",
+        MAILSLICE_QUEUE_SHARED="false",
+    ).settings
     return settings.model_copy(update=more)
 
 
@@ -150,7 +185,9 @@ def _one_place(make_fresh) -> Iterator[tuple[Settings, Stores]]:
 @pytest.fixture(scope="session")
 def _two_tables(make_fresh) -> Iterator[tuple[Settings, Stores]]:
     settings = _settings(make_fresh())
-    v3 = settings.model_copy(update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})})
+    v3 = settings.model_copy(
+        update={"queue": settings.queue.model_copy(update={"table": QueueTable.V3})}
+    )
     with open_stores(v3) as old:
         old.tables.create()
     with open_stores(settings) as stores:
@@ -173,7 +210,9 @@ def view(_one_place: tuple[Settings, Stores]) -> View:
 def shared_view(view: View, monkeypatch: pytest.MonkeyPatch) -> View:
     """As `view`, on a queue that James shares. That it is empty is known of it when a test says so: how soon RabbitMQ has figures of a new queue is chance."""
     monkeypatch.setattr(marks, "sample_again", lambda *_, **__: None)
-    view.settings = view.settings.model_copy(update={"queue": view.settings.queue.model_copy(update={"shared": True})})
+    view.settings = view.settings.model_copy(
+        update={"queue": view.settings.queue.model_copy(update={"shared": True})}
+    )
     return view
 
 

@@ -14,5 +14,9 @@ from mailslice.spark.frames import InProcess
 StepContext.spark = lambda _: InProcess()
 gate._publish = lambda *_: "not rendered"
 step, queue, run, params = sys.argv[1:]
-run_step(step, RunRequest("queue_cleanup", QueueName(queue), run, params=json.loads(params)), load_settings())
+run_step(
+    step,
+    RunRequest("queue_cleanup", QueueName(queue), run, params=json.loads(params)),
+    load_settings(),
+)
 print("the step ended")

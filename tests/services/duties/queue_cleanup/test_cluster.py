@@ -21,7 +21,10 @@ JARS = str(Path(pyspark.__file__).parent / "jars" / "*")
 
 @contextmanager
 def process(arguments, log, environ):
-    with log.open("w") as out, subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, env=environ) as running:
+    with (
+        log.open("w") as out,
+        subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, env=environ) as running,
+    ):
         try:
             yield running
         finally:
@@ -33,7 +36,11 @@ def process(arguments, log, environ):
 def standalone(tmp_path_factory):
     """spark://127.0.0.1:PORT, with one worker of two cores."""
     _find_java()
-    java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if os.environ.get("JAVA_HOME") else "java"
+    java = (
+        str(Path(os.environ["JAVA_HOME"]) / "bin" / "java")
+        if os.environ.get("JAVA_HOME")
+        else "java"
+    )
     folder, port = tmp_path_factory.mktemp("standalone"), free_port()
     environ = {
         **os.environ,
@@ -42,7 +49,19 @@ def standalone(tmp_path_factory):
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(folder / "work"),
     }
-    master = [java, "-Xmx256m", "-cp", JARS, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    master = [
+        java,
+        "-Xmx256m",
+        "-cp",
+        JARS,
+        "org.apache.spark.deploy.master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--webui-port",
+        "0",
+    ]
     worker = [
         java,
         "-Xmx256m",
@@ -86,8 +105,17 @@ def submit(view, step, run, environ, master) -> None:
         "--params",
         json.dumps({"grace": "2s"}),
     ]
-    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", master, "--conf", "spark.executor.memory=512m", *job]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    command = [
+        str(Path(sys.executable).parent / "spark-submit"),
+        "--master",
+        master,
+        "--conf",
+        "spark.executor.memory=512m",
+        *job,
+    ]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.strip().splitlines()[-1])["step"] == step
 
@@ -100,7 +128,12 @@ def filled(view):
 
 
 def assert_clean(view, live, report):
-    assert (report["status"], report["planned"], report["applied"], report["marks"]["dropped"]) == ("done", 4, 4, 4)
+    assert (report["status"], report["planned"], report["applied"], report["marks"]["dropped"]) == (
+        "done",
+        4,
+        4,
+        4,
+    )
     assert [view.rows(number) for number in (0, 1, 2, 3, 5)] == [set()] * 4 + [{live}]
     assert (view.browse_start, view.content_start) == (view.at(5), view.at(5))
 
@@ -108,7 +141,13 @@ def assert_clean(view, live, report):
 @pytest.mark.soak  # tests/acceptance/test_airflow_cleanup.py has the same jobs on such a master, by the DAG
 def test_the_job_runs_on_a_standalone_master(view, standalone):
     live = filled(view)
-    environ = {**os.environ, **environment(view), "MAILSLICE_QUEUE_SHARED": "false", "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environ = {
+        **os.environ,
+        **environment(view),
+        "MAILSLICE_QUEUE_SHARED": "false",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
     environ["PYTHONPATH"] = str(clone_root() / "include")
     submit(view, "plan", "on-a-cluster", environ, standalone)
     view.steps(view.request("on-a-cluster"), "check")
@@ -120,13 +159,17 @@ def test_the_job_runs_on_a_standalone_master(view, standalone):
 def test_plans_reports_and_data_docs_on_s3(view, with_spark):
     live = filled(view)
     prefix = f"s3a://{view.settings.own.bucket}/artifacts"
-    view.settings = view.settings.model_copy(update={"duty": view.settings.duty.model_copy(update={"artifacts": prefix})})
+    view.settings = view.settings.model_copy(
+        update={"duty": view.settings.duty.model_copy(update={"artifacts": prefix})}
+    )
     report = view.clean()
     assert_clean(view, live, report)
     assert report["artifacts"].startswith(f"{prefix}/runs/queue_cleanup/{view.queue}/")
     keys = {found.key for found in view.stores.own_blobs.list()}
     run = report["artifacts"].removeprefix(f"s3a://{view.settings.own.bucket}/")
-    assert {f"{run}/{name}.json" for name in ("plan", "check", "applied", "verify", "report")} <= keys
+    assert {
+        f"{run}/{name}.json" for name in ("plan", "check", "applied", "verify", "report")
+    } <= keys
     assert any(key.startswith(f"{run}/plan/part-") for key in keys)
     assert "artifacts/data_docs/index.html" in keys
     assert report["dataDocs"].removeprefix(f"s3a://{view.settings.own.bucket}/") in keys

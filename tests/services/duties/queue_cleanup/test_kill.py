@@ -40,10 +40,24 @@ def filled(view):
 
 def kill(view, step, request, point, shared="false"):
     """The step, in a process that dies at `point`."""
-    environ = {**os.environ, **environment(view), crash.VARIABLE: point, "MAILSLICE_QUEUE_SHARED": shared}
+    environ = {
+        **os.environ,
+        **environment(view),
+        crash.VARIABLE: point,
+        "MAILSLICE_QUEUE_SHARED": shared,
+    }
     script = Path(__file__).with_name("killed.py")
-    arguments = [sys.executable, str(script), step, request.queue, request.run, json.dumps(dict(request.params))]
-    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    arguments = [
+        sys.executable,
+        str(script),
+        step,
+        request.queue,
+        request.run,
+        json.dumps(dict(request.params)),
+    ]
+    done = subprocess.run(
+        arguments, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
@@ -58,7 +72,9 @@ def environment(view) -> dict[str, str]:
         "MAILSLICE_RABBITMQ_MANAGEMENT_URL": settings.rabbitmq.management_url.get_secret_value(),
         "MAILSLICE_S3_ENDPOINT": settings.s3.endpoint,
         "MAILSLICE_S3_ACCESS_KEY": settings.s3.access_key or "",
-        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value() if settings.s3.secret_key else "",
+        "MAILSLICE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value()
+        if settings.s3.secret_key
+        else "",
         "MAILSLICE_S3_BUCKET": settings.s3.bucket,
         "MAILSLICE_OWN_BUCKET": settings.own.bucket,
         "MAILSLICE_ARTIFACTS": settings.duty.artifacts,
@@ -106,7 +122,13 @@ def test_a_plan_that_was_killed_changed_nothing_and_the_next_run_goes_its_way(vi
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param("apply:after-pending", marks=soak), "apply:inside-deletes", pytest.param("apply:after-deletes", marks=soak), "apply:after-marks"]
+    "point",
+    [
+        pytest.param("apply:after-pending", marks=soak),
+        "apply:inside-deletes",
+        pytest.param("apply:after-deletes", marks=soak),
+        "apply:after-marks",
+    ],
 )
 def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, point):
     """As an Airflow retry of the task does."""
@@ -152,7 +174,9 @@ def test_a_killed_owners_lock_delays_the_next_run_by_what_is_left_of_a_minute(vi
     view.steps(request, "plan", "check")
     kill(view, "apply", request, "apply:after-browse-start")
     let_the_lock_run_out(view)
-    view.stores.own.locks.acquire(f"queue_cleanup/{view.queue}", request.run, left)  # as it was, with less time left
+    view.stores.own.locks.acquire(
+        f"queue_cleanup/{view.queue}", request.run, left
+    )  # as it was, with less time left
     began = time.monotonic()
     report = view.clean()
     assert left.total_seconds() / 2 < time.monotonic() - began < left.total_seconds() + 60

@@ -18,7 +18,9 @@ def seen_empty(view, at: datetime) -> None:
 
 def dead_letter(view, enqueue_id) -> None:
     body = message.encode(QueuedMail(enqueue_id, Mail("mail", None, ()), BlobId("h"), BlobId("b")))
-    connection = pika.BlockingConnection(pika.URLParameters(view.settings.rabbitmq.url.get_secret_value()))
+    connection = pika.BlockingConnection(
+        pika.URLParameters(view.settings.rabbitmq.url.get_secret_value())
+    )
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_publish("", RabbitNames(view.queue).dead_letter_queue, body)
@@ -33,17 +35,23 @@ def test_marks_go_with_their_rows_when_mailslice_alone_works_on_the_queue(view):
     assert report["marks"] == {"dropped": 1, "waiting": 0, "why": [], "proof": "cleaned_check"}
 
 
-def test_marks_of_a_shared_queue_stay_without_a_proof_and_the_report_says_how_many_and_why(shared_view):
+def test_marks_of_a_shared_queue_stay_without_a_proof_and_the_report_says_how_many_and_why(
+    shared_view,
+):
     shared_view.start_at(0)
     kept = {shared_view.insert(0, dead=True), shared_view.insert(1, dead=True)}
     report = shared_view.clean()
     assert report["applied"] == 2
     assert all(shared_view.is_marked(each) for each in kept)
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (0, 2)
-    assert "2: the broker was not seen empty since the slices were closed" in report["marks"]["why"][0]
+    assert (
+        "2: the broker was not seen empty since the slices were closed" in report["marks"]["why"][0]
+    )
 
 
-def test_marks_of_a_shared_queue_go_when_it_was_seen_empty_after_the_slices_were_closed(shared_view):
+def test_marks_of_a_shared_queue_go_when_it_was_seen_empty_after_the_slices_were_closed(
+    shared_view,
+):
     shared_view.start_at(0)
     gone = shared_view.insert(0, dead=True)
     seen_empty(shared_view, datetime.now(UTC))
@@ -55,7 +63,9 @@ def test_marks_of_a_shared_queue_go_when_it_was_seen_empty_after_the_slices_were
 def test_emptiness_seen_before_the_slice_was_closed_proves_nothing(shared_view):
     shared_view.start_at(0)
     kept = shared_view.insert(0, dead=True)
-    seen_empty(shared_view, shared_view.at(0) + timedelta(seconds=11))  # the slice ended a second ago, the grace of 2 s is not over
+    seen_empty(
+        shared_view, shared_view.at(0) + timedelta(seconds=11)
+    )  # the slice ended a second ago, the grace of 2 s is not over
     shared_view.clean()
     assert shared_view.is_marked(kept)
     seen_empty(shared_view, shared_view.at(0) + timedelta(seconds=12))
@@ -85,7 +95,9 @@ def test_the_mark_of_a_dead_letter_stays_until_it_left_the_dead_letter_queue(sha
     assert report["marks"]["why"] == ["1: the mail is among the dead letters"]
     again = shared_view.clean()
     assert (again["marks"]["waiting"], shared_view.is_marked(lettered)) == (1, True)
-    connection = pika.BlockingConnection(pika.URLParameters(shared_view.settings.rabbitmq.url.get_secret_value()))
+    connection = pika.BlockingConnection(
+        pika.URLParameters(shared_view.settings.rabbitmq.url.get_secret_value())
+    )
     connection.channel().queue_purge(RabbitNames(shared_view.queue).dead_letter_queue)
     connection.close()
     last = shared_view.clean()
@@ -120,7 +132,9 @@ def test_a_mark_stays_while_a_row_of_its_id_is_in_another_slice(view):
 def test_a_mark_stays_while_a_row_of_its_id_is_in_an_open_slice(view):
     view.start_at(0)
     twice = view.insert(0, dead=True)
-    view.insert(int((datetime.now(UTC) - view.base) / timedelta(seconds=10)), dead=True, enqueue_id=twice)
+    view.insert(
+        int((datetime.now(UTC) - view.base) / timedelta(seconds=10)), dead=True, enqueue_id=twice
+    )
     view.clean()
     assert view.is_marked(twice)
 
@@ -173,7 +187,12 @@ def rewrite(path) -> None:
 
     table = pq.read_table(path)
     column = pa.array([value + 1 for value in table.column("written_us").to_pylist()], pa.int64())
-    pq.write_table(table.set_column(table.schema.get_field_index("written_us"), table.schema.field("written_us"), column), path)
+    pq.write_table(
+        table.set_column(
+            table.schema.get_field_index("written_us"), table.schema.field("written_us"), column
+        ),
+        path,
+    )
 
 
 def test_a_mark_of_another_queue_with_the_same_id_is_not_touched(view):
@@ -186,7 +205,11 @@ def test_a_mark_of_another_queue_with_the_same_id_is_not_touched(view):
 
 
 def test_retention_keeps_a_run_whose_marks_wait(shared_view):
-    shared_view.settings = shared_view.settings.model_copy(update={"duty": shared_view.settings.duty.model_copy(update={"retention": timedelta(seconds=1)})})
+    shared_view.settings = shared_view.settings.model_copy(
+        update={
+            "duty": shared_view.settings.duty.model_copy(update={"retention": timedelta(seconds=1)})
+        }
+    )
     shared_view.start_at(0)
     shared_view.insert(0, dead=True)
     import time

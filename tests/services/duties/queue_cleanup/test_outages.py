@@ -25,7 +25,9 @@ def through(view):
     direct = view.settings
     cable = Cuttable("127.0.0.1", direct.cassandra.port)
     do(cable.mend())
-    view.settings = direct.model_copy(update={"cassandra": direct.cassandra.model_copy(update={"port": cable.port})})
+    view.settings = direct.model_copy(
+        update={"cassandra": direct.cassandra.model_copy(update={"port": cable.port})}
+    )
     yield view, cable, do
     do(cable.cut())
     loop.call_soon_threadsafe(loop.stop)

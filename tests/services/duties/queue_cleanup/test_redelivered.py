@@ -20,7 +20,9 @@ from mailslice.worker import open_worker
 @pytest.fixture
 def quick(make_fresh):
     """Slices of a second, on a queue that is mailslice's alone."""
-    settings = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="1s", MAILSLICE_QUEUE_SHARED="false").settings
+    settings = (
+        make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="1s", MAILSLICE_QUEUE_SHARED="false").settings
+    )
     with open_stores(settings) as stores:
         yield settings, stores, directory.create(stores, "spool")
 
@@ -33,19 +35,27 @@ def wait_for_dead_letter(settings, queue):
     deadline = time.monotonic() + 40
     with blocking_connection(settings.rabbitmq) as connection:
         channel = connection.channel()
-        while not channel.queue_declare(RabbitNames(queue).dead_letter_queue, passive=True).method.message_count:
+        while not channel.queue_declare(
+            RabbitNames(queue).dead_letter_queue, passive=True
+        ).method.message_count:
             assert time.monotonic() < deadline
             time.sleep(0.2)
 
 
-async def test_a_delivery_that_comes_back_after_its_row_and_mark_are_gone_is_dead_lettered_as_cleaned(quick):
+async def test_a_delivery_that_comes_back_after_its_row_and_mark_are_gone_is_dead_lettered_as_cleaned(
+    quick,
+):
     settings, stores, queue = quick
     async with open_worker(settings, queue) as worker:
-        item = await worker.enqueue(Mail("m-1", "a@b.example", ("c@d.example",)), b"Subject: x\r\n\r\nbody")
+        item = await worker.enqueue(
+            Mail("m-1", "a@b.example", ("c@d.example",)), b"Subject: x\r\n\r\nbody"
+        )
         async with aclosing(worker.deliveries(1)) as deliveries:
             held = await asyncio.wait_for(anext(deliveries), 15)
             assert held.item.enqueue_id == item.enqueue_id
-            stores.tables.deleted.mark_many(queue, [item.enqueue_id])  # an administrator deletes it while it is in flight
+            stores.tables.deleted.mark_many(
+                queue, [item.enqueue_id]
+            )  # an administrator deletes it while it is in flight
             await asyncio.sleep(4)
             report = await asyncio.to_thread(clean, settings, queue, "r1")
             assert (report["applied"], report["marks"]["dropped"]) == (1, 1)
@@ -59,15 +69,23 @@ async def test_a_delivery_that_comes_back_after_its_row_and_mark_are_gone_is_dea
     assert dead_letter_ids(settings, queue) == {item.enqueue_id}
 
 
-async def test_on_a_shared_queue_the_mark_stays_while_a_message_is_unacknowledged_and_drops_the_redelivery(quick):
+async def test_on_a_shared_queue_the_mark_stays_while_a_message_is_unacknowledged_and_drops_the_redelivery(
+    quick,
+):
     settings, stores, queue = quick
-    shared = settings.model_copy(update={"queue": settings.queue.model_copy(update={"shared": True})})
+    shared = settings.model_copy(
+        update={"queue": settings.queue.model_copy(update={"shared": True})}
+    )
     async with open_worker(shared, queue) as worker:
-        item = await worker.enqueue(Mail("m-2", "a@b.example", ("c@d.example",)), b"Subject: x\r\n\r\nbody")
+        item = await worker.enqueue(
+            Mail("m-2", "a@b.example", ("c@d.example",)), b"Subject: x\r\n\r\nbody"
+        )
         async with aclosing(worker.deliveries(1)) as deliveries:
             await asyncio.wait_for(anext(deliveries), 15)
             stores.tables.deleted.mark_many(queue, [item.enqueue_id])
-            await asyncio.sleep(6)  # the management figures come late, and know of the message by then
+            await asyncio.sleep(
+                6
+            )  # the management figures come late, and know of the message by then
             report = await asyncio.to_thread(clean, shared, queue, "r2")
             assert (report["applied"], report["marks"]["waiting"]) == (1, 1)
             assert stores.tables.deleted.is_marked(queue, item.enqueue_id)
@@ -76,7 +94,9 @@ async def test_on_a_shared_queue_the_mark_stays_while_a_message_is_unacknowledge
             await asyncio.wait_for(anext(deliveries), 5)
         assert stores.rabbitmq.management is not None
     assert dead_letter_ids(shared, queue) == set()  # dropped as deleted, not dead-lettered
-    assert RabbitNames(queue).work_queue in {RabbitNames(name).work_queue for name in directory.known(stores)}
+    assert RabbitNames(queue).work_queue in {
+        RabbitNames(name).work_queue for name in directory.known(stores)
+    }
 
 
 async def test_a_mail_enqueued_while_the_queue_is_cleaned_is_delivered_and_stays_in_view(quick):
@@ -86,15 +106,32 @@ async def test_a_mail_enqueued_while_the_queue_is_cleaned_is_delivered_and_stays
         async with aclosing(worker.deliveries(4)) as deliveries:
             await (await asyncio.wait_for(anext(deliveries), 15)).complete()
         await asyncio.sleep(6)
-        cleaning = asyncio.create_task(asyncio.to_thread(clean, settings, queue, "r3", "3s"))  # longer than an insert may take
+        cleaning = asyncio.create_task(
+            asyncio.to_thread(clean, settings, queue, "r3", "3s")
+        )  # longer than an insert may take
         later = []
         while not cleaning.done():
-            later.append((await worker.enqueue(Mail(f"m-{len(later)}", None, ("c@d.example",)), b"Subject: new\r\n\r\n")).enqueue_id)
+            later.append(
+                (
+                    await worker.enqueue(
+                        Mail(f"m-{len(later)}", None, ("c@d.example",)), b"Subject: new\r\n\r\n"
+                    )
+                ).enqueue_id
+            )
             await asyncio.sleep(0.1)
         report = await cleaning
         assert report["applied"] == 1
-        there = {row.enqueue_id for table in stores.tables.existing for place in table.places(queue) for row in table.ids(queue, place)}
+        there = {
+            row.enqueue_id
+            for table in stores.tables.existing
+            for place in table.places(queue)
+            for row in table.ids(queue, place)
+        }
         assert there == set(later)
         assert first.enqueue_id not in there
         browse = stores.tables.browse_starts.read(queue).value
-        assert all(place.slice_start >= browse for table in stores.tables.existing for place in table.places(queue))
+        assert all(
+            place.slice_start >= browse
+            for table in stores.tables.existing
+            for place in table.places(queue)
+        )

@@ -11,7 +11,14 @@ from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_step
-from mailslice.model.errors import BadInput, ClockSkew, ConfigurationDiffers, GateFailed, PlanRefused, UnknownQueue
+from mailslice.model.errors import (
+    BadInput,
+    ClockSkew,
+    ConfigurationDiffers,
+    GateFailed,
+    PlanRefused,
+    UnknownQueue,
+)
 from tests.services.duties.queue_cleanup.conftest import store_configuration
 from tests.services.duties.queue_cleanup.test_marks import rewrite
 
@@ -23,14 +30,21 @@ def planned(view):
     view.insert(0, dead=True)
     request = view.request()
     view.steps(request, "plan", "check")
-    return view, request, RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
+    return (
+        view,
+        request,
+        RunFolder(artifacts(view.settings), request.duty, request.queue, request.run),
+    )
 
 
 @pytest.mark.parametrize("ahead", [timedelta(seconds=3), timedelta(seconds=-3)])
 def test_a_clock_that_differs_by_more_than_a_quarter_of_the_grace_refuses_to_plan(view, ahead):
     view.start_at(0)
     view.insert(0, dead=True)
-    with pytest.raises(ClockSkew, match=r"Cassandra's clock is [23]\.\d+ s .* this machine's; allowed is a quarter of the grace 2s"):
+    with pytest.raises(
+        ClockSkew,
+        match=r"Cassandra's clock is [23]\.\d+ s .* this machine's; allowed is a quarter of the grace 2s",
+    ):
         view.clean(clock=lambda: datetime.now(UTC) + ahead)
     assert len(view.rows(0)) == 1
 
@@ -38,7 +52,10 @@ def test_a_clock_that_differs_by_more_than_a_quarter_of_the_grace_refuses_to_pla
 def test_a_clock_within_a_quarter_of_the_grace_is_good_enough(view):
     view.start_at(0)
     view.insert(0, dead=True)
-    assert view.clean(clock=lambda: datetime.now(UTC) + timedelta(seconds=3), grace="20s")["status"] == "done"
+    assert (
+        view.clean(clock=lambda: datetime.now(UTC) + timedelta(seconds=3), grace="20s")["status"]
+        == "done"
+    )
 
 
 def test_a_refused_run_is_in_the_ledger_with_who_and_why(view):
@@ -100,7 +117,9 @@ def test_apply_without_a_passed_gate_is_refused(view):
 def test_a_plan_that_is_a_day_old_is_refused(planned):
     view, request, _ = planned
     with pytest.raises(PlanRefused, match="24 h"):
-        run_step("apply", request, view.settings, clock=lambda: datetime.now(UTC) + timedelta(hours=25))
+        run_step(
+            "apply", request, view.settings, clock=lambda: datetime.now(UTC) + timedelta(hours=25)
+        )
 
 
 def test_a_plan_of_another_run_is_refused(planned):
@@ -167,7 +186,11 @@ def test_a_place_that_was_not_read_stops_the_run(planned):
 def test_the_gate_lets_no_live_row_be_touched_unless_max_share_says_so(planned):
     view, request, folder = planned
     plan = folder.read_json("plan.json")
-    frame = check.totals(_context(view, request, folder), _plan(plan, request), {**plan, "live": 10, "slices": [{"planned": 1, "unmarked": 2}]})
+    frame = check.totals(
+        _context(view, request, folder),
+        _plan(plan, request),
+        {**plan, "live": 10, "slices": [{"planned": 1, "unmarked": 2}]},
+    )
     assert frame.rows[0]["live_touched_share"] == 0.2
     (rule,) = [each for each in frame.expectations if each.column == "live_touched_share"]
     assert rule.arguments["max_value"] == 0.0
@@ -183,7 +206,9 @@ def _context(view, request, folder):
     from mailslice.duties.queue_cleanup.params import Params
     from mailslice.duty.context import StepContext
 
-    return StepContext(request, Params(), view.settings, view.stores, folder, lambda: datetime.now(UTC))
+    return StepContext(
+        request, Params(), view.settings, view.stores, folder, lambda: datetime.now(UTC)
+    )
 
 
 def test_a_failed_verify_fails_the_run_and_the_ledger_says_so(planned, monkeypatch):

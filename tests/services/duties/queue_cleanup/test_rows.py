@@ -65,18 +65,36 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
     fresh = make_fresh().but(MAILSLICE_QUEUE_SLICE_WINDOW="600s", MAILSLICE_QUEUE_SHARED="false")
     with open_stores(fresh.settings) as stores:
         queue = directory.create(stores, "first")
-        old = View(fresh.settings, stores, queue, slice_start(datetime.now(UTC), timedelta(seconds=600)) - timedelta(seconds=1800))
+        old = View(
+            fresh.settings,
+            stores,
+            queue,
+            slice_start(datetime.now(UTC), timedelta(seconds=600)) - timedelta(seconds=1800),
+        )
         store_configuration(old, timedelta(seconds=10))
         old.start_at(0)
-        closed, still_open = old.insert(0, dead=True), old.insert(int((datetime.now(UTC) - old.base) / timedelta(seconds=10)) - 20, dead=True)
+        closed, still_open = (
+            old.insert(0, dead=True),
+            old.insert(int((datetime.now(UTC) - old.base) / timedelta(seconds=10)) - 20, dead=True),
+        )
         request = old.request()
         shown = old.steps(request, "plan")
-        plan = RunFolder(artifacts(old.settings), request.duty, request.queue, request.run).read_json("plan.json")
+        plan = RunFolder(
+            artifacts(old.settings), request.duty, request.queue, request.run
+        ).read_json("plan.json")
         assert "slices" not in shown  # long lists stay in the file
-        assert (plan["decided"]["window"], plan["decided"]["largestWindow"], plan["planned"]) == (10, 600, 1)
+        assert (plan["decided"]["window"], plan["decided"]["largestWindow"], plan["planned"]) == (
+            10,
+            600,
+            1,
+        )
         assert datetime.fromisoformat(plan["newBrowseStart"]).timestamp() % 600 == 0
         old.steps(request, "check", "apply", "verify")
-        there = {row.enqueue_id for place in stores.tables.v4.places(queue) for row in stores.tables.v4.ids(queue, place)}
+        there = {
+            row.enqueue_id
+            for place in stores.tables.v4.places(queue)
+            for row in stores.tables.v4.ids(queue, place)
+        }
         assert there == {still_open}
         assert closed not in there
 
@@ -84,7 +102,9 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
         restarted = {"restarted": (datetime.now(UTC) - timedelta(seconds=3)).isoformat()}
         confirmed = old.clean(**restarted)
         assert (confirmed["applied"], list(stores.tables.v4.places(queue))) == (1, [])
-        assert old.browse_start >= slice_start(datetime.now(UTC), timedelta(seconds=10)) - timedelta(seconds=60)
+        assert old.browse_start >= slice_start(
+            datetime.now(UTC), timedelta(seconds=10)
+        ) - timedelta(seconds=60)
 
 
 def test_a_restart_that_lies_ahead_is_refused(view):
@@ -98,14 +118,18 @@ def test_a_marked_row_without_a_write_time_keeps_its_slice(view):
     view.start_at(0)
     bare, dead = EnqueueId(uuid.uuid4()), view.insert(1, dead=True)
     keyspace = view.settings.cassandra.keyspace
-    insert = view.stores.cassandra.prepare(f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid) VALUES (?, ?, 0, ?)")
+    insert = view.stores.cassandra.prepare(
+        f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid) VALUES (?, ?, 0, ?)"
+    )
     view.stores.cassandra.execute(insert, [view.queue, int(view.at(0).timestamp() * 1000), bare])
     view.mark(bare)
     report = view.clean()
     assert (report["applied"], report["undated"]) == (1, 1)
     assert view.is_marked(bare)
     assert not view.is_marked(dead)
-    assert {row.enqueue_id for row in view.stores.tables.v4.ids(view.queue, Place(view.at(0), 0))} == {bare}
+    assert {
+        row.enqueue_id for row in view.stores.tables.v4.ids(view.queue, Place(view.at(0), 0))
+    } == {bare}
 
 
 def test_a_row_of_a_clock_that_is_ahead_keeps_its_slice_until_that_time_has_come(view):
@@ -117,7 +141,12 @@ def test_a_row_of_a_clock_that_is_ahead_keeps_its_slice_until_that_time_has_come
     view.stores.tables.v4.copy_many([(row, in_a_while)])
     view.insert(1, dead=True)
     report = view.clean()
-    assert (report["applied"], report["undated"], view.rows(0), view.rows(1)) == (1, 1, {ahead}, set())
+    assert (report["applied"], report["undated"], view.rows(0), view.rows(1)) == (
+        1,
+        1,
+        {ahead},
+        set(),
+    )
     late = view.insert(0, dead=False)
     view.clean()
     assert view.rows(0) == {ahead, late}
@@ -185,13 +214,20 @@ def test_a_late_insert_into_a_planned_slice_keeps_the_whole_slice(view):
     view.steps(request, "apply", "verify")
     report = view.steps(request, "report")
     assert report["skippedBy"] == {"changed since plan": 1}
-    assert (report["planned"], report["applied"], report["skipped"], report["failed"]) == (2, 1, 1, 0)
+    assert (report["planned"], report["applied"], report["skipped"], report["failed"]) == (
+        2,
+        1,
+        1,
+        0,
+    )
     assert view.rows(0) == {planned, late}
     assert view.is_marked(planned)
     assert view.browse_start == view.at(0)
 
 
-def test_a_late_insert_with_a_slow_clock_after_the_second_read_survives_the_delete(view, monkeypatch):
+def test_a_late_insert_with_a_slow_clock_after_the_second_read_survives_the_delete(
+    view, monkeypatch
+):
     view.start_at(0)
     view.insert(0, dead=True)
     late = []
@@ -208,11 +244,15 @@ def test_a_late_insert_with_a_slow_clock_after_the_second_read_survives_the_dele
     assert view.content_start == view.at(0)  # it keeps the slice in reach of the next run
 
 
-def test_a_partition_is_deleted_up_to_the_greatest_write_time_of_its_planned_rows(view, monkeypatch):
+def test_a_partition_is_deleted_up_to_the_greatest_write_time_of_its_planned_rows(
+    view, monkeypatch
+):
     view.start_at(0)
     view.insert(0, dead=True)
     view.insert(0, dead=True)
-    newest = max(row.written_us for row in view.stores.tables.v4.ids(view.queue, Place(view.at(0), 0)))
+    newest = max(
+        row.written_us for row in view.stores.tables.v4.ids(view.queue, Place(view.at(0), 0))
+    )
     seen = []
     delete = EnqueuedMails.delete_partition_future
 
@@ -243,7 +283,12 @@ def test_a_delete_that_fails_is_counted_and_stops_no_other(view, monkeypatch):
     delete = EnqueuedMails.delete_partition_future
 
     def fail_once(self, queue, place, timestamp_us):
-        future = delete(self, queue, place if place.slice_start != view.at(0) else Place(view.at(25), 0), timestamp_us)
+        future = delete(
+            self,
+            queue,
+            place if place.slice_start != view.at(0) else Place(view.at(25), 0),
+            timestamp_us,
+        )
         if place.slice_start == view.at(0):
             future.result()
             future.result = lambda: (_ for _ in ()).throw(TimeoutError("no answer"))
@@ -264,7 +309,12 @@ def test_a_dry_run_changes_nothing(view):
     view.start_at(0)
     dead = view.insert(0, dead=True)
     report = view.clean(dry_run=True, reason="just looking")
-    assert (report["status"], report["planned"], report["applied"], report["reason"]) == ("dry run", 1, 0, "just looking")
+    assert (report["status"], report["planned"], report["applied"], report["reason"]) == (
+        "dry run",
+        1,
+        0,
+        "just looking",
+    )
     assert (view.rows(0), view.browse_start, view.is_marked(dead)) == ({dead}, view.at(0), True)
 
 
@@ -293,7 +343,12 @@ def test_closed_slices_are_remembered_with_their_survivors(view):
     view.insert(2, dead=True)
     view.clean()
     (remembered,) = view.stores.own.slice_statistics.list(view.queue)
-    assert (remembered.slice_start, remembered.live, remembered.dead, remembered.survivors) == (view.at(2), 1, 1, (live,))
+    assert (remembered.slice_start, remembered.live, remembered.dead, remembered.survivors) == (
+        view.at(2),
+        1,
+        1,
+        (live,),
+    )
 
 
 def test_a_row_of_another_queue_in_the_same_slice_is_not_touched(view):
@@ -327,7 +382,9 @@ def test_many_rows_in_one_slice_are_compared_in_their_own_order(view, with_spark
     ids = [uuid.uuid4() for _ in range(6000)]
     session = view.stores.cassandra
     keyspace = view.settings.cassandra.keyspace
-    insert = session.prepare(f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid, enqueuedtime) VALUES (?, ?, ?, ?, ?)")
+    insert = session.prepare(
+        f"INSERT INTO {keyspace}.enqueuedmailsv4 (queuename, timerangestart, bucketid, enqueueid, enqueuedtime) VALUES (?, ?, ?, ?, ?)"
+    )
     millis = int(place.slice_start.timestamp() * 1000)
     session.run_many(insert, ([view.queue, millis, 0, one, millis] for one in ids))
     view.stores.tables.deleted.mark_many(view.queue, ids)
@@ -340,7 +397,12 @@ def test_a_run_whose_time_is_over_takes_nothing_new_and_the_next_one_goes_on(vie
     view.start_at(0)
     ids = [view.insert(number, dead=True) for number in range(4) for _ in range(3)]
     report = view.clean(time_limit="0s")
-    assert (report["status"], report["planned"], report["applied"], report["skippedBy"]) == ("done", 12, 0, {"time limit": 12})
+    assert (report["status"], report["planned"], report["applied"], report["skippedBy"]) == (
+        "done",
+        12,
+        0,
+        {"time limit": 12},
+    )
     assert all(view.rows(number) for number in range(4))
     report = view.clean()
     assert (report["planned"], report["applied"], report["failed"]) == (12, 12, 0)

@@ -16,8 +16,18 @@ def test_browse_start_moves_to_the_oldest_live_row_and_content_start_follows(vie
     report = view.clean()
     assert (view.browse_start, view.content_start) == (view.at(3), view.at(3))
     assert (report["status"], report["planned"], report["applied"]) == ("done", 2, 2)
-    assert report["before"] == {"browseStart": iso(view.at(0)), "contentStart": iso(view.at(0)), "live": 1, "dead": 2}
-    assert report["after"] == {"browseStart": iso(view.at(3)), "contentStart": iso(view.at(3)), "live": 1, "dead": 0}
+    assert report["before"] == {
+        "browseStart": iso(view.at(0)),
+        "contentStart": iso(view.at(0)),
+        "live": 1,
+        "dead": 2,
+    }
+    assert report["after"] == {
+        "browseStart": iso(view.at(3)),
+        "contentStart": iso(view.at(3)),
+        "live": 1,
+        "dead": 0,
+    }
     assert view.rows(3) == {live}
 
 
@@ -115,10 +125,14 @@ def test_a_browse_start_that_james_raises_between_our_read_and_our_write_wins(vi
     report = view.clean()
     assert view.browse_start == view.at(8)
     assert report["after"]["browseStart"] == iso(view.at(8))
-    assert view.content_start == view.at(5)  # the live row of slice 5 is left, whatever James thinks of it
+    assert view.content_start == view.at(
+        5
+    )  # the live row of slice 5 is left, whatever James thinks of it
 
 
-def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_behind_it(view, monkeypatch):
+def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_behind_it(
+    view, monkeypatch
+):
     view.start_at(2, content=0)
     view.insert(0, dead=True)
     view.insert(2, dead=True)

@@ -35,7 +35,9 @@ def test_a_row_without_a_mark_before_content_start_is_reported_and_kept(view):
     stray = view.insert(1, dead=False)
     report = view.clean(sweep=True)
     assert view.rows(1) == {stray}
-    assert report["strays"] == [{"slice": view.at(1).isoformat().replace("+00:00", "Z"), "enqueueId": str(stray)}]
+    assert report["strays"] == [
+        {"slice": view.at(1).isoformat().replace("+00:00", "Z"), "enqueueId": str(stray)}
+    ]
     assert report["after"]["live"] == 0
 
 
@@ -49,7 +51,9 @@ def test_a_mark_without_a_row_goes_when_the_queue_was_seen_empty_later(shared_vi
     seen_empty(view, datetime.now(UTC))
     first = view.clean(sweep=True)
     assert (first["marks"]["waiting"], view.is_marked(orphan)) == (1, True)
-    seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))  # later than a slice that was open when the mark was seen
+    seen_empty(
+        view, datetime.now(UTC) + timedelta(minutes=1)
+    )  # later than a slice that was open when the mark was seen
     assert view.clean()["marks"]["dropped"] == 1
     assert (view.is_marked(orphan), view.is_marked(row)) == (False, True)
 
@@ -60,7 +64,9 @@ def test_a_mark_whose_row_came_after_the_sweep_stays(shared_view):
     orphan = uuid.uuid4()
     view.mark(orphan)
     view.clean(sweep=True)
-    view.insert(int((datetime.now(UTC) - view.base) / timedelta(seconds=10)), dead=False, enqueue_id=orphan)
+    view.insert(
+        int((datetime.now(UTC) - view.base) / timedelta(seconds=10)), dead=False, enqueue_id=orphan
+    )
     seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
     view.clean()
     assert view.is_marked(orphan)
@@ -148,7 +154,12 @@ def test_a_row_without_a_mark_is_offered_and_only_a_person_sets_it_aside(view):
     assert (report["status"], report["aside"], view.is_marked(stray)) == ("done", 1, True)
     quarantine = Quarantine(view.stores, view.queue, system_clock)
     [kept] = quarantine.waiting()
-    assert (kept.enqueue_id, kept.action, kept.run, quarantine.content(kept)) == (stray, "stray", report["run"], b"Subject: lost\r\n\r\nfound\r\n")
+    assert (kept.enqueue_id, kept.action, kept.run, quarantine.content(kept)) == (
+        stray,
+        "stray",
+        report["run"],
+        b"Subject: lost\r\n\r\nfound\r\n",
+    )
     again = quarantine.release(kept)
     assert again != stray
     later = view.clean(sweep=True)
@@ -163,7 +174,10 @@ def test_what_was_marked_or_became_live_since_the_plan_is_left_alone(view):
     view.mark(first)
     view.james_writes_browse_start(view.at(2))
     assert view.steps(request, "apply")["aside"] == 0
-    assert (view.is_marked(second), list(view.stores.own.quarantine.list(view.queue))) == (False, [])
+    assert (view.is_marked(second), list(view.stores.own.quarantine.list(view.queue))) == (
+        False,
+        [],
+    )
 
 
 def test_strays_of_an_edited_plan_are_refused(view):

@@ -22,17 +22,31 @@ def cut(path):
 def no_ids(path):
     table = pq.read_table(path)
     column = pa.array(["x"] * len(table), pa.string())
-    pq.write_table(table.set_column(table.schema.get_field_index("enqueue_id"), table.schema.field("enqueue_id"), column), path)
+    pq.write_table(
+        table.set_column(
+            table.schema.get_field_index("enqueue_id"), table.schema.field("enqueue_id"), column
+        ),
+        path,
+    )
 
 
 def no_times(path):
     table = pq.read_table(path)
-    pq.write_table(table.set_column(table.schema.get_field_index("written_us"), "written_us", pa.array(["soon"] * len(table))), path)
+    pq.write_table(
+        table.set_column(
+            table.schema.get_field_index("written_us"),
+            "written_us",
+            pa.array(["soon"] * len(table)),
+        ),
+        path,
+    )
 
 
 def purge(view):
     """Nothing is among the dead letters any more."""
-    connection = pika.BlockingConnection(pika.URLParameters(view.settings.rabbitmq.url.get_secret_value()))
+    connection = pika.BlockingConnection(
+        pika.URLParameters(view.settings.rabbitmq.url.get_secret_value())
+    )
     connection.channel().queue_purge(RabbitNames(view.queue).dead_letter_queue)
     connection.close()
 
@@ -43,13 +57,19 @@ def waiting(shared_view):
     shared_view.start_at(0)
     waits, live = shared_view.insert(0, dead=True), shared_view.insert(5, dead=False)
     report = shared_view.clean()
-    assert (report["marks"]["waiting"], shared_view.rows(0), shared_view.content_start) == (1, set(), shared_view.at(5))
+    assert (report["marks"]["waiting"], shared_view.rows(0), shared_view.content_start) == (
+        1,
+        set(),
+        shared_view.at(5),
+    )
     files = list(Path(report["artifacts"], "plan").glob("*.parquet"))
     assert files
     return shared_view, live, waits, files
 
 
-@pytest.mark.parametrize("harm", [cut, Path.unlink, no_ids, pytest.param(no_times, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "harm", [cut, Path.unlink, no_ids, pytest.param(no_times, marks=pytest.mark.soak)]
+)
 def test_a_plan_whose_files_cannot_be_read_waits_and_holds_up_nothing_else(waiting, harm):
     view, gone, waits, files = waiting
     for path in files:
@@ -58,7 +78,12 @@ def test_a_plan_whose_files_cannot_be_read_waits_and_holds_up_nothing_else(waiti
     live = view.insert(8, dead=False)
     seen_empty(view, datetime.now(UTC))
     report = view.clean()
-    assert (report["status"], report["applied"], report["marks"]["dropped"], report["marks"]["waiting"]) == ("done", 1, 1, 1)
+    assert (
+        report["status"],
+        report["applied"],
+        report["marks"]["dropped"],
+        report["marks"]["waiting"],
+    ) == ("done", 1, 1, 1)
     assert "cannot be used: " in report["marks"]["why"][0]
     assert (view.is_marked(waits), view.is_marked(gone), view.rows(8)) == (True, False, {live})
     assert (view.browse_start, view.content_start) == (view.at(8), view.at(8))
@@ -89,7 +114,12 @@ def test_a_sweep_takes_the_marks_of_a_plan_that_cannot_be_used_and_forgets_it(wa
     assert (remembered(view), view.is_marked(waits)) == (1, True)
     seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
     report = view.clean()
-    assert (report["marks"]["dropped"], report["marks"]["waiting"], view.is_marked(waits), remembered(view)) == (1, 0, False, 0)
+    assert (
+        report["marks"]["dropped"],
+        report["marks"]["waiting"],
+        view.is_marked(waits),
+        remembered(view),
+    ) == (1, 0, False, 0)
 
 
 def test_a_plan_whose_marks_are_gone_is_forgotten_by_a_sweep_that_finds_none(waiting):
@@ -114,7 +144,11 @@ def test_a_sweep_that_leaves_marks_for_the_next_forgets_no_plan(waiting, monkeyp
     view.clean(sweep=True)
     assert remembered(view) == 2  # this sweep's and the one before
     seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
-    assert (view.clean()["marks"]["dropped"], view.is_marked(waits), remembered(view)) == (2, False, 0)
+    assert (view.clean()["marks"]["dropped"], view.is_marked(waits), remembered(view)) == (
+        2,
+        False,
+        0,
+    )
 
 
 def test_a_plan_that_can_be_read_again_when_the_sweep_is_applied_is_not_forgotten(waiting):
@@ -130,7 +164,9 @@ def test_a_plan_that_can_be_read_again_when_the_sweep_is_applied_is_not_forgotte
     assert (remembered(view), view.is_marked(waits)) == (2, True)
 
 
-def test_a_sweep_that_ends_before_it_forgets_a_plan_loses_no_mark_and_the_next_one_does(waiting, monkeypatch):
+def test_a_sweep_that_ends_before_it_forgets_a_plan_loses_no_mark_and_the_next_one_does(
+    waiting, monkeypatch
+):
     view, _, waits, files = waiting
     for path in files:
         cut(path)
@@ -171,12 +207,18 @@ def test_an_id_that_was_added_to_the_marks_that_are_left_keeps_its_mark(left):
     file.write_text(file.read_text().replace('"left": [', f'"left": [["{added}", 0, 0], '))
     assert str(added) in file.read_text()
     report = view.clean()
-    assert (report["marks"]["dropped"], view.is_marked(added), view.is_marked(lettered)) == (0, True, True)
+    assert (report["marks"]["dropped"], view.is_marked(added), view.is_marked(lettered)) == (
+        0,
+        True,
+        True,
+    )
     assert "cannot be used: its digest is another" in report["marks"]["why"][0]
 
 
 @pytest.mark.soak
-def test_marks_that_are_left_are_written_again_when_they_are_others_and_the_old_list_goes(shared_view):
+def test_marks_that_are_left_are_written_again_when_they_are_others_and_the_old_list_goes(
+    shared_view,
+):
     view = shared_view
     view.start_at(0)
     lettered = [view.insert(0, dead=True) for _ in range(2)]

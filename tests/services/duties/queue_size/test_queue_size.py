@@ -47,7 +47,13 @@ def filled(stores, now):
     start = slice_start(now, HOUR)
     behind = [row(QUEUE, start - 3 * HOUR) for _ in range(5)]
     at = [row(QUEUE, now - 2 * HOUR, recipients=("secret.person@x.example",)) for _ in range(4)]
-    fresh = [row(QUEUE, now - timedelta(minutes=2), recipients=("secret.person@x.example", "b@Y.example", "c@y.example"))]
+    fresh = [
+        row(
+            QUEUE,
+            now - timedelta(minutes=2),
+            recipients=("secret.person@x.example", "b@Y.example", "c@y.example"),
+        )
+    ]
     stores.tables.v4.insert_many([*behind, *at, *fresh])
     stores.tables.deleted.mark_many(QUEUE, [each.enqueue_id for each in [*behind[1:], *at[2:]]])
     stores.tables.browse_starts.insert_first(QUEUE, start - 2 * HOUR)
@@ -57,13 +63,18 @@ def filled(stores, now):
 
 @pytest.fixture(scope="module")
 def report(filled, fresh_module, now):
-    request = RunRequest("queue_size", QUEUE, "run-1", who="test", params={"sample": False, "domains": 1})
+    request = RunRequest(
+        "queue_size", QUEUE, "run-1", who="test", params={"sample": False, "domains": 1}
+    )
     return run_all(request, fresh_module.settings, clock=lambda: now)
 
 
 def test_live_dead_and_unproven_rows_are_told_apart_slice_by_slice(report, now):
     start = slice_start(now, HOUR)
-    assert [(each["start"], each["live"], each["dead"], each["survivors"], each["unproven"]) for each in report["slices"]] == [
+    assert [
+        (each["start"], each["live"], each["dead"], each["survivors"], each["unproven"])
+        for each in report["slices"]
+    ] == [
         (f"{start - 3 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 0, 4, 0, 1),
         (f"{start - 2 * HOUR:%Y-%m-%dT%H:%M:%SZ}", 2, 2, 2, 0),
         (f"{start:%Y-%m-%dT%H:%M:%SZ}", 1, 0, 0, 0),
@@ -93,12 +104,21 @@ def test_addresses_are_nowhere_in_what_is_kept(report, fresh_module):
 
 
 def test_advice_speaks_of_the_row_without_a_mark(report):
-    assert [sentence for sentence in report["advice"] if sentence.startswith("1 rows without a mark lie behind browseStart")]
+    assert [
+        sentence
+        for sentence in report["advice"]
+        if sentence.startswith("1 rows without a mark lie behind browseStart")
+    ]
 
 
 def test_the_metrics_file_says_the_same(report, fresh_module):
     text = artifacts(fresh_module.settings).read("metrics/mailslice-spool.prom").decode()
-    samples = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples if sample.labels == {"queue": QUEUE}}
+    samples = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels == {"queue": QUEUE}
+    }
     assert samples["mailslice_queue_size"] == 3
     assert samples["mailslice_queue_dead_rows"] == 6
     assert samples["mailslice_queue_oldest_mail_age_seconds"] == 7200
@@ -115,7 +135,10 @@ def test_the_report_is_in_the_ledger_with_its_gates(report, filled, fresh_module
 
 
 def test_a_queue_that_never_had_a_mail_is_measured_too(stores, fresh_module):
-    found = run_all(RunRequest("queue_size", QueueName("empty"), "run-2", params={"sample": False}), fresh_module.settings)
+    found = run_all(
+        RunRequest("queue_size", QueueName("empty"), "run-2", params={"sample": False}),
+        fresh_module.settings,
+    )
     assert (found["size"], found["oldest"], found["slices"], found["advice"]) == (0, None, [], [])
     text = artifacts(fresh_module.settings).read("metrics/mailslice-empty.prom").decode()
     assert 'mailslice_queue_size{queue="empty"} 0.0' in text
@@ -123,7 +146,12 @@ def test_a_queue_that_never_had_a_mail_is_measured_too(stores, fresh_module):
 
 def test_a_dry_run_publishes_nothing(stores, fresh_module):
     directory.create(stores, "dry")
-    found = run_all(RunRequest("queue_size", QueueName("dry"), "run-3", params={"sample": False, "dry_run": True}), fresh_module.settings)
+    found = run_all(
+        RunRequest(
+            "queue_size", QueueName("dry"), "run-3", params={"sample": False, "dry_run": True}
+        ),
+        fresh_module.settings,
+    )
     assert (found["status"], found["size"]) == ("dry run", 0)
     assert artifacts(fresh_module.settings).read("metrics/mailslice-dry.prom") is None
 
@@ -146,20 +174,28 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
     found = run_all(RunRequest("queue_size", QueueName("drained"), "run-5"), fresh_module.settings)
     kept = stores.own.queue_samples.read(QueueName("drained"))
     assert kept.second_pass - kept.first_pass >= timedelta(seconds=15)
-    assert abs(datetime.fromisoformat(found["lastSeenEmpty"]) - kept.first_pass) < timedelta(milliseconds=1)
+    assert abs(datetime.fromisoformat(found["lastSeenEmpty"]) - kept.first_pass) < timedelta(
+        milliseconds=1
+    )
 
 
 def test_a_worker_of_spark_that_cannot_reach_cassandra_names_it(stores, fresh_module, now):
     closed = fresh_module.settings.cassandra.model_copy(update={"port": 9})
-    measure = Measure(fresh_module.settings.model_copy(update={"cassandra": closed}), QUEUE, HOUR, 1, now, now)
+    measure = Measure(
+        fresh_module.settings.model_copy(update={"cassandra": closed}), QUEUE, HOUR, 1, now, now
+    )
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9"):
-        measure.in_spark(spark_session(fresh_module.settings, "queue_size"), [slice_start(now, HOUR)])
+        measure.in_spark(
+            spark_session(fresh_module.settings, "queue_size"), [slice_start(now, HOUR)]
+        )
 
 
 def test_slices_behind_browse_start_are_measured_down_to_content_start(filled, fresh_module, now):
     request = RunRequest("queue_size", QUEUE, "run-6")
     folder = RunFolder(artifacts(fresh_module.settings), "queue_size", QUEUE, "run-6")
-    context = StepContext(request, load("queue_size").params(), fresh_module.settings, filled, folder, lambda: now)
+    context = StepContext(
+        request, load("queue_size").params(), fresh_module.settings, filled, folder, lambda: now
+    )
     view = shape(ConfigurationGuard(filled.tables, fresh_module.settings), fresh_module.settings)
     slices, buckets = slices_to_measure(filled, context, view, now)
     start = slice_start(now, HOUR)

@@ -58,7 +58,14 @@ def row(queue, base, number):
     """About 1.2 kB that do not compress."""
     start = base + number % SLICES * WINDOW
     name = random.Random(number).randbytes(600).hex()
-    return ViewRow(queue, Place(start, 0), start, QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")))
+    return ViewRow(
+        queue,
+        Place(start, 0),
+        start,
+        QueuedMail(
+            EnqueueId(uuid.uuid4()), Mail(name, None, ("c@d.example",)), BlobId("h"), BlobId("b")
+        ),
+    )
 
 
 def request(**params):
@@ -71,7 +78,9 @@ def reclaim(settings, **params):
 
 def files_mib(stores, keyspace):
     """What really lies in the node's data folder, when that is on this machine."""
-    [[folders]] = stores.cassandra.execute("SELECT value FROM system_views.settings WHERE name = 'data_file_directories'")
+    [[folders]] = stores.cassandra.execute(
+        "SELECT value FROM system_views.settings WHERE name = 'data_file_directories'"
+    )
     folder = Path(folders.strip("[]")) / keyspace
     return sum(file.stat().st_size for file in folder.glob("enqueuedmailsv4-*/*-Data.db")) / 2**20
 
@@ -84,17 +93,24 @@ def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
     fresh, stores, queue = place
     settings = fresh.settings
     keyspace = settings.cassandra.keyspace
-    assert reclaim(settings)["status"] in {"done", "nothing to do"}  # whatever is in memory is on disk now, or nothing was there
+    assert reclaim(settings)["status"] in {
+        "done",
+        "nothing to do",
+    }  # whatever is in memory is on disk now, or nothing was there
     reclaim(settings, force=True)
     full = files_mib(stores, keyspace)
     assert full > 5
-    cleaned = run_all(RunRequest("queue_cleanup", queue, "cleaned", params={"grace": "1s"}), settings)
+    cleaned = run_all(
+        RunRequest("queue_cleanup", queue, "cleaned", params={"grace": "1s"}), settings
+    )
     assert cleaned["applied"] == ROWS - ROWS // SLICES
 
     told = reclaim(without_tool(settings))
     assert (told["status"], told["planned"], told["queue"]) == ("nothing to do", 0, None)
     assert 1 <= told["waitingMib"] <= 20
-    assert f"garbagecollect -g ROW -j 1 {keyspace} enqueuedmailsv4 deletedmailsv2" in told["command"]
+    assert (
+        f"garbagecollect -g ROW -j 1 {keyspace} enqueuedmailsv4 deletedmailsv2" in told["command"]
+    )
     assert told["command"] in told["message"]
     assert files_mib(stores, keyspace) > full - 1
 
@@ -102,7 +118,13 @@ def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
     assert (dry["status"], dry["planned"], dry["applied"]) == ("dry run", 1, 0)
 
     report = reclaim(settings)
-    assert (report["status"], report["planned"], report["applied"], report["failed"], report["left"]) == ("done", 1, 1, 0, 0)
+    assert (
+        report["status"],
+        report["planned"],
+        report["applied"],
+        report["failed"],
+        report["left"],
+    ) == ("done", 1, 1, 0, 0)
     [node] = report["nodes"]
     assert node["before"]["enqueuedmailsv4"] >= full - 1
     assert node["after"]["enqueuedmailsv4"] < full / 2
@@ -110,16 +132,32 @@ def test_what_is_deleted_comes_back_and_a_second_run_finds_nothing(place):
     assert report["after"]["mib"] < report["before"]["mib"]
     assert files_mib(stores, keyspace) < full / 2
     assert Ledger(stores, settings).last("reclaim", NO_QUEUE)["nodes"] == report["nodes"]
-    picture = artifacts(settings).read(RunFolder(artifacts(settings), "reclaim", NO_QUEUE, report["run"]).file("disk.svg"))
+    picture = artifacts(settings).read(
+        RunFolder(artifacts(settings), "reclaim", NO_QUEUE, report["run"]).file("disk.svg")
+    )
     assert picture.startswith(b"<?xml")
     assert b"enqueuedmailsv4" in picture
 
     again = reclaim(settings)
-    assert (again["status"], again["planned"], again["waitingMib"], again["nodes"][0]["why"]) == ("nothing to do", 0, 0, None)
+    assert (again["status"], again["planned"], again["waitingMib"], again["nodes"][0]["why"]) == (
+        "nothing to do",
+        0,
+        0,
+        None,
+    )
     assert len(list(stores.tables.v4.places(queue))) >= 1
 
 
-@pytest.mark.parametrize("point", ["apply:before-collect", *(pytest.param(point, marks=pytest.mark.soak) for point in ("apply:locked", "apply:after-node"))])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "apply:before-collect",
+        *(
+            pytest.param(point, marks=pytest.mark.soak)
+            for point in ("apply:locked", "apply:after-node")
+        ),
+    ],
+)
 def test_a_run_that_was_killed_is_taken_up_by_the_next(place, point):
     fresh, stores, _ = place
     asked = request(force=True)
@@ -127,7 +165,14 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(place, point):
         run_step(step, asked, fresh.settings)
     environ = {**fresh.environ, crash.VARIABLE: point}
     script = f"import sys; from mailslice.duty.job import main; sys.exit(main('reclaim', ['apply', '--run', {asked.run!r}]))"
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     holder = stores.own.locks.holder("reclaim")
     assert holder.startswith(asked.run)
@@ -139,7 +184,9 @@ def test_a_run_that_was_killed_is_taken_up_by_the_next(place, point):
 
 def test_a_command_that_fails_fails_the_run_and_says_why(place):
     fresh, _, _ = place
-    settings = fresh.but(MAILSLICE_NODETOOL="sh -c 'echo no such host {host} >&2; exit 255'").settings
+    settings = fresh.but(
+        MAILSLICE_NODETOOL="sh -c 'echo no such host {host} >&2; exit 255'"
+    ).settings
     report = reclaim(settings, force=True)
     assert (report["status"], report["failed"], report["applied"]) == ("failed", 1, 0)
     assert report["message"].endswith("127.0.0.1: flush ended with 255: no such host 127.0.0.1")
@@ -164,7 +211,14 @@ def test_a_cluster_with_a_node_down_stops_at_the_gate(place, monkeypatch):
     from dataclasses import replace
 
     here = Nodes.all
-    monkeypatch.setattr(Nodes, "all", lambda self: (*here(self), replace(here(self)[0], address="10.9.9.9", up=False, asked=False)))
+    monkeypatch.setattr(
+        Nodes,
+        "all",
+        lambda self: (
+            *here(self),
+            replace(here(self)[0], address="10.9.9.9", up=False, asked=False),
+        ),
+    )
     with pytest.raises(GateFailed, match="Every node is up"):
         reclaim(fresh.but(MAILSLICE_NODETOOL="true {host}").settings, force=True)
     assert reclaim(without_tool(fresh.settings))["status"] == "nothing to do"
@@ -172,13 +226,31 @@ def test_a_cluster_with_a_node_down_stops_at_the_gate(place, monkeypatch):
 
 def mailslice(fresh, *words, **more):
     program = Path(sys.executable).with_name("mailslice")
-    done = subprocess.run([program, *words], env={**fresh.environ, **more}, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [program, *words],
+        env={**fresh.environ, **more},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
 def test_from_outside(place):
     fresh, _, _ = place
-    code, out, err = mailslice(fresh, "duty", "run", "reclaim", "--queue", "spool", "--force", "--reason", "by hand", "--json")
+    code, out, err = mailslice(
+        fresh,
+        "duty",
+        "run",
+        "reclaim",
+        "--queue",
+        "spool",
+        "--force",
+        "--reason",
+        "by hand",
+        "--json",
+    )
     report = json.loads(out.splitlines()[-1])
     assert "duty reclaim is about all queues: --queue spool changes nothing" in err
     assert (code, report["queue"], report["applied"], report["reason"]) == (0, None, 1, "by hand")

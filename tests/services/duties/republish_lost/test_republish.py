@@ -34,13 +34,32 @@ def test_a_lost_mail_is_published_as_an_enqueue_would_and_handled_like_any_other
     waiting = spool.put("waiting")
     spool.audit(census=True)
     report = spool.republish(reason="broker lost its disk")
-    assert (report["status"], report["nbRequeuedMails"], report["applied"], report["skippedBy"]) == ("done", 1, 1, {"bare": 1})
-    assert (report["skipped"], report["failed"], report["left"], report["outcomeUnknown"], report["reason"]) == (1, 0, 0, [], "broker lost its disk")
+    assert (
+        report["status"],
+        report["nbRequeuedMails"],
+        report["applied"],
+        report["skippedBy"],
+    ) == ("done", 1, 1, {"bare": 1})
+    assert (
+        report["skipped"],
+        report["failed"],
+        report["left"],
+        report["outcomeUnknown"],
+        report["reason"],
+    ) == (1, 0, 0, [], "broker lost its disk")
     (first, _, _), (second, properties, _) = spool.messages()
     assert (first, second) == (waiting, lost)
     row = spool.row(lost)
-    assert (properties.delivery_mode, properties.priority, properties.content_type) == (2, 0, "text/plain")
-    assert properties.headers == {HEADER_DEAD_LETTER_ROUTING_KEY: "", HEADER_SLICE: epoch_ms(row.place.slice_start), HEADER_BUCKET: 0}
+    assert (properties.delivery_mode, properties.priority, properties.content_type) == (
+        2,
+        0,
+        "text/plain",
+    )
+    assert properties.headers == {
+        HEADER_DEAD_LETTER_ROUTING_KEY: "",
+        HEADER_SLICE: epoch_ms(row.place.slice_start),
+        HEADER_BUCKET: 0,
+    }
     assert properties.timestamp == int(row.enqueued_time.timestamp())
     with working(spool, complete=1) as handed:
         assert handed == [waiting, lost]
@@ -61,7 +80,11 @@ def test_asked_twice_it_publishes_once(spool):
     audit = spool.audit(census=True)
     assert spool.republish()["nbRequeuedMails"] == 1
     for again in (spool.republish(), spool.republish(audit=audit["run"])):
-        assert (again["status"], again["nbRequeuedMails"], again["skippedBy"]) == ("nothing to do", 0, {"already republished": 1})
+        assert (again["status"], again["nbRequeuedMails"], again["skippedBy"]) == (
+            "nothing to do",
+            0,
+            {"already republished": 1},
+        )
     assert in_queue(spool) == [lost]
 
 
@@ -83,7 +106,11 @@ def test_lost_or_ghost_needs_accept_duplicates(spool):
     lost = james.put("lost", message=False)
     assert james.audit(census=True)["verdicts"]["lost or ghost"] == 1
     report = james.republish()
-    assert (report["status"], report["nbRequeuedMails"], report["skippedBy"]) == ("nothing to do", 0, {"lost or ghost": 1})
+    assert (report["status"], report["nbRequeuedMails"], report["skippedBy"]) == (
+        "nothing to do",
+        0,
+        {"lost or ghost": 1},
+    )
     assert "--accept-duplicates" in james.republish(dry_run=True)["message"]
     assert in_queue(james) == []
     assert james.republish(accept_duplicates=True)["nbRequeuedMails"] == 1
@@ -101,7 +128,11 @@ def test_older_than_as_in_james(spool):
     old = spool.put("five hours old", message=False, age=timedelta(hours=5))
     spool.audit(census=True)
     report = spool.republish(older_than="2h")
-    assert (report["nbRequeuedMails"], report["skippedBy"], report["olderThan"]) == (1, {"younger": 1}, "2h")
+    assert (report["nbRequeuedMails"], report["skippedBy"], report["olderThan"]) == (
+        1,
+        {"younger": 1},
+        "2h",
+    )
     assert in_queue(spool) == [old]
 
 
@@ -121,12 +152,18 @@ def mark(spool, lost):
 
 def clean(spool, lost):
     row = spool.row(lost)
-    spool.stores.tables.v4.delete_partition(spool.queue, row.place, int(datetime.now(UTC).timestamp() * 1e6))
+    spool.stores.tables.v4.delete_partition(
+        spool.queue, row.place, int(datetime.now(UTC).timestamp() * 1e6)
+    )
     return "done or gone"
 
 
 def pass_by(spool, lost):
-    spool.stores.tables.browse_starts.write(spool.queue, spool.row(lost).place.slice_start + timedelta(hours=1), int(datetime.now(UTC).timestamp() * 1e6))
+    spool.stores.tables.browse_starts.write(
+        spool.queue,
+        spool.row(lost).place.slice_start + timedelta(hours=1),
+        int(datetime.now(UTC).timestamp() * 1e6),
+    )
     return "done or gone"
 
 
@@ -137,19 +174,42 @@ def delay(spool, lost):
 
 def hold(spool, lost):
     now = datetime.now(UTC)
-    mail = QuarantinedMail(lost, "m", State.KEPT, "closed", "loaded", "host:1:x", now, AGE, "held too long", now, b"{}", "h", "b", Content.KEPT)
+    mail = QuarantinedMail(
+        lost,
+        "m",
+        State.KEPT,
+        "closed",
+        "loaded",
+        "host:1:x",
+        now,
+        AGE,
+        "held too long",
+        now,
+        b"{}",
+        "h",
+        "b",
+        Content.KEPT,
+    )
     spool.stores.own.quarantine.add(spool.queue, mail)
     return "held"
 
 
 def take(spool, lost):
     mail = InFlightMail(lost, "m", MINUTE, "loaded", 1, begun=True)
-    spool.stores.own.worker_records.save(spool.queue, WorkerRecord("host:1:x", "host", 1, datetime.now(UTC), timedelta(seconds=5), 1, (mail,)))
+    spool.stores.own.worker_records.save(
+        spool.queue,
+        WorkerRecord("host:1:x", "host", 1, datetime.now(UTC), timedelta(seconds=5), 1, (mail,)),
+    )
     return "in flight"
 
 
 def complete(spool, lost):
-    spool.stores.own.worker_records.save(spool.queue, WorkerRecord("host:1:x", "host", 1, datetime.now(UTC), timedelta(seconds=5), 1, (), (lost,)))
+    spool.stores.own.worker_records.save(
+        spool.queue,
+        WorkerRecord(
+            "host:1:x", "host", 1, datetime.now(UTC), timedelta(seconds=5), 1, (), (lost,)
+        ),
+    )
     return "ghost"
 
 
@@ -170,9 +230,14 @@ def lose_content(spool, lost):
     return "bare"
 
 
-@pytest.mark.parametrize("meanwhile", [mark, clean, pass_by, delay, hold, take, complete, send, reject, lose_content])
+@pytest.mark.parametrize(
+    "meanwhile", [mark, clean, pass_by, delay, hold, take, complete, send, reject, lose_content]
+)
 def test_each_mail_is_proved_again_just_before(spool, meanwhile):
-    lost, other = spool.put("lost", message=False), spool.put("other", message=False, age=timedelta(days=1))
+    lost, other = (
+        spool.put("lost", message=False),
+        spool.put("other", message=False, age=timedelta(days=1)),
+    )
     if meanwhile is pass_by:
         other = None
     spool.audit(census=True)
@@ -181,10 +246,16 @@ def test_each_mail_is_proved_again_just_before(spool, meanwhile):
     why = meanwhile(spool, lost)
     report = spool.steps(request, "apply", "verify", "report")
     expected = {why: 1} if other else {why: 2}
-    assert (report["skippedBy"], report["nbRequeuedMails"], in_queue(spool)) == (expected, 1 if other else 0, [other] if other else [])
+    assert (report["skippedBy"], report["nbRequeuedMails"], in_queue(spool)) == (
+        expected,
+        1 if other else 0,
+        [other] if other else [],
+    )
 
 
-def test_a_mail_whose_delay_is_over_and_whose_copy_is_gone_is_published_and_no_longer_said_to_come(spool):
+def test_a_mail_whose_delay_is_over_and_whose_copy_is_gone_is_published_and_no_longer_said_to_come(
+    spool,
+):
     lost = spool.put("overdue", message=False)
     spool.delay(lost, datetime.now(UTC) - 5 * MINUTE)
     assert spool.audit(census=True)["verdicts"]["lost"] == 1
@@ -196,8 +267,13 @@ def decision(spool, lost):
     return spool.stores.own.republished_mails.read(spool.queue, lost)
 
 
-@pytest.mark.parametrize(("point", "out"), [pytest.param("apply:claimed", 0, marks=pytest.mark.soak), ("apply:published", 1)])
-def test_killed_before_the_record_nobody_knows_so_it_is_told_and_not_repeated_unless_asked(spool, point, out):
+@pytest.mark.parametrize(
+    ("point", "out"),
+    [pytest.param("apply:claimed", 0, marks=pytest.mark.soak), ("apply:published", 1)],
+)
+def test_killed_before_the_record_nobody_knows_so_it_is_told_and_not_repeated_unless_asked(
+    spool, point, out
+):
     lost = spool.put("lost", message=False)
     spool.audit(census=True)
     request = spool.request("republish_lost")
@@ -206,7 +282,11 @@ def test_killed_before_the_record_nobody_knows_so_it_is_told_and_not_repeated_un
     let_the_lock_run_out(spool)
     assert (decision(spool, lost).state, in_queue(spool)) == (PublishState.CLAIMED, [lost] * out)
     for report in (spool.steps(request, "apply", "verify", "report"), spool.republish()):
-        assert (report["nbRequeuedMails"], report["skippedBy"], report["outcomeUnknown"]) == (0, {"outcome unknown": 1}, [str(lost)])
+        assert (report["nbRequeuedMails"], report["skippedBy"], report["outcomeUnknown"]) == (
+            0,
+            {"outcome unknown": 1},
+            [str(lost)],
+        )
         assert "--repeat-unknown" in report["message"]
     assert in_queue(spool) == [lost] * out
     assert spool.republish(repeat_unknown=True)["nbRequeuedMails"] == 1
@@ -256,9 +336,14 @@ def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool, monk
     spool.audit(census=True)
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_unbind(spool.names.work_queue, spool.names.exchange, "")
-    with pytest.raises(StoreUnavailable, match=r"no queue bound.*0 mails were published, 1 without a confirm, 2 are left"):
+    with pytest.raises(
+        StoreUnavailable,
+        match=r"no queue bound.*0 mails were published, 1 without a confirm, 2 are left",
+    ):
         spool.republish()
-    assert sorted(each.state for each in spool.stores.own.republished_mails.some(spool.queue, lost).values()) == [PublishState.UNKNOWN]
+    assert sorted(
+        each.state for each in spool.stores.own.republished_mails.some(spool.queue, lost).values()
+    ) == [PublishState.UNKNOWN]
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_bind(spool.names.work_queue, spool.names.exchange, "")
     report = spool.republish()
@@ -276,7 +361,9 @@ def test_the_time_limit_leaves_the_rest_to_the_next_run(spool):
 
 def test_the_rate_is_kept(spool, monkeypatch):
     taken = []
-    monkeypatch.setattr("mailslice.duty.throttle.Throttle.take", lambda _, count=1: taken.append(count))
+    monkeypatch.setattr(
+        "mailslice.duty.throttle.Throttle.take", lambda _, count=1: taken.append(count)
+    )
     for _ in range(3):
         spool.put("lost", message=False)
     spool.audit(census=True)
@@ -287,7 +374,10 @@ def test_the_rate_is_kept(spool, monkeypatch):
 
 def test_without_an_audit_there_is_nothing_to_act_by(spool):
     spool.put("lost", message=False)
-    with pytest.raises(PlanRefused, match=r"no audit .* took a census is done.*duty run queue_audit --queue .* --census"):
+    with pytest.raises(
+        PlanRefused,
+        match=r"no audit .* took a census is done.*duty run queue_audit --queue .* --census",
+    ):
         spool.republish()
     audit = spool.audit()
     with pytest.raises(PlanRefused, match="no audit"):
@@ -316,7 +406,14 @@ def test_an_audit_that_was_edited_is_refused(spool):
     run = spool.audit(census=True)["run"]
     folder = RunFolder(artifacts(spool.settings), "queue_audit", spool.queue, run)
     plan = folder.read_json("plan.json")
-    folder.write_json("plan.json", json.loads(json.dumps(plan).replace('"census": true', '"census": false', 1).replace('"shared": false', '"shared": true', 1)))
+    folder.write_json(
+        "plan.json",
+        json.loads(
+            json.dumps(plan)
+            .replace('"census": true', '"census": false', 1)
+            .replace('"shared": false', '"shared": true', 1)
+        ),
+    )
     with pytest.raises(PlanRefused, match="was changed"):
         spool.republish()
     folder.write_json("plan.json", plan)
@@ -325,7 +422,9 @@ def test_an_audit_that_was_edited_is_refused(spool):
     other = spool.audit(census=True)["run"]
     theirs = RunFolder(artifacts(spool.settings), "queue_audit", spool.queue, other)
     (their_file,) = newest_audit(spool.stores, spool.queue).files
-    folder.artifacts.write(folder.file(f"plan/{file}"), theirs.artifacts.read(theirs.file(f"plan/{their_file}")))
+    folder.artifacts.write(
+        folder.file(f"plan/{file}"), theirs.artifacts.read(theirs.file(f"plan/{their_file}"))
+    )
     with pytest.raises(PlanRefused, match=r"files of audit .* were changed"):
         spool.republish(audit=run)
     folder.artifacts.remove(folder.file(f"plan/{file}"))
@@ -343,7 +442,9 @@ def test_a_plan_that_was_edited_or_did_not_pass_the_gate_is_refused(spool):
     spool.steps(request, "check")
     folder = RunFolder(artifacts(spool.settings), "republish_lost", spool.queue, request.run)
     plan = folder.read_json("plan.json")
-    folder.write_json("plan.json", {**plan, "decided": {**plan["decided"], "acceptDuplicates": True}})
+    folder.write_json(
+        "plan.json", {**plan, "decided": {**plan["decided"], "acceptDuplicates": True}}
+    )
     with pytest.raises(PlanRefused, match="was changed"):
         spool.steps(request, "apply")
     folder.write_json("plan.json", plan)
@@ -370,7 +471,9 @@ def test_nobody_can_claim_a_mail_twice(spool):
     table, one = spool.stores.own.republished_mails, EnqueueId(uuid.uuid4())
     day = timedelta(days=1)
     now = datetime.now(UTC).replace(microsecond=0)
-    first, second = (Republished(one, name, "run", PublishState.CLAIMED, "tester", now) for name in ("a", "b"))
+    first, second = (
+        Republished(one, name, "run", PublishState.CLAIMED, "tester", now) for name in ("a", "b")
+    )
     assert table.claim(spool.queue, first, "", day) == first
     assert table.claim(spool.queue, second, "", day) == first
     assert table.claim(spool.queue, second, "x", day) == first
@@ -388,7 +491,11 @@ def test_an_audit_with_a_census_that_had_no_old_mail_to_ask_about_leaves_nothing
     audit = spool.audit(census=True)
     assert audit["census"]["taken"] is False
     report = spool.republish()
-    assert (report["status"], report["nbRequeuedMails"], report["audit"]["run"]) == ("nothing to do", 0, audit["run"])
+    assert (report["status"], report["nbRequeuedMails"], report["audit"]["run"]) == (
+        "nothing to do",
+        0,
+        audit["run"],
+    )
     assert spool.republish(audit=audit["run"])["nbRequeuedMails"] == 0
     assert spool.messages() == []
 

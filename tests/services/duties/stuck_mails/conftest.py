@@ -40,7 +40,17 @@ class Speaker:
         self.place = place
         self.began = datetime.now(UTC)
         self.record = replace(
-            WorkerRecord(f"host:{uuid.uuid4().hex[:6]}", "host", 1, self.began, timedelta(seconds=0.2), 0, mails, stage_marks=False), **changes
+            WorkerRecord(
+                f"host:{uuid.uuid4().hex[:6]}",
+                "host",
+                1,
+                self.began,
+                timedelta(seconds=0.2),
+                0,
+                mails,
+                stage_marks=False,
+            ),
+            **changes,
         )
         self.name = self.record.worker
         self._end = threading.Event()
@@ -77,10 +87,17 @@ class Place4Stuck:
 
     def mail(self, name: str = "m", recipients: tuple[str, ...] = ("c@d.example",)) -> QueuedMail:
         """Blobs and row, as an enqueue leaves them."""
-        item = QueuedMail(EnqueueId(uuid.uuid4()), Mail(name, "a@b.example", recipients), BlobId(str(uuid.uuid4())), BlobId(str(uuid.uuid4())))
+        item = QueuedMail(
+            EnqueueId(uuid.uuid4()),
+            Mail(name, "a@b.example", recipients),
+            BlobId(str(uuid.uuid4())),
+            BlobId(str(uuid.uuid4())),
+        )
         self.stores.blobs.put(item.header_blob_id, HEADER)
         self.stores.blobs.put(item.body_blob_id, BODY)
-        self.stores.tables.written.insert_many([ViewRow(self.queue, self.where, system_clock(), item)])
+        self.stores.tables.written.insert_many(
+            [ViewRow(self.queue, self.where, system_clock(), item)]
+        )
         self.stores.tables.content_starts.insert_first(self.queue, self.where.slice_start)
         self.stores.tables.browse_starts.insert_first(self.queue, self.where.slice_start)
         return item
@@ -92,7 +109,14 @@ class Place4Stuck:
     def held(self, item: QueuedMail, seconds: float = 120.0, **changes: Any) -> InFlightMail:
         """The mail in a handler, for so long."""
         mail = InFlightMail(
-            item.enqueue_id, item.mail.name, timedelta(seconds=seconds), "loaded", 1, begun=True, place=self.where, message=message.encode(item)
+            item.enqueue_id,
+            item.mail.name,
+            timedelta(seconds=seconds),
+            "loaded",
+            1,
+            begun=True,
+            place=self.where,
+            message=message.encode(item),
         )
         return replace(mail, **changes)
 
@@ -101,7 +125,13 @@ class Place4Stuck:
         return self.speakers[-1]
 
     def request(self, **params: Any) -> RunRequest:
-        return RunRequest("stuck_mails", self.queue, f"r-{uuid.uuid4().hex[:8]}", who="tester", params={"lock_timeout": TIMEOUT, **params})
+        return RunRequest(
+            "stuck_mails",
+            self.queue,
+            f"r-{uuid.uuid4().hex[:8]}",
+            who="tester",
+            params={"lock_timeout": TIMEOUT, **params},
+        )
 
     def run(self, **params: Any) -> dict[str, Any]:
         """A whole run; its report."""

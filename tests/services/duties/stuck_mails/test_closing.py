@@ -29,7 +29,9 @@ def counts(report):
 
 @pytest.mark.usefixtures("real_gate")
 def test_a_stuck_mail_is_closed_with_its_content_and_everything_else_is_left(place):
-    stuck, quick, waiting, returned = (place.mail(name) for name in ("stuck", "quick", "waiting", "returned"))
+    stuck, quick, waiting, returned = (
+        place.mail(name) for name in ("stuck", "quick", "waiting", "returned")
+    )
     worker = place.worker(
         place.held(stuck),
         place.held(quick, 5),
@@ -37,9 +39,19 @@ def test_a_stuck_mail_is_closed_with_its_content_and_everything_else_is_left(pla
         place.held(returned, 9999, returned=True),
     )
     report = place.run()
-    assert (report["status"], report["inFlight"], report["planned"], report["applied"]) == ("done", 3, 1, 1)
+    assert (report["status"], report["inFlight"], report["planned"], report["applied"]) == (
+        "done",
+        3,
+        1,
+        1,
+    )
     assert counts(report) == {**NOTHING, "closed": 1}
-    assert [place.is_marked(item) for item in (stuck, quick, waiting, returned)] == [True, False, False, False]
+    assert [place.is_marked(item) for item in (stuck, quick, waiting, returned)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     (kept,) = place.kept()
     assert (kept.enqueue_id, kept.name, kept.state, kept.action, kept.worker, kept.stage) == (
         stuck.enqueue_id,
@@ -53,7 +65,13 @@ def test_a_stuck_mail_is_closed_with_its_content_and_everything_else_is_left(pla
     assert place.quarantine.content(kept) == HEADER + BODY
     assert timedelta(seconds=119) < kept.age < timedelta(seconds=300)
     (decision,) = place.decisions()
-    assert (decision.enqueue_id, decision.verdict, decision.action, decision.who, decision.worker) == (
+    assert (
+        decision.enqueue_id,
+        decision.verdict,
+        decision.action,
+        decision.who,
+        decision.worker,
+    ) == (
         stuck.enqueue_id,
         "stuck",
         "closed",
@@ -68,14 +86,24 @@ def test_a_second_run_finds_nothing(place):
     place.worker(place.held(place.mail()))
     place.run()
     again = place.run()
-    assert (again["status"], again["planned"], again["inFlight"], again["alreadyMarked"]) == ("nothing to do", 0, 1, 1)
+    assert (again["status"], again["planned"], again["inFlight"], again["alreadyMarked"]) == (
+        "nothing to do",
+        0,
+        1,
+        1,
+    )
     assert counts(again) == NOTHING
     assert len(place.decisions()) == 1
 
 
 def test_an_idle_queue_has_zeros(place):
     report = place.run()
-    assert (report["status"], report["inFlight"], report["planned"], report["alert"]) == ("nothing to do", 0, 0, None)
+    assert (report["status"], report["inFlight"], report["planned"], report["alert"]) == (
+        "nothing to do",
+        0,
+        0,
+        None,
+    )
     assert counts(report) == NOTHING
     assert (report["lockTimeout"], report["p99Seconds"], report["mode"]) == ("1m", None, "close")
 
@@ -83,7 +111,12 @@ def test_an_idle_queue_has_zeros(place):
 def test_the_default_time_out_is_shown_with_the_p99_it_comes_from(place):
     place.worker(place.held(place.mail(), 650), times=ProcessingTimes({4 * 17: 100}))
     report = place.run(lock_timeout=None)
-    assert (report["p99Seconds"], report["factor"], report["atLeast"], report["lockTimeoutGiven"]) == (131.072, 10.0, "10m", False)
+    assert (
+        report["p99Seconds"],
+        report["factor"],
+        report["atLeast"],
+        report["lockTimeoutGiven"],
+    ) == (131.072, 10.0, "10m", False)
     assert report["lockTimeoutSeconds"] == 1310.72
     assert report["planned"] == 0
 
@@ -129,7 +162,11 @@ def test_a_mail_that_is_settled_between_plan_and_apply_is_left(place):
     item = place.mail()
     worker = place.worker(place.held(item))
     report = meanwhile(place, lambda: worker.say(in_flight=()))
-    assert (report["planned"], report["applied"], report["skippedBy"]) == (1, 0, {"settled meanwhile": 1})
+    assert (report["planned"], report["applied"], report["skippedBy"]) == (
+        1,
+        0,
+        {"settled meanwhile": 1},
+    )
     assert (place.kept(), place.is_marked(item)) == ([], False)
 
 
@@ -162,7 +199,9 @@ def test_a_mail_that_another_worker_was_given_between_plan_and_apply_is_left(pla
 def test_a_mail_that_is_completed_between_plan_and_apply_is_left(place):
     item = place.mail()
     place.worker(place.held(item))
-    report = meanwhile(place, lambda: place.stores.tables.deleted.mark_many(place.queue, [item.enqueue_id]))
+    report = meanwhile(
+        place, lambda: place.stores.tables.deleted.mark_many(place.queue, [item.enqueue_id])
+    )
     assert report["skippedBy"] == {"marked meanwhile": 1}
     assert place.kept() == []
 
@@ -179,7 +218,11 @@ def test_a_mail_that_is_completed_while_it_is_copied_is_left_to_its_holder(place
     monkeypatch.setattr("mailslice.model.crash.point", completed)
     report = place.run()
     assert report["skippedBy"] == {"completed meanwhile": 1}
-    assert (place.kept(), place.decisions(), list(place.stores.own_blobs.list(f"quarantine/{place.queue}/"))) == ([], [], [])
+    assert (
+        place.kept(),
+        place.decisions(),
+        list(place.stores.own_blobs.list(f"quarantine/{place.queue}/")),
+    ) == ([], [], [])
 
 
 def test_a_mail_that_was_withdrawn_while_its_closing_stood_still_is_not_marked(place, monkeypatch):
@@ -209,7 +252,9 @@ def test_copies_that_may_be_another_deployments_are_told_in_the_report(place, mo
     assert report["message"].endswith("; 2 objects have no row here and are left")
 
 
-def test_a_closed_mail_that_its_worker_completes_after_all_is_told_and_not_released_with_the_others(place):
+def test_a_closed_mail_that_its_worker_completes_after_all_is_told_and_not_released_with_the_others(
+    place,
+):
     item = place.mail()
     worker = place.worker(place.held(item))
     place.run()
@@ -227,8 +272,14 @@ def test_content_that_is_lost_is_said_and_the_others_go_on(place):
     place.worker(place.held(lost), place.held(whole))
     report = place.run()
     assert (report["closed"], report["status"]) == (2, "done")
-    assert {mail["name"]: mail["content"] for mail in report["mails"]} == {"lost": "lost", "whole": "kept"}
-    assert {mail.name: mail.content for mail in place.kept()} == {"lost": Content.LOST, "whole": Content.KEPT}
+    assert {mail["name"]: mail["content"] for mail in report["mails"]} == {
+        "lost": "lost",
+        "whole": "kept",
+    }
+    assert {mail.name: mail.content for mail in place.kept()} == {
+        "lost": Content.LOST,
+        "whole": Content.KEPT,
+    }
 
 
 def test_a_record_without_the_message_leads_to_the_row_and_without_either_the_mail_is_left(place):
@@ -246,11 +297,21 @@ def test_shadow_mode_writes_down_what_it_would_do_and_changes_nothing(place):
     dead = place.worker(place.held(place.mail("of the dead")))
     dead.fall_silent()
     report = place.run(mode="shadow")
-    assert (report["mode"], report["planned"], report["applied"], report["noted"], report["status"]) == ("shadow", 1, 0, 1, "done")
+    assert (
+        report["mode"],
+        report["planned"],
+        report["applied"],
+        report["noted"],
+        report["status"],
+    ) == ("shadow", 1, 0, 1, "done")
     assert counts(report) == NOTHING
     assert not place.is_marked(item)
     (noted,) = place.kept()
-    assert (noted.action, noted.state, noted.content) == ("would close", State.NOTED, Content.NOT_COPIED)
+    assert (noted.action, noted.state, noted.content) == (
+        "would close",
+        State.NOTED,
+        Content.NOT_COPIED,
+    )
     assert list(place.quarantine.waiting()) == []
     assert place.stores.own.worker_records.read(place.queue, dead.name).in_flight
     place.run(mode="shadow")
@@ -271,7 +332,12 @@ def test_a_dry_run_changes_nothing(place):
     item = place.mail()
     place.worker(place.held(item))
     report = place.run(dry_run=True)
-    assert (report["status"], report["planned"], report["inFlight"], report["closed"]) == ("dry run", 1, 1, 0)
+    assert (report["status"], report["planned"], report["inFlight"], report["closed"]) == (
+        "dry run",
+        1,
+        1,
+        0,
+    )
     assert (place.kept(), place.is_marked(item)) == ([], False)
 
 

@@ -19,7 +19,13 @@ from tests.services.duties.running import environment, let_run_out
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
 
 SOAK = pytest.mark.soak
-POINTS = ["apply:decided", *(pytest.param(point, marks=SOAK) for point in ("apply:locked", "quarantine:copied", "apply:kept", "apply:marked"))]
+POINTS = [
+    "apply:decided",
+    *(
+        pytest.param(point, marks=SOAK)
+        for point in ("apply:locked", "quarantine:copied", "apply:kept", "apply:marked")
+    ),
+]
 MAILSLICE = str(Path(sys.executable).with_name("mailslice"))
 
 
@@ -70,7 +76,9 @@ def test_the_same_apply_again_after_a_kill_ends_in_the_same_state(place):
 
 @pytest.mark.parametrize("point", ["quarantine:copied", "apply:kept", "apply:decided"])
 @SOAK
-def test_a_mail_whose_holder_gave_it_back_after_the_kill_is_in_the_queue_and_not_in_quarantine(place, point):
+def test_a_mail_whose_holder_gave_it_back_after_the_kill_is_in_the_queue_and_not_in_quarantine(
+    place, point
+):
     item, worker, _ = killed(place, point)
     worker.say(in_flight=())
     place.run()
@@ -84,18 +92,36 @@ def test_a_mail_whose_holder_gave_it_back_after_the_kill_is_in_the_queue_and_not
 def test_a_mail_that_was_marked_before_the_kill_is_kept_though_its_holder_is_gone(place):
     item, worker, _ = killed(place, "apply:marked")
     worker.fall_silent()
-    place.stores.own.worker_records.discard(place.queue, place.stores.own.worker_records.read(place.queue, worker.name))
+    place.stores.own.worker_records.discard(
+        place.queue, place.stores.own.worker_records.read(place.queue, worker.name)
+    )
     place.run()
     assert_closed_once(place, item)
 
 
-@pytest.mark.parametrize("point", ["release:published", pytest.param("release:claimed", marks=SOAK), pytest.param("release:recorded", marks=SOAK)])
-def test_a_release_by_the_command_line_that_is_killed_and_asked_again_is_one_new_entry(place, point):
+@pytest.mark.parametrize(
+    "point",
+    [
+        "release:published",
+        pytest.param("release:claimed", marks=SOAK),
+        pytest.param("release:recorded", marks=SOAK),
+    ],
+)
+def test_a_release_by_the_command_line_that_is_killed_and_asked_again_is_one_new_entry(
+    place, point
+):
     item = place.mail("once")
     place.worker(place.held(item))
     place.run()
     words = [MAILSLICE, "stuck", "release", place.queue, "--name", "once", "--json"]
-    done = subprocess.run(words, env={**environment(place.settings), crash.VARIABLE: point}, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        words,
+        env={**environment(place.settings), crash.VARIABLE: point},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     let_run_out(place.stores, f"quarantine/{place.queue}/{item.enqueue_id}/1")
     (mail,) = place.kept()
@@ -103,8 +129,12 @@ def test_a_release_by_the_command_line_that_is_killed_and_asked_again_is_one_new
     (row,) = MailQueue(place.stores, place.queue, system_clock).browse()
     with blocking_connection(place.settings.rabbitmq) as connection:
         channel = connection.channel()
-        bodies = iter(lambda: channel.basic_get(RabbitNames(place.queue).work_queue, auto_ack=True)[2], None)
+        bodies = iter(
+            lambda: channel.basic_get(RabbitNames(place.queue).work_queue, auto_ack=True)[2], None
+        )
         came = [decoded.enqueue_id for decoded in map(message.decode, bodies)]
-    handled = [each for each in came if not place.stores.tables.deleted.is_marked(place.queue, each)]
+    handled = [
+        each for each in came if not place.stores.tables.deleted.is_marked(place.queue, each)
+    ]
     assert handled == [row.enqueue_id]
     assert (place.kept(), own_keys(place)) == ([], 0)

@@ -35,10 +35,22 @@ class Process:
     def __init__(self, place, folder):
         (folder / "handlers.py").write_text(HANDLER)
         self.folder, self.place = folder, place
-        words = [MAILSLICE, "worker", "run", "--queue", place.queue, "--handler", "handlers:handle", "--drain", "1s"]
+        words = [
+            MAILSLICE,
+            "worker",
+            "run",
+            "--queue",
+            place.queue,
+            "--handler",
+            "handlers:handle",
+            "--drain",
+            "1s",
+        ]
         with (folder / "log").open("a") as log:
             env = {**environment(place.settings), "MAILSLICE_WORKER_RECORD_EVERY": "500ms"}
-            self.popen = subprocess.Popen(words, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
+            self.popen = subprocess.Popen(
+                words, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True
+            )
 
     def signal(self, number):
         os.killpg(self.popen.pid, number)
@@ -48,7 +60,12 @@ class Process:
         return sorted(file.read_text().split()) if file.exists() else []
 
     def recorded(self):
-        return {mail.name for record in self.place.stores.own.worker_records.list(self.place.queue) for mail in record.in_flight if record.is_alive}
+        return {
+            mail.name
+            for record in self.place.stores.own.worker_records.list(self.place.queue)
+            for mail in record.in_flight
+            if record.is_alive
+        }
 
 
 def until(what, seconds=60):
@@ -92,7 +109,9 @@ def enqueue(place, folder, *names):
             "--recipient",
             "c@d.example",
         ]
-        subprocess.run(words, env=environment(place.settings), check=True, capture_output=True, timeout=120)
+        subprocess.run(
+            words, env=environment(place.settings), check=True, capture_output=True, timeout=120
+        )
 
 
 def depth(place, name):
@@ -124,11 +143,15 @@ def test_a_handler_that_hangs_and_comes_back_after_its_mail_was_closed(place, wo
     assert (report["inFlight"], report["closed"], report["discardedRecords"]) == (0, 0, 0)
     finished = {mail.name: mail.finished is not None for mail in place.kept()}
     assert finished == {"completes": True, "rejects": False, "retries": False}
-    assert place.quarantine.content(next(mail for mail in place.kept() if mail.name == "completes")).endswith(b"completes")
+    assert place.quarantine.content(
+        next(mail for mail in place.kept() if mail.name == "completes")
+    ).endswith(b"completes")
 
 
 @pytest.mark.soak
-def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(place, worker, tmp_path):
+def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(
+    place, worker, tmp_path
+):
     enqueue(place, tmp_path, "hangs")
     process = worker()
     until(lambda: process.recorded() == {"hangs"})
@@ -148,7 +171,18 @@ def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(pla
     (tmp_path / "go").touch()
     process = worker()
     until(lambda: process.begun() == ["hangs", "hangs"])
-    until(lambda: not list(filter(lambda row: not place.stores.tables.deleted.is_marked(place.queue, row.enqueue_id), rows(place))))
+    until(
+        lambda: (
+            not list(
+                filter(
+                    lambda row: (
+                        not place.stores.tables.deleted.is_marked(place.queue, row.enqueue_id)
+                    ),
+                    rows(place),
+                )
+            )
+        )
+    )
     assert place.run(lock_timeout="1s")["closed"] == 0
     assert [mail for mail in place.kept() if mail.state is not State.KEPT] == []
 

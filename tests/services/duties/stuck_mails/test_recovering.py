@@ -43,7 +43,9 @@ def staged(place, item, worker, *, sending=(), sent=(), attempt=1):
 def held(place, *recipients, **marks):
     """A mail in a handler that hangs: (item, its worker, its record of stages)."""
     item = place.mail("m", recipients)
-    worker = place.worker(place.held(item, stage="sending" if marks.get("sending") else "loaded"), stage_marks=True)
+    worker = place.worker(
+        place.held(item, stage="sending" if marks.get("sending") else "loaded"), stage_marks=True
+    )
     return item, worker, staged(place, item, worker.name, **marks) if marks else None
 
 
@@ -51,7 +53,11 @@ def published(place, queue=None):
     found = []
     with blocking_connection(place.settings.rabbitmq) as connection:
         channel = connection.channel()
-        while (body := channel.basic_get(RabbitNames(queue or place.queue).work_queue, auto_ack=True)[2]) is not None:
+        while (
+            body := channel.basic_get(RabbitNames(queue or place.queue).work_queue, auto_ack=True)[
+                2
+            ]
+        ) is not None:
             found.append(message.decode(body))
     return found
 
@@ -63,15 +69,25 @@ def stage(place, item):
 def test_before_sending_the_mail_is_given_to_another_and_its_holder_is_refused(recover):
     item, worker, _ = held(recover, A, B)
     report = recover.run(mode="recover")
-    assert (report["released"], report["closed"], report["failed"], report["completed"], report["applied"]) == (1, 0, 0, 0, 1)
+    assert (
+        report["released"],
+        report["closed"],
+        report["failed"],
+        report["completed"],
+        report["applied"],
+    ) == (1, 0, 0, 0, 1)
     assert published(recover) == [item]
     assert not recover.is_marked(item)
     assert recover.kept() == []
     now = stage(recover, item)
     assert (now.attempt, now.remaining, now.stage) == (2, (A, B), Stage.RECEIVED)
-    late = MailStage(item.enqueue_id, worker.name, 1, 1, (), dict.fromkeys((A, B), Stage.SENDING), system_clock())
+    late = MailStage(
+        item.enqueue_id, worker.name, 1, 1, (), dict.fromkeys((A, B), Stage.SENDING), system_clock()
+    )
     assert not recover.stores.own.mail_stages.advance(recover.queue, None, late)
-    assert [(decision.verdict, decision.action) for decision in recover.decisions()] == [("stuck before sending", "released")]
+    assert [(decision.verdict, decision.action) for decision in recover.decisions()] == [
+        ("stuck before sending", "released")
+    ]
     again = recover.run(mode="recover")
     assert (again["planned"], again["applied"], published(recover)) == (0, 0, [])
 
@@ -83,7 +99,11 @@ def test_while_sending_the_mail_fails_and_is_never_published_again(recover):
     assert recover.is_marked(item)
     assert published(recover) == []
     (kept,) = recover.kept()
-    assert (kept.action, kept.state, message.decode(kept.message).mail.recipients) == ("failed", State.KEPT, (A, B))
+    assert (kept.action, kept.state, message.decode(kept.message).mail.recipients) == (
+        "failed",
+        State.KEPT,
+        (A, B),
+    )
     assert stage(recover, item).stage is Stage.FAILED
     assert "2 of 2 recipients may have been served" in recover.decisions()[0].why
     assert recover.run(mode="recover")["planned"] == 0
@@ -119,7 +139,9 @@ def test_the_sender_of_a_failed_mail_is_told_when_that_is_set(recover):
     recover.run(mode="recover")
     (told,) = published(recover, bounces)
     assert (told.mail.sender, told.mail.recipients) == (None, ("a@b.example",))
-    content = recover.stores.blobs.get(told.header_blob_id) + recover.stores.blobs.get(told.body_blob_id)
+    content = recover.stores.blobs.get(told.header_blob_id) + recover.stores.blobs.get(
+        told.body_blob_id
+    )
     assert b"multipart/report" in content
     assert A.encode() in content
     assert B.encode() not in content
@@ -151,8 +173,17 @@ def test_shadow_mode_says_what_recover_would_do(recover):
     for marks in ({}, {"sending": (A,)}, {"sent": (A,)}):
         held(recover, A, **marks)
     report = recover.run(mode="shadow")
-    assert sorted(mail.action for mail in recover.kept()) == ["would complete", "would fail", "would release"]
-    assert (report["released"], report["failed"], report["completed"], report["applied"]) == (0, 0, 0, 0)
+    assert sorted(mail.action for mail in recover.kept()) == [
+        "would complete",
+        "would fail",
+        "would release",
+    ]
+    assert (report["released"], report["failed"], report["completed"], report["applied"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert published(recover) == []
 
 
@@ -168,11 +199,15 @@ def kept_by_holder(place, item, worker, *recipients, **changes):
     """Its row of those in doubt, as a worker leaves it that hangs over the end of an attempt: written before its stage marks say that they failed."""
     doubtful = replace(item, mail=replace(item.mail, recipients=recipients))
     holder = Holder(worker.name, "sending", system_clock(), timedelta(0))
-    return place.quarantine.keep(doubtful, holder, replace(Decided("failed", "in doubt", worker.name), **changes), State.KEPT)
+    return place.quarantine.keep(
+        doubtful, holder, replace(Decided("failed", "in doubt", worker.name), **changes), State.KEPT
+    )
 
 
 @pytest.mark.parametrize("sending", [(A,), (A, C)])
-def test_a_holder_that_hangs_after_it_kept_those_in_doubt_loses_the_mail_and_the_others_are_served(recover, sending):
+def test_a_holder_that_hangs_after_it_kept_those_in_doubt_loses_the_mail_and_the_others_are_served(
+    recover, sending
+):
     item, worker, _ = held(recover, A, B, C, sending=sending)
     kept_by_holder(recover, item, worker, A)
     report = recover.run(mode="recover")
@@ -180,7 +215,11 @@ def test_a_holder_that_hangs_after_it_kept_those_in_doubt_loses_the_mail_and_the
     left = tuple(recipient for recipient in (A, B, C) if recipient not in sending)
     assert [each.mail.recipients for each in published(recover)] == [left]
     (kept,) = recover.kept()
-    assert (kept.state, kept.action, message.decode(kept.message).mail.recipients) == (State.KEPT, "failed", sending)
+    assert (kept.state, kept.action, message.decode(kept.message).mail.recipients) == (
+        State.KEPT,
+        "failed",
+        sending,
+    )
     assert recover.quarantine.content(kept) == HEADER + BODY
     assert stage(recover, item).remaining == left
     assert recover.run(mode="recover")["planned"] == 0
@@ -193,7 +232,9 @@ def test_the_row_of_a_holder_that_goes_on_meanwhile_stays(recover, monkeypatch, 
 
     def goes_on(point):
         if point == "apply:kept":
-            assert recover.stores.own.mail_stages.advance(recover.queue, record, replace(record, attempt=2, step=record.step + 1))
+            assert recover.stores.own.mail_stages.advance(
+                recover.queue, record, replace(record, attempt=2, step=record.step + 1)
+            )
 
     monkeypatch.setattr("mailslice.model.crash.point", goes_on)
     report = recover.run(mode="recover")
@@ -205,7 +246,10 @@ def test_a_release_leaves_the_row_of_recipients_that_were_sent_to_after_all(reco
     item, worker, _ = held(recover, A, B, sent=(A,))
     mine = kept_by_holder(recover, item, worker, A)
     assert recover.run(mode="recover")["released"] == 1
-    assert ([each.mail.recipients for each in published(recover)], recover.kept()) == ([(B,)], [mine])
+    assert ([each.mail.recipients for each in published(recover)], recover.kept()) == (
+        [(B,)],
+        [mine],
+    )
 
 
 def test_mode_close_keeps_the_others_beside_those_in_doubt(recover):
@@ -221,20 +265,28 @@ def test_mode_close_keeps_the_others_beside_those_in_doubt(recover):
     assert [each.mail.recipients for each in published(recover)] == [(A, B)]
 
 
-def test_shadow_and_a_closing_that_comes_too_late_leave_the_row_of_a_holder_as_it_is(recover, monkeypatch):
+def test_shadow_and_a_closing_that_comes_too_late_leave_the_row_of_a_holder_as_it_is(
+    recover, monkeypatch
+):
     """Those whom the holder still answers for are not to be released by a person."""
     item, worker, _ = held(recover, A, B, sending=(A,))
     mine = kept_by_holder(recover, item, worker, A)
     recover.run(mode="shadow")
     assert recover.kept() == [mine]
     monkeypatch.setattr(
-        "mailslice.model.crash.point", lambda point: point == "apply:kept" and recover.stores.tables.deleted.mark_many(recover.queue, [item.enqueue_id])
+        "mailslice.model.crash.point",
+        lambda point: (
+            point == "apply:kept"
+            and recover.stores.tables.deleted.mark_many(recover.queue, [item.enqueue_id])
+        ),
     )
     assert recover.run(mode="close")["skippedBy"] == {"completed meanwhile": 1}
     assert recover.kept() == [mine]
 
 
-@pytest.mark.parametrize("point", ["apply:kept", pytest.param("apply:decided", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "point", ["apply:kept", pytest.param("apply:decided", marks=pytest.mark.soak)]
+)
 def test_a_closing_that_was_cut_off_is_no_bar_to_recovery(recover, monkeypatch, point):
     item, _, _ = held(recover, A, B, sending=(A,))
     cut(recover, monkeypatch, point, mode="close")
@@ -243,20 +295,28 @@ def test_a_closing_that_was_cut_off_is_no_bar_to_recovery(recover, monkeypatch, 
     assert (report["failed"], report["skippedBy"], recover.is_marked(item)) == (1, {}, False)
     assert [each.mail.recipients for each in published(recover)] == [(B,)]
     (kept,) = recover.kept()
-    assert (kept.state, kept.action, message.decode(kept.message).mail.recipients) == (State.KEPT, "failed", (A,))
+    assert (kept.state, kept.action, message.decode(kept.message).mail.recipients) == (
+        State.KEPT,
+        "failed",
+        (A,),
+    )
 
 
 def test_a_mail_that_was_closed_and_cleaned_is_not_recovered(recover):
     item, worker, _ = held(recover, A, B)
     mine = kept_by_holder(recover, item, worker, A, B, action="closed")
-    recover.stores.tables.written.delete_partition(recover.queue, recover.where, time.time_ns() // 1000)
+    recover.stores.tables.written.delete_partition(
+        recover.queue, recover.where, time.time_ns() // 1000
+    )
     report = recover.run(mode="recover")
     assert report["skippedBy"] == {"it is kept in quarantine, as closed": 1}
     assert (recover.kept(), published(recover)) == ([mine], [])
 
 
 @pytest.mark.parametrize("of", ["its holder", "a run that was killed"])
-def test_a_closing_that_was_cut_off_after_its_mark_is_told_by_the_same_run(recover, monkeypatch, of):
+def test_a_closing_that_was_cut_off_after_its_mark_is_told_by_the_same_run(
+    recover, monkeypatch, of
+):
     """Also on a row that another has kept: from then on it is that of a closed mail, which its worker may complete after all."""
     item, worker, _ = held(recover, A, B, sending=(A,))
     if of == "its holder":
@@ -267,14 +327,27 @@ def test_a_closing_that_was_cut_off_after_its_mark_is_told_by_the_same_run(recov
     recover.steps(request, "plan", "check")
     killed(monkeypatch, "apply:marked", lambda: recover.steps(request, "apply"))
     report = recover.steps(request, "apply", "verify", "report")
-    assert (report["closed"], report["skippedBy"], [mail["enqueueId"] for mail in report["mails"]]) == (1, {}, [str(item.enqueue_id)])
+    assert (
+        report["closed"],
+        report["skippedBy"],
+        [mail["enqueueId"] for mail in report["mails"]],
+    ) == (1, {}, [str(item.enqueue_id)])
     (kept,) = recover.kept()
-    assert (kept.state, kept.action, kept.run, kept.who) == (State.KEPT, "closed", request.run, "tester")
+    assert (kept.state, kept.action, kept.run, kept.who) == (
+        State.KEPT,
+        "closed",
+        request.run,
+        "tester",
+    )
     worker.say(in_flight=(), done=(item.enqueue_id,))
-    assert recover.run(mode="close")["finishedOfEarlierRuns"] == {"completed by its worker after all": 1}
+    assert recover.run(mode="close")["finishedOfEarlierRuns"] == {
+        "completed by its worker after all": 1
+    }
 
 
-def test_a_closing_of_a_holders_row_that_was_cut_off_before_its_mark_is_no_bar_to_recovery(recover, monkeypatch):
+def test_a_closing_of_a_holders_row_that_was_cut_off_before_its_mark_is_no_bar_to_recovery(
+    recover, monkeypatch
+):
     item, worker, _ = held(recover, A, B, sending=(A,))
     kept_by_holder(recover, item, worker, A)
     cut(recover, monkeypatch, "apply:decided", mode="close")
@@ -286,15 +359,22 @@ def test_a_closing_of_a_holders_row_that_was_cut_off_before_its_mark_is_no_bar_t
 
 
 @pytest.mark.parametrize("mode", ["recover", pytest.param("close", marks=pytest.mark.soak)])
-def test_a_withdrawal_that_was_cut_off_is_finished_and_the_mail_acted_on(recover, monkeypatch, mode):
+def test_a_withdrawal_that_was_cut_off_is_finished_and_the_mail_acted_on(
+    recover, monkeypatch, mode
+):
     """Killed before the mail was taken; the run after it withdrew that, and was killed, too."""
     item, _, _ = held(recover, A)
     cut(recover, monkeypatch, "apply:kept")
     cut(recover, monkeypatch, "quarantine:emptied")
     assert [mail.state for mail in recover.kept()] == [State.DISCARDING]
     report = recover.run(mode=mode)
-    assert (report["released"], report["closed"], report["skippedBy"]) == (*((1, 0) if mode == "recover" else (0, 1)), {})
-    assert (len(published(recover)), len(recover.kept())) == ((1, 0) if mode == "recover" else (0, 1))
+    assert (report["released"], report["closed"], report["skippedBy"]) == (
+        *((1, 0) if mode == "recover" else (0, 1)),
+        {},
+    )
+    assert (len(published(recover)), len(recover.kept())) == (
+        (1, 0) if mode == "recover" else (0, 1)
+    )
     assert recover.is_marked(item) is (mode == "close")
 
 
@@ -333,12 +413,16 @@ def test_a_release_that_was_cut_off_is_finished_by_the_next_run(recover, monkeyp
     assert published(recover) == []
 
 
-def test_a_release_that_was_cut_off_is_not_published_again_when_its_mail_was_handled_and_cleaned_meanwhile(recover, monkeypatch):
+def test_a_release_that_was_cut_off_is_not_published_again_when_its_mail_was_handled_and_cleaned_meanwhile(
+    recover, monkeypatch
+):
     """By a James, which writes no stage marks: the record is still the run's, and row and deleted mark are gone."""
     held(recover, A, B)
     cut(recover, monkeypatch, "apply:published")
     assert len(published(recover)) == 1
-    recover.stores.tables.written.delete_partition(recover.queue, recover.where, time.time_ns() // 1000)
+    recover.stores.tables.written.delete_partition(
+        recover.queue, recover.where, time.time_ns() // 1000
+    )
     recover.run(mode="recover")
     assert (published(recover), recover.kept()) == ([], [])
 
@@ -350,7 +434,11 @@ def test_a_failing_that_was_cut_off_is_finished_by_the_next_run(recover, monkeyp
     cut(recover, monkeypatch, point)
     recover.run(mode="recover")
     (kept,) = recover.kept()
-    assert (kept.action, kept.state, message.decode(kept.message).mail.recipients) == ("failed", State.KEPT, (A,))
+    assert (kept.action, kept.state, message.decode(kept.message).mail.recipients) == (
+        "failed",
+        State.KEPT,
+        (A,),
+    )
     assert recover.is_marked(item) is not bool(left)
     assert {each.mail.recipients for each in published(recover)} == ({left} if left else set())
     assert recover.run(mode="recover")["planned"] == 0
@@ -360,6 +448,11 @@ def test_a_failing_that_was_cut_off_is_finished_by_the_next_run(recover, monkeyp
 def test_ages_and_names_of_the_report_are_those_of_the_mail(recover):
     item, worker, _ = held(recover, A)
     (told,) = recover.run(mode="recover")["mails"]
-    assert (told["enqueueId"], told["name"], told["worker"], told["action"]) == (str(item.enqueue_id), "m", worker.name, "released")
+    assert (told["enqueueId"], told["name"], told["worker"], told["action"]) == (
+        str(item.enqueue_id),
+        "m",
+        worker.name,
+        "released",
+    )
     assert told["ageSeconds"] >= 120
     assert replace(recover.decisions()[0], age=timedelta(0)).enqueue_id == item.enqueue_id

@@ -20,10 +20,17 @@ RULES = Rules(NOW, timedelta(hours=1), timedelta(hours=24), family=1, generation
 OLD = int(NOW.timestamp()) - 7200
 UUID_TEXT = "e2b53fb4-f230-473d-b3e4-54f45c80c05f"
 HASH = "uor62xXOdcod8wDY3z4Zd9kdWozSe9CzbLvAt+bUjpM="
-EVERY_SETTING = [{"strategy": strategy, "id": kind, "hash_encoding": encoding} for strategy in BlobStrategy for kind in BlobIdKind for encoding in HashEncoding]
+EVERY_SETTING = [
+    {"strategy": strategy, "id": kind, "hash_encoding": encoding}
+    for strategy in BlobStrategy
+    for kind in BlobIdKind
+    for encoding in HashEncoding
+]
 
 
-@pytest.mark.parametrize("case", sorted(path.stem for path in GOLDEN.glob("*.json") if '"s3"' in path.read_text()))
+@pytest.mark.parametrize(
+    "case", sorted(path.stem for path in GOLDEN.glob("*.json") if '"s3"' in path.read_text())
+)
 def test_every_key_that_a_real_james_wrote_is_a_blob_id(case):
     found = json.loads((GOLDEN / f"{case}.json").read_text())["s3"]
     assert all(is_blob_id(found[part]["key"]) for part in ("header", "body"))
@@ -81,14 +88,25 @@ def test_what_is_no_blob_id_is_unknown_however_old(key):
 
 @pytest.mark.parametrize(
     ("prefix", "kind"),
-    [("1_693_", "active"), ("1_692_", "active"), ("1_691_", "active"), ("1_690_", "orphan"), ("2_692_", "orphan"), ("1_99999_", "active"), ("", "orphan")],
+    [
+        ("1_693_", "active"),
+        ("1_692_", "active"),
+        ("1_691_", "active"),
+        ("1_690_", "orphan"),
+        ("2_692_", "orphan"),
+        ("1_99999_", "active"),
+        ("", "orphan"),
+    ],
 )
 def test_ids_of_the_present_and_the_last_generation_of_this_family_are_active(prefix, kind):
     assert RULES.kind(prefix + HASH, OLD, doubtful=False) == kind
     assert RULES.kind(prefix + UUID_TEXT, OLD, doubtful=False) == kind
 
 
-@pytest.mark.parametrize(("age", "kind"), [(-60, "young"), (0, "young"), (3600, "young"), (3601, "young"), (3602, "orphan")])
+@pytest.mark.parametrize(
+    ("age", "kind"),
+    [(-60, "young"), (0, "young"), (3600, "young"), (3601, "young"), (3602, "orphan")],
+)
 def test_a_blob_within_the_grace_is_young_and_whole_seconds_count_for_it(age, kind):
     assert RULES.kind(HASH, int(NOW.timestamp()) - age, doubtful=False) == kind
 
@@ -97,7 +115,15 @@ def test_a_blob_that_a_reference_may_mean_is_left():
     assert RULES.kind(HASH, OLD, doubtful=True) == classify.DOUBTFUL
 
 
-@pytest.mark.parametrize(("since", "due"), [(None, False), (timedelta(hours=23, minutes=59), False), (timedelta(hours=24), True), (timedelta(0), False)])
+@pytest.mark.parametrize(
+    ("since", "due"),
+    [
+        (None, False),
+        (timedelta(hours=23, minutes=59), False),
+        (timedelta(hours=24), True),
+        (timedelta(0), False),
+    ],
+)
 def test_a_candidate_is_due_when_it_has_waited_long_enough(since, due):
     assert RULES.due(None if since is None else round((NOW - since).timestamp() * 1000)) is due
 
@@ -106,7 +132,15 @@ def test_spellings_of_one_id_are_alike_and_different_ids_are_not():
     url, minio = HASH.replace("+", "-").replace("/", "_"), f"1/692/{HASH[0]}/{HASH[1:3]}/{HASH[3:]}"
     assert ALIKE.text(HASH) == ALIKE.text(url)
     assert ALIKE.text(f"1_692_{HASH}") == ALIKE.text(minio) == ALIKE.text(f"1_692_{url}")
-    assert len({ALIKE.text(key) for key in (HASH, f"1_692_{HASH}", f"1_691_{HASH}", UUID_TEXT, HASH.swapcase())}) == 5
+    assert (
+        len(
+            {
+                ALIKE.text(key)
+                for key in (HASH, f"1_692_{HASH}", f"1_691_{HASH}", UUID_TEXT, HASH.swapcase())
+            }
+        )
+        == 5
+    )
 
 
 def test_tallies_of_parts_add_up_and_invented_generations_fill_no_report():
@@ -128,4 +162,6 @@ def test_tallies_of_parts_add_up_and_invented_generations_fill_no_report():
 
 
 def test_modified_times_are_floored_to_seconds():
-    assert modified_seconds(datetime(2026, 1, 1, 0, 0, 0, 999_999, UTC)) == modified_seconds(datetime(2026, 1, 1, tzinfo=UTC))
+    assert modified_seconds(datetime(2026, 1, 1, 0, 0, 0, 999_999, UTC)) == modified_seconds(
+        datetime(2026, 1, 1, tzinfo=UTC)
+    )

@@ -25,7 +25,10 @@ from mailslice.spark.frames import InProcess
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UUID_TEXT = "e2b53fb4-f230-473d-b3e4-54f45c80c05f"
-BLOBS = [Blob(BlobId(f"key-{number}"), number, 1_700_000_000 + number, None if number % 2 else 7) for number in range(2500)]
+BLOBS = [
+    Blob(BlobId(f"key-{number}"), number, 1_700_000_000 + number, None if number % 2 else 7)
+    for number in range(2500)
+]
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
@@ -49,7 +52,9 @@ def test_plan_files_come_back_a_thousand_keys_a_group(place, groups):
     assert [blob for _, rows in found for blob in rows] == BLOBS
 
 
-@pytest.mark.parametrize(("column", "value"), [("key", "other"), ("size", 99), ("modified_s", 1), ("since_ms", 1)])
+@pytest.mark.parametrize(
+    ("column", "value"), [("key", "other"), ("size", 99), ("modified_s", 1), ("since_ms", 1)]
+)
 def test_a_plan_file_with_one_changed_value_is_refused(place, groups, column, value):
     path = Path(place.path(f"plan/{groups[0].file}"))
     table = pq.read_table(path)
@@ -62,7 +67,14 @@ def test_a_plan_file_with_one_changed_value_is_refused(place, groups, column, va
         list(read_groups(place, "plan", groups))
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PAR1"), lambda path: path.write_bytes(path.read_bytes()[:-9])])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"PAR1"),
+        lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    ],
+)
 def test_a_plan_file_that_is_gone_or_cut_is_refused(place, groups, damage):
     damage(Path(place.path(f"plan/{groups[0].file}")))
     with pytest.raises(PlanRefused, match="changed or removed"):
@@ -75,14 +87,37 @@ def test_a_group_that_is_not_in_the_file_is_refused(place, groups):
 
 
 def plan(**more) -> Plan:
-    values = {"run": "r", "bucket": "b", "made_at": NOW, "grace": timedelta(hours=1), "keep": timedelta(days=7), "blobs": 9, "restores": ("kept/x",)}
-    return Plan(**{**values, "deletes": (Group("d", 0, 3, "x"),), "candidates": (), "sources": {"messageV3": 5}, **more})
+    values = {
+        "run": "r",
+        "bucket": "b",
+        "made_at": NOW,
+        "grace": timedelta(hours=1),
+        "keep": timedelta(days=7),
+        "blobs": 9,
+        "restores": ("kept/x",),
+    }
+    return Plan(
+        **{
+            **values,
+            "deletes": (Group("d", 0, 3, "x"),),
+            "candidates": (),
+            "sources": {"messageV3": 5},
+            **more,
+        }
+    )
 
 
 def test_a_plan_note_comes_back_and_each_edit_of_it_is_refused():
     note = json.loads(json.dumps({"decided": plan().decided(), "planDigest": plan().digest}))
     assert read_plan(note, "r") == plan()
-    for name, value in {"keepSeconds": 0, "bucket": "other", "restores": [], "blobs": 10**9, "delete": [["d", 0, 4, "x"]], "sources": {}}.items():
+    for name, value in {
+        "keepSeconds": 0,
+        "bucket": "other",
+        "restores": [],
+        "blobs": 10**9,
+        "delete": [["d", 0, 4, "x"]],
+        "sources": {},
+    }.items():
         edited = {**note, "decided": {**note["decided"], name: value}}
         with pytest.raises(PlanRefused, match="was changed"):
             read_plan(edited, "r")
@@ -98,7 +133,16 @@ def test_the_name_of_a_kept_copy_says_what_it_is_of(key, run):
     assert Kept.of(kept.place, 7) == kept
 
 
-@pytest.mark.parametrize("name", ["kept/", "kept/20261121T120000Z/run/", "kept/soon/run/key", "quarantine/spool/x", "kept/20261121T120000Z/key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kept/",
+        "kept/20261121T120000Z/run/",
+        "kept/soon/run/key",
+        "quarantine/spool/x",
+        "kept/20261121T120000Z/key",
+    ],
+)
 def test_other_names_are_no_kept_copies(name):
     assert name.startswith(FOLDER) or Kept.of(name, 0) is None
     assert Kept.of(name, 0) is None
@@ -109,7 +153,10 @@ def test_the_own_bucket_must_not_be_james_bucket():
         KeptBlobs(Settings(own=OwnSettings(bucket="james")))
 
 
-@pytest.mark.parametrize(("before", "now", "cleaned", "share"), [(None, 0, 0, 0.0), (0, 5, 0, 0.0), (100, 100, 0, 0.0), (100, 20, 0, 0.8), (100, 20, 80, 0.0)])
+@pytest.mark.parametrize(
+    ("before", "now", "cleaned", "share"),
+    [(None, 0, 0, 0.0), (0, 5, 0, 0.0), (100, 100, 0, 0.0), (100, 20, 0, 0.8), (100, 20, 80, 0.0)],
+)
 def test_what_a_cleanup_took_is_not_lost(before, now, cleaned, share):
     assert lost_share(before, now, cleaned) == share
 
@@ -122,7 +169,9 @@ WANTED = [("1_2_a/b+", 10, 1795168800), ("plain key", 20, 1795168801)]
 
 
 def read(where):
-    with inventory.read_inventory(InProcess(), Settings(), inventory.find(Settings(), str(where))) as found:
+    with inventory.read_inventory(
+        InProcess(), Settings(), inventory.find(Settings(), str(where))
+    ) as found:
         assert sum(each["blobs"] for each in found.summaries) == len(found.rows)
         return sorted((row["key"], row["size"], row["modified_s"]) for row in found.rows)
 
@@ -139,12 +188,23 @@ def test_a_csv_inventory_gives_the_buckets_own_objects(tmp_path, zipped, header)
 def test_a_manifest_names_the_columns_and_the_files(tmp_path):
     (tmp_path / "data").mkdir()
     line = '"james","10","1_2_a%2Fb%2B","v1","true","false","2026-11-20T10:00:00.000Z"\n"james","10","gone","v2","true","true","2026-11-20T10:00:00.000Z"\n'
-    (tmp_path / "data" / "x.csv").write_text(line + '"james","10","older","v0","false","false","2026-11-20T10:00:00.000Z"\n')
+    (tmp_path / "data" / "x.csv").write_text(
+        line + '"james","10","older","v0","false","false","2026-11-20T10:00:00.000Z"\n'
+    )
     schema = "Bucket, Size, Key, VersionId, IsLatest, IsDeleteMarker, LastModifiedDate"
-    manifest = {"fileFormat": "CSV", "fileSchema": schema, "destinationBucket": "arn:aws:s3:::inv", "files": [{"key": "data/x.csv"}]}
+    manifest = {
+        "fileFormat": "CSV",
+        "fileSchema": schema,
+        "destinationBucket": "arn:aws:s3:::inv",
+        "files": [{"key": "data/x.csv"}],
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert read(tmp_path / "manifest.json") == WANTED[:1]
-    for source, said in (("james", ""), ("arn:aws:s3:::james", ""), ("other", "lists bucket other, not MAILSLICE_S3_BUCKET=james")):
+    for source, said in (
+        ("james", ""),
+        ("arn:aws:s3:::james", ""),
+        ("other", "lists bucket other, not MAILSLICE_S3_BUCKET=james"),
+    ):
         (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "sourceBucket": source}))
         with pytest.raises(BadInput, match=said) if said else nullcontext():
             assert read(tmp_path / "manifest.json") == WANTED[:1]
@@ -152,13 +212,28 @@ def test_a_manifest_names_the_columns_and_the_files(tmp_path):
 
 def test_a_parquet_inventory_is_read_by_the_names_of_its_columns(tmp_path):
     when = datetime(2026, 11, 20, 10, tzinfo=UTC)
-    rows = [{"bucket": "james", "key": "1_2_a/b+", "size": 10, "last_modified_date": when, "is_latest": True, "is_delete_marker": False}]
-    rows += [{**rows[0], "key": "old", "is_latest": False}, {**rows[0], "key": "gone", "is_delete_marker": True}, {**rows[0], "bucket": "other"}]
+    rows = [
+        {
+            "bucket": "james",
+            "key": "1_2_a/b+",
+            "size": 10,
+            "last_modified_date": when,
+            "is_latest": True,
+            "is_delete_marker": False,
+        }
+    ]
+    rows += [
+        {**rows[0], "key": "old", "is_latest": False},
+        {**rows[0], "key": "gone", "is_delete_marker": True},
+        {**rows[0], "bucket": "other"},
+    ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "part.parquet")
     assert read(tmp_path) == WANTED[:1]
 
 
-@pytest.mark.parametrize("where", ["nowhere", "ftp://x/y", "empty", "broken.json", "orc.json", "part.csv"])
+@pytest.mark.parametrize(
+    "where", ["nowhere", "ftp://x/y", "empty", "broken.json", "orc.json", "part.csv"]
+)
 def test_what_is_no_inventory_says_so(tmp_path, where):
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.json").write_text("{}")
@@ -169,11 +244,24 @@ def test_what_is_no_inventory_says_so(tmp_path, where):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[:-8], lambda data: data[: len(data) // 2], lambda data: data[:20] + b"\xff" * 30 + data[50:], lambda data: b"x" + data]
+    "damage",
+    [
+        lambda data: data[:-8],
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:20] + b"\xff" * 30 + data[50:],
+        lambda data: b"x" + data,
+    ],
 )
 def test_a_damaged_file_of_an_inventory_is_named(tmp_path, damage):
     (tmp_path / "part.csv.gz").write_bytes(
-        damage(gzip.compress("".join(f'"james","{number * 7919}","10","2026-11-20T10:00:00Z"\n' for number in range(500)).encode()))
+        damage(
+            gzip.compress(
+                "".join(
+                    f'"james","{number * 7919}","10","2026-11-20T10:00:00Z"\n'
+                    for number in range(500)
+                ).encode()
+            )
+        )
     )
     with pytest.raises(BadInput, match=r"--inventory: .*part\.csv\.gz cannot be read"):
         read(tmp_path)
@@ -183,10 +271,21 @@ def test_to_find_an_inventory_reads_its_manifest_alone(tmp_path, monkeypatch):
     """Its files are gigabytes, and workers read them."""
     opened = []
     reading = Artifacts.read
-    monkeypatch.setattr(Artifacts, "read", lambda self, name: opened.append(name) or reading(self, name))
+    monkeypatch.setattr(
+        Artifacts, "read", lambda self, name: opened.append(name) or reading(self, name)
+    )
     (tmp_path / "part.csv.gz").write_bytes(gzip.compress(CSV.encode()))
     (tmp_path / "manifest.json").write_text(
-        json.dumps({"fileFormat": "CSV", "fileSchema": "Bucket, Key, Size, LastModifiedDate", "files": [{"key": "a/part.csv.gz"}]})
+        json.dumps(
+            {
+                "fileFormat": "CSV",
+                "fileSchema": "Bucket, Key, Size, LastModifiedDate",
+                "files": [{"key": "a/part.csv.gz"}],
+            }
+        )
     )
-    assert [inventory.find(Settings(), str(tmp_path / name)).files for name in ("part.csv.gz", "manifest.json")] == [("part.csv.gz",)] * 2
+    assert [
+        inventory.find(Settings(), str(tmp_path / name)).files
+        for name in ("part.csv.gz", "manifest.json")
+    ] == [("part.csv.gz",)] * 2
     assert opened == ["manifest.json"]

@@ -27,10 +27,19 @@ class Server:
 
     def list_objects_v2(self, Bucket, MaxKeys, Prefix="", StartAfter="", ContinuationToken=""):  # noqa: N803 - S3's words
         self.looks.append(len(begun := [name for name in self.names if name.startswith(Prefix)]))
-        found = [name for name in begun if name.encode() > (ContinuationToken or StartAfter).encode()]
+        found = [
+            name for name in begun if name.encode() > (ContinuationToken or StartAfter).encode()
+        ]
         page = found[: min(MaxKeys, self.most)]
-        more = {"IsTruncated": True, "NextContinuationToken": page[-1]} if len(found) > len(page) else {}
-        return {"Contents": [{"Key": name, "Size": 1, "LastModified": None} for name in page], **more}
+        more = (
+            {"IsTruncated": True, "NextContinuationToken": page[-1]}
+            if len(found) > len(page)
+            else {}
+        )
+        return {
+            "Contents": [{"Key": name, "Size": 1, "LastModified": None} for name in page],
+            **more,
+        }
 
     def __post_init__(self):
         self.names = sorted(self.names, key=str.encode)
@@ -44,11 +53,28 @@ def bucket(names, most=2):
 
 
 def listed(blobs, ranges):
-    return sorted(each.key for low, high in ranges for page in blobs.pages(low, high) for each in page)
+    return sorted(
+        each.key for low, high in ranges for page in blobs.pages(low, high) for each in page
+    )
 
 
 @settings(max_examples=100)
-@given(st.sets(st.one_of(keys, st.builds("{}{}{}{}{}".format, st.integers(0, 2), m := st.sampled_from("_/"), st.integers(0, 12), m, keys), st.just(UUID_TEXT))))
+@given(
+    st.sets(
+        st.one_of(
+            keys,
+            st.builds(
+                "{}{}{}{}{}".format,
+                st.integers(0, 2),
+                m := st.sampled_from("_/"),
+                st.integers(0, 12),
+                m,
+                keys,
+            ),
+            st.just(UUID_TEXT),
+        )
+    )
+)
 def test_every_key_is_in_exactly_one_range(names):
     blobs = bucket(names)
     ranges = listing.key_ranges(blobs)
@@ -59,25 +85,38 @@ def test_every_key_is_in_exactly_one_range(names):
 @given(keys, keys, st.lists(keys))
 def test_a_range_has_a_prefix_that_all_its_keys_begin_with(one, other, names):
     low, high = sorted([one, other])
-    within = [name for name in [*names, one, low + "x", high[:-1]] if name and inside(name, low, high)]
+    within = [
+        name for name in [*names, one, low + "x", high[:-1]] if name and inside(name, low, high)
+    ]
     assert all(name.startswith(prefix_of(low, high)) for name in within)
     assert prefix_of(low, behind(low)) == low
 
 
 @given(keys, st.lists(keys))
 def test_all_that_begins_with_a_prefix_lies_before_what_is_behind_it(prefix, names):
-    assert all(inside(name, prefix, behind(prefix)) == name.startswith(prefix) for name in [*names, prefix, prefix + "\U0010ffff\U0010ffff"])
+    assert all(
+        inside(name, prefix, behind(prefix)) == name.startswith(prefix)
+        for name in [*names, prefix, prefix + "\U0010ffff\U0010ffff"]
+    )
 
 
 def test_the_ends_of_the_characters():
-    assert (behind("a"), behind("a\ud7ff"), behind("a\U0010ffff"), behind("\U0010ffff")) == ("b", "a\ue000", "b", "")
+    assert (behind("a"), behind("a\ud7ff"), behind("a\U0010ffff"), behind("\U0010ffff")) == (
+        "b",
+        "a\ue000",
+        "b",
+        "",
+    )
     names = ["a", "a\0", "a\ud7ff", "a\ue000", "b"]
     for low in names:
         assert listed(bucket(names), [(low, "")]) == [name for name in names if name >= low]
 
 
 def generations(count, each):
-    return [f"1_{600 + number % count}_{uuid.UUID(int=number * 2**128 // (count * each))}" for number in range(count * each)]
+    return [
+        f"1_{600 + number % count}_{uuid.UUID(int=number * 2**128 // (count * each))}"
+        for number in range(count * each)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,18 +128,34 @@ def generations(count, each):
     ],
 )
 def test_many_keys_are_cut_so_that_a_server_that_walks_looks_into_few_objects(names, most):
-    names = [f"{name[:6]}{name[6]}/{name[7:9]}/{name[9:]}" if name.startswith("1/") else name for name in names]
+    names = [
+        f"{name[:6]}{name[6]}/{name[7:9]}/{name[9:]}" if name.startswith("1/") else name
+        for name in names
+    ]
     blobs = bucket(names, 1000)
     ranges = listing.key_ranges(blobs)
     assert len(ranges) < most * 1.5
     blobs.client.looks.clear()
     assert listed(blobs, ranges) == sorted(names)
     assert len(blobs.client.looks) < len(ranges) + 3 * len(names) / 1000 + 10
-    assert sum(blobs.client.looks) < 20 * len(names), "page after page of the whole bucket would be a hundred times this"
+    assert sum(blobs.client.looks) < 20 * len(names), (
+        "page after page of the whole bucket would be a hundred times this"
+    )
 
 
 def test_numbers_between_generations_and_keys_that_only_look_like_them_hide_none():
-    names = ["1_", "1_0600_x", "1_6", "1_600", "1_6000_a", "1_backup", "10aa", "1aaa", "9999", *generations(12, 30)]
+    names = [
+        "1_",
+        "1_0600_x",
+        "1_6",
+        "1_600",
+        "1_6000_a",
+        "1_backup",
+        "10aa",
+        "1aaa",
+        "9999",
+        *generations(12, 30),
+    ]
     blobs = bucket(names, 10)
     ranges = listing.key_ranges(blobs)
     assert listed(blobs, ranges) == sorted(names)
@@ -117,4 +172,7 @@ def test_ranges_that_leave_keys_out_or_list_them_twice_are_seen():
 
 def test_one_key_of_a_range_is_found_by_one_request_of_one_key():
     blobs = bucket(["a", "kept/x", "kept/y", "z"])
-    assert [blobs.first(*each) for each in (("kept/", "kept0"), ("kept/x\0", "kept0"), ("kept/z", "kept0"), ("kept0", ""))] == ["kept/x", "kept/y", None, "z"]
+    assert [
+        blobs.first(*each)
+        for each in (("kept/", "kept0"), ("kept/x\0", "kept0"), ("kept/z", "kept0"), ("kept0", ""))
+    ] == ["kept/x", "kept/y", None, "z"]

@@ -31,16 +31,23 @@ def test_more_sources_are_tables_with_columns(text, found):
     assert parse_sources(text) == found
 
 
-@pytest.mark.parametrize("text", ["blobid", "avatars:", ":blobid", "ks.:blobid", "a:b;:c", "a:;c:d"])
+@pytest.mark.parametrize(
+    "text", ["blobid", "avatars:", ":blobid", "ks.:blobid", "a:b;:c", "a:;c:d"]
+)
 def test_a_source_without_table_or_column_names_itself(text):
     with pytest.raises(BadSetting, match="MAILSLICE_GC_SOURCES="):
         parse_sources(text)
 
 
-@pytest.mark.parametrize("case", ["minimal", "full", "deduplication", "generation-aware", "v3-minimal"])
+@pytest.mark.parametrize(
+    "case", ["minimal", "full", "deduplication", "generation-aware", "v3-minimal"]
+)
 def test_both_blobs_of_a_message_of_james_are_found_in_it(case):
     golden = json.loads((GOLDEN / f"{case}.json").read_text())
-    assert set(buried_ids(golden["amqp"]["body_text"].encode())) == {golden["s3"]["header"]["key"], golden["s3"]["body"]["key"]}
+    assert set(buried_ids(golden["amqp"]["body_text"].encode())) == {
+        golden["s3"]["header"]["key"],
+        golden["s3"]["body"]["key"],
+    }
 
 
 @pytest.mark.parametrize(

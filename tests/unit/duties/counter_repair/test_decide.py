@@ -13,7 +13,14 @@ from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 
 FIRST_READ = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-SEEN = Seen(count=10, unseen=4, modseq=30, newest=ticks(FIRST_READ - timedelta(hours=1)), first=11, second=-7)
+SEEN = Seen(
+    count=10,
+    unseen=4,
+    modseq=30,
+    newest=ticks(FIRST_READ - timedelta(hours=1)),
+    first=11,
+    second=-7,
+)
 DRIFT = Drift(UUID(int=1), has_counters=True, stored=Counters(12, 4), seen=SEEN)
 
 
@@ -49,12 +56,19 @@ def test_a_modseq_that_james_gave_out_since_tells_of_what_cannot_be_seen():
 
 def test_a_message_of_the_first_reads_own_time_is_too_new_even_when_both_reads_saw_it():
     fresh = replace(SEEN, newest=ticks(FIRST_READ) + 10)
-    assert decide.refused(replace(DRIFT, seen=fresh), Counters(12, 4), fresh, 0, FIRST_READ) == decide.NEWER
+    assert (
+        decide.refused(replace(DRIFT, seen=fresh), Counters(12, 4), fresh, 0, FIRST_READ)
+        == decide.NEWER
+    )
 
 
 def test_the_time_of_a_timeuuid_is_read_as_it_was_written():
     before = datetime.now(UTC)
-    assert ticks(before) - 10_000 <= uuid1().time <= ticks(datetime.now(UTC) + timedelta(milliseconds=1))
+    assert (
+        ticks(before) - 10_000
+        <= uuid1().time
+        <= ticks(datetime.now(UTC) + timedelta(milliseconds=1))
+    )
 
 
 def claim(outcome=None):
@@ -68,7 +82,14 @@ def test_only_the_sum_of_both_counters_proves_that_a_claimed_update_was_done():
 
 
 @pytest.mark.parametrize(
-    ("outcome", "is_open"), [(None, True), (decide.UNKNOWN, True), (decide.APPLIED, False), (decide.WITHDRAWN, False), (decide.OVER, False)]
+    ("outcome", "is_open"),
+    [
+        (None, True),
+        (decide.UNKNOWN, True),
+        (decide.APPLIED, False),
+        (decide.WITHDRAWN, False),
+        (decide.OVER, False),
+    ],
 )
 def test_a_claim_is_open_until_somebody_wrote_how_it_ended(outcome, is_open):
     assert decide.is_open(claim(outcome)) == is_open

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailslice.duties.counter_repair import reading
-from mailslice.duties.counter_repair.fingerprints import Seen, layout_of, messages_of, seen_of, without_id
+from mailslice.duties.counter_repair.fingerprints import (
+    Seen,
+    layout_of,
+    messages_of,
+    seen_of,
+    without_id,
+)
 from mailslice.duties.counter_repair.reading import RANGE, Chunk, Groups, Scan
 from mailslice.spark.packed_rows import decode
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
@@ -26,7 +32,13 @@ def cell(value):
     if value is None:
         return struct.pack(">i", -1)
     data = (
-        value.bytes if isinstance(value, UUID) else bytes([value]) if isinstance(value, bool) else struct.pack(">q", value) if isinstance(value, int) else value
+        value.bytes
+        if isinstance(value, UUID)
+        else bytes([value])
+        if isinstance(value, bool)
+        else struct.pack(">q", value)
+        if isinstance(value, int)
+        else value
     )
     return struct.pack(">i", len(data)) + data
 
@@ -44,15 +56,25 @@ def seen(rows):
 
 
 def some_rows(count, mailbox=None):
-    return [row(uuid1(clock_seq=at), mailbox or uuid1(clock_seq=at % 7), at, 100 + at, ("flagseen",) if at % 3 else ()) for at in range(count)]
+    return [
+        row(
+            uuid1(clock_seq=at),
+            mailbox or uuid1(clock_seq=at % 7),
+            at,
+            100 + at,
+            ("flagseen",) if at % 3 else (),
+        )
+        for at in range(count)
+    ]
 
 
 def test_an_even_page_is_decoded_column_by_column():
     rows = some_rows(50)
     columns = decode(page(rows), LAYOUT)
-    assert [UUID(int=(int(high) << 64) | int(low)) for high, low in zip(columns["messageid.high"], columns["messageid.low"], strict=True)] == [
-        r[0] for r in rows
-    ]
+    assert [
+        UUID(int=(int(high) << 64) | int(low))
+        for high, low in zip(columns["messageid.high"], columns["messageid.low"], strict=True)
+    ] == [r[0] for r in rows]
     assert columns["uid"].tolist() == [r[2] for r in rows]
     assert columns["flagseen"].tolist() == [int(r[4 + FLAGS.index("flagseen")]) for r in rows]
     assert columns[USER_FLAGS].tolist() == [0] * 50
@@ -63,7 +85,13 @@ def test_user_flags_make_rows_uneven_and_change_nothing_else():
     flagged = [*rows[:2], (*rows[2][:-1], b"\0\0\0\1\0\0\0\1x"), (*rows[3][:-1], b""), rows[4]]
     columns = decode(page(flagged), LAYOUT)
     assert columns["uid"].tolist() == [0, 1, 2, 3, 4]
-    assert [value != 0 for value in columns[USER_FLAGS].tolist()] == [False, False, True, False, False]
+    assert [value != 0 for value in columns[USER_FLAGS].tolist()] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
     assert seen(flagged) != seen(rows)
     assert seen([*rows[:3], (*rows[3][:-1], b""), rows[4]]) == seen(rows)
 
@@ -100,8 +128,19 @@ def test_bytes_that_are_no_such_rows_are_refused(data):
 def test_what_a_mailbox_looks_like():
     messages = [uuid1(clock_seq=at) for at in range(3)]
     mailbox = uuid1()
-    found = seen([row(messages[0], mailbox, 1, 5, ("flagseen",)), row(messages[1], mailbox, 2, 9), row(messages[2], mailbox, 3, 7)])
-    assert (found.count, found.unseen, found.modseq, found.newest) == (3, 2, 9, max(each.time for each in messages))
+    found = seen(
+        [
+            row(messages[0], mailbox, 1, 5, ("flagseen",)),
+            row(messages[1], mailbox, 2, 9),
+            row(messages[2], mailbox, 3, 7),
+        ]
+    )
+    assert (found.count, found.unseen, found.modseq, found.newest) == (
+        3,
+        2,
+        9,
+        max(each.time for each in messages),
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -115,7 +154,12 @@ def test_neither_order_nor_parts_change_the_looks_and_any_changed_row_does(count
     at = chance.randrange(count)
     changed = list(rows[at])
     column = chance.choice([0, 2, 3, *range(4, 4 + len(FLAGS)), 4 + len(FLAGS)])
-    changed[column] = {0: uuid1(clock_seq=99), 2: changed[2] + 1000, 3: changed[3] + 1, 4 + len(FLAGS): b"z"}.get(column, changed[column] is False)
+    changed[column] = {
+        0: uuid1(clock_seq=99),
+        2: changed[2] + 1000,
+        3: changed[3] + 1,
+        4 + len(FLAGS): b"z",
+    }.get(column, changed[column] is False)
     other = seen([*rows[:at], tuple(changed), *rows[at + 1 :]])
     assert (other.first, other.second) != (whole.first, whole.second)
     assert other.first != whole.first
@@ -128,11 +172,23 @@ def test_grouping_gives_every_mailbox_once_with_its_rows(of):
     mailboxes = [uuid4() for _ in range(6)]
     chunk = Chunk()
     for first in range(0, len(of), 7):
-        chunk.add(decode(page([row(uuid1(), mailboxes[each], at) for at, each in enumerate(of[first : first + 7])]), LAYOUT))
+        chunk.add(
+            decode(
+                page(
+                    [
+                        row(uuid1(), mailboxes[each], at)
+                        for at, each in enumerate(of[first : first + 7])
+                    ]
+                ),
+                LAYOUT,
+            )
+        )
     assert chunk.rows == len(of)
     groups = Groups(chunk.take())
     counts = groups.reduced(np.add, np.ones(len(of), np.int64))
-    assert {UUID(bytes=key): count for key, count in zip(groups.keys, counts.tolist(), strict=True)} == {mailboxes[each]: of.count(each) for each in set(of)}
+    assert {
+        UUID(bytes=key): count for key, count in zip(groups.keys, counts.tolist(), strict=True)
+    } == {mailboxes[each]: of.count(each) for each in set(of)}
     assert chunk.rows == 0
 
 
@@ -143,22 +199,41 @@ def test_rows_without_a_message_id_are_no_messages():
     late = row(None, mailbox, 77, 900, ("flagflagged",))
     assert seen([late]) == Seen()
     assert seen([*rows, late]) == seen(rows)
-    assert without_id(decode(page([late, *rows, late]), LAYOUT)).tolist() == [True, *([False] * 5), True]
+    assert without_id(decode(page([late, *rows, late]), LAYOUT)).tolist() == [
+        True,
+        *([False] * 5),
+        True,
+    ]
     kept = messages_of(decode(page([late, *rows]), LAYOUT))
     assert {len(values) for values in kept.values()} == {5}
 
 
 @pytest.mark.parametrize("only", [None, frozenset()])
-def test_a_range_counts_the_rows_that_are_messages_whichever_mailboxes_were_asked_for(only, monkeypatch):
+def test_a_range_counts_the_rows_that_are_messages_whichever_mailboxes_were_asked_for(
+    only, monkeypatch
+):
     """The gate holds the truth against them: it has no row without a message id."""
     rows = some_rows(5)
     late = [row(None, uuid1(), 77, 900, ("flagflagged",)) for _ in range(20)]
-    pages = {"messageidtable": [page([*late, *rows[:3]]), page([*rows[3:], *late])], "imapuidtable": [page(rows)]}
+    pages = {
+        "messageidtable": [page([*late, *rows[:3]]), page([*rows[3:], *late])],
+        "imapuidtable": [page(rows)],
+    }
     stores = SimpleNamespace(
         mailboxes=SimpleNamespace(message_columns=COLUMNS, flags=FLAGS, scan=lambda table: table),
-        packed=SimpleNamespace(pages=lambda table, ranges, _: ((ranges[0], each) for each in pages[table])),
+        packed=SimpleNamespace(
+            pages=lambda table, ranges, _: ((ranges[0], each) for each in pages[table])
+        ),
     )
     monkeypatch.setattr(reading, "stores_of", lambda _: stores)
-    told = [each for batch in reading.read(Scan(None, only), iter([[(table, 3, 9) for table in pages]])) for each in batch.to_pylist()]
-    ranges = {each["kind"]: (RANGE.unpack(each["key"]), each["rows"], each["reads"]) for each in told if each["kind"] != reading.OF_MAILBOX}
+    told = [
+        each
+        for batch in reading.read(Scan(None, only), iter([[(table, 3, 9) for table in pages]]))
+        for each in batch.to_pylist()
+    ]
+    ranges = {
+        each["kind"]: (RANGE.unpack(each["key"]), each["rows"], each["reads"])
+        for each in told
+        if each["kind"] != reading.OF_MAILBOX
+    }
     assert ranges == {"messageidtable": ((3, 9), 5, 1), "imapuidtable": ((3, 9), 5, 1)}

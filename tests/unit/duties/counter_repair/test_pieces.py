@@ -34,7 +34,14 @@ def test_mailboxes_are_given_as_a_list_or_with_commas_each_once(given):
 
 
 def test_params_are_kept_as_they_are_read_back():
-    params = Params.parse({"users": "a@x.example,b@x.example", "settle": "90s", "mailboxes": AN_ID, "repair_projection": True})
+    params = Params.parse(
+        {
+            "users": "a@x.example,b@x.example",
+            "settle": "90s",
+            "mailboxes": AN_ID,
+            "repair_projection": True,
+        }
+    )
     assert Params.parse(params.as_json()) == params
     assert Params.parse({}).settle == timedelta(minutes=5)
 
@@ -51,7 +58,10 @@ def test_an_id_that_is_none_is_named():
 
 def ring(*tokens, partitioner="org.apache.cassandra.dht.Murmur3Partitioner"):
     """A session whose cluster has these tokens."""
-    metadata = SimpleNamespace(partitioner=partitioner, token_map=SimpleNamespace(ring=[SimpleNamespace(value=token) for token in tokens]))
+    metadata = SimpleNamespace(
+        partitioner=partitioner,
+        token_map=SimpleNamespace(ring=[SimpleNamespace(value=token) for token in tokens]),
+    )
     return SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), address="x:9042")
 
 
@@ -60,7 +70,9 @@ def test_token_ranges_tile_the_ring_and_end_where_nodes_do(tokens, least):
     ranges = token_ranges(ring(*tokens), least)
     assert holes(ranges) == 0
     assert len(ranges) >= least
-    assert {token for token in tokens if token not in {LOWEST, HIGHEST}} <= {high for _, high in ranges}
+    assert {token for token in tokens if token not in {LOWEST, HIGHEST}} <= {
+        high for _, high in ranges
+    }
     assert all(low < high for low, high in ranges)
 
 
@@ -83,7 +95,11 @@ def test_the_update_is_sent_once_without_retries_and_is_not_idempotent():
         settings = CassandraSettings(keyspace="ks")
 
         def prepare(self, cql, *, idempotent=True):
-            return SimpleNamespace(bind=lambda values: SimpleNamespace(cql=cql, values=values, is_idempotent=idempotent))
+            return SimpleNamespace(
+                bind=lambda values: SimpleNamespace(
+                    cql=cql, values=values, is_idempotent=idempotent
+                )
+            )
 
         def execute(self, statement, params=()):
             sent.append(statement)
@@ -91,16 +107,37 @@ def test_the_update_is_sent_once_without_retries_and_is_not_idempotent():
     mailbox = uuid.uuid1()
     MailboxTables(Session()).add(mailbox, -2, 3)
     (bound,) = sent
-    assert bound.cql == "UPDATE ks.mailboxcounters SET count = count + ?, unseen = unseen + ? WHERE mailboxid = ?"
+    assert (
+        bound.cql
+        == "UPDATE ks.mailboxcounters SET count = count + ?, unseen = unseen + ? WHERE mailboxid = ?"
+    )
     assert bound.values == [-2, 3, mailbox]
     assert bound.is_idempotent is False
     assert isinstance(bound.retry_policy, FallthroughRetryPolicy)
 
 
-@pytest.mark.parametrize(("drift", "label"), [(0, "0"), (1, "1"), (2, "..10"), (10, "..10"), (11, "..100"), (1000, "..1000"), (1001, "> 1000")])
+@pytest.mark.parametrize(
+    ("drift", "label"),
+    [
+        (0, "0"),
+        (1, "1"),
+        (2, "..10"),
+        (10, "..10"),
+        (11, "..100"),
+        (1000, "..1000"),
+        (1001, "> 1000"),
+    ],
+)
 def test_the_histogram_has_a_column_for_every_drift(drift, label):
     assert histogram([drift])[LABELS.index(label)] == 1
-    mirrored = {"0": "0", "1": "-1", "..10": "-10..", "..100": "-100..", "..1000": "-1000..", "> 1000": "< -1000"}[label]
+    mirrored = {
+        "0": "0",
+        "1": "-1",
+        "..10": "-10..",
+        "..100": "-100..",
+        "..1000": "-1000..",
+        "> 1000": "< -1000",
+    }[label]
     assert histogram([-drift])[LABELS.index(mirrored)] == 1
 
 
@@ -110,12 +147,29 @@ def test_the_same_drifts_give_the_same_picture():
 
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-GOOD = {"reads": {"wanted": 8, "read": 8, "twice": 0, "holes": 0}, "wrong": 1, "messages": 2000, "projectedMessages": 2000}
+GOOD = {
+    "reads": {"wanted": 8, "read": 8, "twice": 0, "holes": 0},
+    "wrong": 1,
+    "messages": 2000,
+    "projectedMessages": 2000,
+}
 
 
 def planned(**changes):
-    fine = {"drifts": PlanFile("d", 1, ""), "differences": (PlanFile("x", 2, ""),), "inconsistencies": {"flagsDiffer": 2, "counterOfGoneMailbox": 5}}
-    return Plan("r1", NOW, NOW, timedelta(0), trust_projection=False, repair_projection=False, **fine | changes)
+    fine = {
+        "drifts": PlanFile("d", 1, ""),
+        "differences": (PlanFile("x", 2, ""),),
+        "inconsistencies": {"flagsDiffer": 2, "counterOfGoneMailbox": 5},
+    }
+    return Plan(
+        "r1",
+        NOW,
+        NOW,
+        timedelta(0),
+        trust_projection=False,
+        repair_projection=False,
+        **fine | changes,
+    )
 
 
 DRIFT = Drift(uuid.UUID(AN_ID), has_counters=True, stored=Counters(1, 1), seen=Seen(2, 1))
@@ -130,22 +184,46 @@ def test_a_plan_that_adds_up_passes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("summary", "plan", "drifts", "sentence"),
     [
-        ({"reads": {**GOOD["reads"], "read": 7}}, {}, [DRIFT], "Every token range of every table was read"),
+        (
+            {"reads": {**GOOD["reads"], "read": 7}},
+            {},
+            [DRIFT],
+            "Every token range of every table was read",
+        ),
         ({"reads": {**GOOD["reads"], "twice": 1}}, {}, [DRIFT], "No token range was counted twice"),
         ({"reads": {**GOOD["reads"], "holes": 1}}, {}, [DRIFT], "tile the ring"),
         ({"wrong": 2}, {}, [DRIFT], "as many mailboxes as were found wrong"),
         ({}, {}, [DRIFT, DRIFT], "Every mailbox is listed once"),
-        ({}, {}, [Drift(DRIFT.mailbox, has_counters=True, stored=Counters(2, 1), seen=Seen(2, 1))], "Every mailbox that is listed has a drift"),
-        ({}, {}, [Drift(DRIFT.mailbox, has_counters=True, stored=Counters(2, 1), seen=Seen(2, 3))], "more unseen messages than messages"),
-        ({}, {"inconsistencies": {"flagsDiffer": 3}}, [DRIFT], "as many rows that differ as were counted"),
+        (
+            {},
+            {},
+            [Drift(DRIFT.mailbox, has_counters=True, stored=Counters(2, 1), seen=Seen(2, 1))],
+            "Every mailbox that is listed has a drift",
+        ),
+        (
+            {},
+            {},
+            [Drift(DRIFT.mailbox, has_counters=True, stored=Counters(2, 1), seen=Seen(2, 3))],
+            "more unseen messages than messages",
+        ),
+        (
+            {},
+            {"inconsistencies": {"flagsDiffer": 3}},
+            [DRIFT],
+            "as many rows that differ as were counted",
+        ),
         ({"messages": 999}, {}, [DRIFT], "a truth that was lost"),
     ],
 )
-def test_a_plan_that_does_not_add_up_is_refused_by_the_sentence(summary, plan, drifts, sentence, tmp_path, monkeypatch):
+def test_a_plan_that_does_not_add_up_is_refused_by_the_sentence(
+    summary, plan, drifts, sentence, tmp_path, monkeypatch
+):
     monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
     docs = Docs(Artifacts(str(tmp_path), S3Settings()), "counter_repair", "-", "r1")
     with pytest.raises(GateFailed, match=sentence):
-        gate.run_gate("check", [totals(planned(**plan), GOOD | summary, timedelta(0), drifts)], docs)
+        gate.run_gate(
+            "check", [totals(planned(**plan), GOOD | summary, timedelta(0), drifts)], docs
+        )
 
 
 def test_items_beside_each_other_come_in_order_and_an_error_ends_them():

@@ -43,13 +43,17 @@ class World:
         yield
         self.truth[message, uid] = row
         yield
-        yield from self.any_order(lambda: self.projection.update({uid: message}), lambda: self.add(1, not seen))
+        yield from self.any_order(
+            lambda: self.projection.update({uid: message}), lambda: self.add(1, not seen)
+        )
 
     def expunge(self):
         """Both rows in any order, then the counter; no modSeq is given."""
         message, uid = self.chance.choice(sorted(self.truth))
         row = self.truth[message, uid]
-        yield from self.any_order(lambda: self.truth.pop((message, uid), None), lambda: self.projection.pop(uid, None))
+        yield from self.any_order(
+            lambda: self.truth.pop((message, uid), None), lambda: self.projection.pop(uid, None)
+        )
         self.add(-1, -(not row[0]))
 
     def flag(self):
@@ -113,7 +117,14 @@ def looks(rows):
         first ^= hash(row)
         second ^= hash((row, "other"))
     times = [row[2] for row in rows.values()]
-    return Seen(len(rows), sum(not row[0] for row in rows.values()), max([row[1] for row in rows.values()], default=0), max(times, default=0), first, second)
+    return Seen(
+        len(rows),
+        sum(not row[0] for row in rows.values()),
+        max([row[1] for row in rows.values()], default=0),
+        max(times, default=0),
+        first,
+        second,
+    )
 
 
 def scanned(world):
@@ -130,7 +141,9 @@ def scanned(world):
         else:
             rows |= {key: row for key, row in world.truth.items() if key[0] % 3 == part}
         world.walk()
-    return Drift(UUID(int=1), has_counters=True, stored=stored, seen=looks(rows), given_modseq=given_modseq), set(rows)
+    return Drift(
+        UUID(int=1), has_counters=True, stored=stored, seen=looks(rows), given_modseq=given_modseq
+    ), set(rows)
 
 
 def read_again(world, unprojected):
@@ -141,7 +154,9 @@ def read_again(world, unprojected):
     rows = {}
     for part in (0, 1):
         world.walk()
-        rows |= {key: row for key, row in world.truth.items() if key[0] in ids and key[0] % 2 == part}
+        rows |= {
+            key: row for key, row in world.truth.items() if key[0] in ids and key[0] % 2 == part
+        }
     world.walk()
     return stored, looks(rows), world.given
 
@@ -164,12 +179,17 @@ def one_run(chance, drift):
         world.add(planned.add.count, planned.add.unseen)
         why = "applied"
     world.settle()
-    return why, (world.count - len(world.truth), world.unseen - sum(not row[0] for row in world.truth.values()))
+    return why, (
+        world.count - len(world.truth),
+        world.unseen - sum(not row[0] for row in world.truth.values()),
+    )
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.randoms(use_true_random=False), st.tuples(st.integers(-2, 2), st.integers(-2, 2)))
-def test_whatever_james_does_meanwhile_a_drift_is_corrected_exactly_or_left_as_it_was(chance, drift):
+def test_whatever_james_does_meanwhile_a_drift_is_corrected_exactly_or_left_as_it_was(
+    chance, drift
+):
     why, left = one_run(chance, drift)
     assert left == ((0, 0) if why == "applied" else drift)
 

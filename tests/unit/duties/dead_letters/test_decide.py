@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from pika.data import encode_table
 
 from mailslice.duties.dead_letters.apply import redrive_headers
-from mailslice.duties.dead_letters.decide import DELETED, FILTERED, LIMITED, NOT_ASKED, TOO_OFTEN, TWICE, Action, Standing, counts, decide
+from mailslice.duties.dead_letters.decide import (
+    DELETED,
+    FILTERED,
+    LIMITED,
+    NOT_ASKED,
+    TOO_OFTEN,
+    TWICE,
+    Action,
+    Standing,
+    counts,
+    decide,
+)
 from mailslice.duties.dead_letters.export import told_of
 from mailslice.duties.dead_letters.params import Params
 from mailslice.duty.artifacts import plain
@@ -25,15 +36,44 @@ HOUR = timedelta(hours=1)
 SOMEWHERE = Place(datetime(1970, 1, 1, microsecond=1000, tzinfo=UTC), 7)
 
 
-def judged(position=0, number=None, cause=Cause.REJECTED, *, marked=False, redrives=0, age=HOUR, sender="a@b.example", name="m"):
-    enqueue_id = None if cause is Cause.BAD_JSON else EnqueueId(UUID(int=position + 1 if number is None else number))
+def judged(
+    position=0,
+    number=None,
+    cause=Cause.REJECTED,
+    *,
+    marked=False,
+    redrives=0,
+    age=HOUR,
+    sender="a@b.example",
+    name="m",
+):
+    enqueue_id = (
+        None
+        if cause is Cause.BAD_JSON
+        else EnqueueId(UUID(int=position + 1 if number is None else number))
+    )
     died = None if age is None else NOW - age
-    letter = Letter(position, f"k{position}", died, "rejected", None, redrives, 10, enqueue_id=enqueue_id, name=name, sender=sender)
+    letter = Letter(
+        position,
+        f"k{position}",
+        died,
+        "rejected",
+        None,
+        redrives,
+        10,
+        enqueue_id=enqueue_id,
+        name=name,
+        sender=sender,
+    )
     return Judged(letter, cause, None, died, redrives, marked, True)
 
 
 def all_there(found):
-    return Standing({each.letter.enqueue_id: SOMEWHERE for each in found}, frozenset(), frozenset(each.letter.key for each in found))
+    return Standing(
+        {each.letter.enqueue_id: SOMEWHERE for each in found},
+        frozenset(),
+        frozenset(each.letter.key for each in found),
+    )
 
 
 def decided(found, standing=all_there, **params):
@@ -41,14 +81,26 @@ def decided(found, standing=all_there, **params):
 
 
 def test_without_redrive_only_what_is_deleted_or_no_mail_leaves():
-    found = [judged(0), judged(1, marked=True), judged(2, cause=Cause.BAD_JSON), judged(3, cause=Cause.EXPIRED)]
-    assert [action for action, _ in decided(found)] == [Action.KEEP, Action.DROP, Action.EXPORT, Action.KEEP]
+    found = [
+        judged(0),
+        judged(1, marked=True),
+        judged(2, cause=Cause.BAD_JSON),
+        judged(3, cause=Cause.EXPIRED),
+    ]
+    assert [action for action, _ in decided(found)] == [
+        Action.KEEP,
+        Action.DROP,
+        Action.EXPORT,
+        Action.KEEP,
+    ]
     assert decided(found)[1] == (Action.DROP, DELETED)
     assert decided(found)[0] == (Action.KEEP, NOT_ASKED)
 
 
 def test_a_marked_mail_is_dropped_whatever_the_filter_says_and_never_redriven():
-    assert decided([judged(0, marked=True, name="other")], redrive=True, name="m") == [(Action.DROP, DELETED)]
+    assert decided([judged(0, marked=True, name="other")], redrive=True, name="m") == [
+        (Action.DROP, DELETED)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +116,9 @@ def test_a_marked_mail_is_dropped_whatever_the_filter_says_and_never_redriven():
     ],
 )
 def test_the_filter(params, kept):
-    assert decided([judged()], redrive=True, **params)[0][0] is (Action.KEEP if kept else Action.REDRIVE)
+    assert decided([judged()], redrive=True, **params)[0][0] is (
+        Action.KEEP if kept else Action.REDRIVE
+    )
 
 
 def test_a_letter_of_unknown_age_is_older_than_nothing_and_one_without_sender_has_the_null_sender():
@@ -95,27 +149,54 @@ def test_no_more_is_looked_up_than_the_limit_needs():
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Cause)), st.booleans(), st.integers(0, 4), st.booleans(), st.booleans(), st.booleans())),
+    st.lists(
+        st.tuples(
+            st.integers(1, 4),
+            st.sampled_from(list(Cause)),
+            st.booleans(),
+            st.integers(0, 4),
+            st.booleans(),
+            st.booleans(),
+            st.booleans(),
+        )
+    ),
     st.integers(1, 5),
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(letters, limit, redrive, force):
-    found = [judged(at, number, cause, marked=marked, redrives=redrives) for at, (number, cause, marked, redrives, *_) in enumerate(letters)]
+def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
+    letters, limit, redrive, force
+):
+    found = [
+        judged(at, number, cause, marked=marked, redrives=redrives)
+        for at, (number, cause, marked, redrives, *_) in enumerate(letters)
+    ]
     facts = {f"k{at}": each[4:] for at, each in enumerate(letters)}
 
     def standing(some):
         has = lambda index: [each for each in some if facts[each.letter.key][index]]
         ids = lambda some: frozenset(each.letter.enqueue_id for each in some)
-        return Standing(dict.fromkeys(ids(has(0)), SOMEWHERE), ids(has(1)), frozenset(each.letter.key for each in has(2)))
+        return Standing(
+            dict.fromkeys(ids(has(0)), SOMEWHERE),
+            ids(has(1)),
+            frozenset(each.letter.key for each in has(2)),
+        )
 
     given_force = force and redrive
-    made = decide(found, Params(redrive=redrive, limit=limit, force_cleaned=given_force), NOW, standing)
+    made = decide(
+        found, Params(redrive=redrive, limit=limit, force_cleaned=given_force), NOW, standing
+    )
     assert [each.judged for each in made] == found
     back = [each.judged for each in made if each.action is Action.REDRIVE]
     assert len(back) <= (limit if redrive else 0)
     assert len({each.letter.enqueue_id for each in back}) == len(back)
-    assert all(not each.marked and each.redrives < 3 and each.cause is not Cause.BAD_JSON and facts[each.letter.key][2] for each in back)
+    assert all(
+        not each.marked
+        and each.redrives < 3
+        and each.cause is not Cause.BAD_JSON
+        and facts[each.letter.key][2]
+        for each in back
+    )
     assert {each.judged.cause for each in made if each.action is Action.EXPORT} <= {Cause.BAD_JSON}
     assert all(each.judged.marked for each in made if each.action is Action.DROP)
 
@@ -143,17 +224,30 @@ def test_the_cause(death, reason, content, cause):
 
 
 def test_what_is_no_mail_is_bad_json_however_it_died():
-    letter = letter_of(HeldMessage(1, b"{", {"x-death": [{"reason": "expired", "queue": "q"}]}, None), 0, "q")
+    letter = letter_of(
+        HeldMessage(1, b"{", {"x-death": [{"reason": "expired", "queue": "q"}]}, None), 0, "q"
+    )
     assert (letter.enqueue_id, letter.death) == (None, "expired")
     assert cause_of(letter, None, None) is Cause.BAD_JSON
 
 
 def test_the_newest_death_in_the_work_queue_counts_and_the_key_does_not_change_with_the_broker_s_own_counts():
-    deaths = [{"queue": "delay", "reason": "expired", "time": NOW}, {"queue": "work", "reason": "rejected", "time": NOW.replace(tzinfo=None), "count": 2}]
-    one = letter_of(HeldMessage(1, b"x", {"x-death": deaths, "x-delivery-count": 1}, NOW), 0, "work")
-    again = letter_of(HeldMessage(9, b"x", {"x-death": deaths, "x-delivery-count": 2}, NOW), 5, "work")
+    deaths = [
+        {"queue": "delay", "reason": "expired", "time": NOW},
+        {"queue": "work", "reason": "rejected", "time": NOW.replace(tzinfo=None), "count": 2},
+    ]
+    one = letter_of(
+        HeldMessage(1, b"x", {"x-death": deaths, "x-delivery-count": 1}, NOW), 0, "work"
+    )
+    again = letter_of(
+        HeldMessage(9, b"x", {"x-death": deaths, "x-delivery-count": 2}, NOW), 5, "work"
+    )
     assert (one.death, one.died_at, one.key) == ("rejected", NOW, again.key)
-    for headers, body in (({"x-death": deaths[:1]}, b"x"), ({"x-death": deaths, "x-redrive-count": 1}, b"x"), ({"x-death": deaths}, b"y")):
+    for headers, body in (
+        ({"x-death": deaths[:1]}, b"x"),
+        ({"x-death": deaths, "x-redrive-count": 1}, b"x"),
+        ({"x-death": deaths}, b"y"),
+    ):
         assert letter_of(HeldMessage(1, body, headers, NOW), 0, "work").key != one.key
 
 
@@ -173,9 +267,18 @@ def test_a_redrive_keeps_headers_but_those_of_the_broker():
         "x-mailslice-failures": 150,
         "x-mailslice-throttled": 1,
     }
-    kept = {"x-dead-letter-routing-key": "", "x-mailslice-slice": 5, "theirs": b"kept", "x-redrive-count": 2}
+    kept = {
+        "x-dead-letter-routing-key": "",
+        "x-mailslice-slice": 5,
+        "theirs": b"kept",
+        "x-redrive-count": 2,
+    }
     assert redrive_headers(headers, 2) == kept
-    assert redrive_headers(headers, 2, SOMEWHERE) == {**kept, "x-mailslice-slice": 1, "x-mailslice-bucket": 7}
+    assert redrive_headers(headers, 2, SOMEWHERE) == {
+        **kept,
+        "x-mailslice-slice": 1,
+        "x-mailslice-bucket": 7,
+    }
 
 
 @pytest.mark.parametrize(
@@ -201,7 +304,12 @@ def test_params_that_are_wrong_name_themselves(given_params, message):
 
 
 def test_causes_as_people_write_them():
-    words = {"Missing-Blob": Cause.MISSING_BLOB, "rejected": Cause.REJECTED, "rejected_by_a_handler": Cause.REJECTED, "OTHER": Cause.OTHER}
+    words = {
+        "Missing-Blob": Cause.MISSING_BLOB,
+        "rejected": Cause.REJECTED,
+        "rejected_by_a_handler": Cause.REJECTED,
+        "OTHER": Cause.OTHER,
+    }
     assert {word: Params.parse({"redrive": True, "cause": word}).cause for word in words} == words
 
 
@@ -221,10 +329,25 @@ def test_counts_of_words():
         {"nested": {"a": [{b"\xff": datetime(2026, 1, 1, tzinfo=UTC)}, None, b"\x00", True]}},
     ],
 )
-@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"x"', b"\xff\xfe", b'{"enqueueId": 1, "recipients": {}, "name": null, "headerBlobId": []}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"enqueueId": 1, "recipients": {}, "name": null, "headerBlobId": []}',
+    ],
+)
 def test_whatever_lies_in_the_queue_can_be_looked_at_exported_and_published_again(headers, body):
     letter = letter_of(HeldMessage(1, body, headers, None), 0, "w")
-    assert (letter.problem is not None, letter.redrives, letter.place, letter.died_at) == (True, 0, None, None)
+    assert (letter.problem is not None, letter.redrives, letter.place, letter.died_at) == (
+        True,
+        0,
+        None,
+        None,
+    )
     assert cause_of(letter, None, None) is Cause.BAD_JSON
     encode_table([], redrive_headers(headers, 1))
     json.loads(json.dumps(told_of(headers), default=plain))
@@ -232,7 +355,22 @@ def test_whatever_lies_in_the_queue_can_be_looked_at_exported_and_published_agai
 
 def test_a_blob_id_that_no_bucket_can_hold_makes_a_letter_undecodable():
     """S3 answers 400 to a key of more than 1,024 bytes: that would look like a store which is away, for ever."""
-    body = {"enqueueId": str(UUID(int=1)), "recipients": ["a@b.example"], "name": "m", "headerBlobId": "é" * 513, "bodyBlobId": "b"}
-    letter = letter_of(HeldMessage(1, json.dumps(body, ensure_ascii=False).encode(), {}, None), 0, "w")
+    body = {
+        "enqueueId": str(UUID(int=1)),
+        "recipients": ["a@b.example"],
+        "name": "m",
+        "headerBlobId": "é" * 513,
+        "bodyBlobId": "b",
+    }
+    letter = letter_of(
+        HeldMessage(1, json.dumps(body, ensure_ascii=False).encode(), {}, None), 0, "w"
+    )
     assert letter.problem == "field headerBlobId is longer than S3 allows"
-    assert letter_of(HeldMessage(1, json.dumps({**body, "headerBlobId": "é" * 512}).encode(), {}, None), 0, "w").problem is None
+    assert (
+        letter_of(
+            HeldMessage(1, json.dumps({**body, "headerBlobId": "é" * 512}).encode(), {}, None),
+            0,
+            "w",
+        ).problem
+        is None
+    )

@@ -17,8 +17,31 @@ QUEUE = "spool"
 
 
 def record(beat, *held, worker="m", silent=timedelta(0), every=3):
-    mails = tuple(InFlightMail(one, "mail", timedelta(minutes=30), "loaded", 1, begun=True, returned=False, place=None, message=None) for one in held)
-    return WorkerRecord(worker, "host", 1, NOW, timedelta(seconds=every), beat, mails, heartbeat=NOW - silent, read_at=NOW)
+    mails = tuple(
+        InFlightMail(
+            one,
+            "mail",
+            timedelta(minutes=30),
+            "loaded",
+            1,
+            begun=True,
+            returned=False,
+            place=None,
+            message=None,
+        )
+        for one in held
+    )
+    return WorkerRecord(
+        worker,
+        "host",
+        1,
+        NOW,
+        timedelta(seconds=every),
+        beat,
+        mails,
+        heartbeat=NOW - silent,
+        read_at=NOW,
+    )
 
 
 @dataclass
@@ -51,7 +74,9 @@ def longest(monkeypatch):
 
 def looked_at(monkeypatch, broker, before=()):
     monkeypatch.setattr(evidence, "time", SimpleNamespace(monotonic=lambda: broker.now))
-    stores = SimpleNamespace(own=SimpleNamespace(worker_records=broker), management=SimpleNamespace(alarms=list))
+    stores = SimpleNamespace(
+        own=SimpleNamespace(worker_records=broker), management=SimpleNamespace(alarms=list)
+    )
     found = evidence._with_consumers(stores, QUEUE, broker, before, evidence.longest_hold(before))
     return found, evidence._unproved(stores, found)
 
@@ -106,12 +131,18 @@ def test_no_messages_with_consumers_need_no_explanation_and_no_figures_prove_not
     assert broker.now == 0
     broker = Broker([None, None, 0], [[]])
     assert looked_at(monkeypatch, broker)[1] is None
-    assert looked_at(monkeypatch, Broker([None], [[]]))[1] == "RabbitMQ gives no figures of what consumers hold"
+    assert (
+        looked_at(monkeypatch, Broker([None], [[]]))[1]
+        == "RabbitMQ gives no figures of what consumers hold"
+    )
 
 
 def test_records_that_tell_of_more_than_the_figure_prove_nothing(monkeypatch):
     broker = Broker([1], [[record(beat, W, J)] for beat in range(5, 40)])
-    assert looked_at(monkeypatch, broker)[1] == "workers' records tell of 2 messages where RabbitMQ says that consumers hold 1"
+    assert (
+        looked_at(monkeypatch, broker)[1]
+        == "workers' records tell of 2 messages where RabbitMQ says that consumers hold 1"
+    )
 
 
 def every_minute(second):
@@ -120,15 +151,30 @@ def every_minute(second):
 
 
 def test_a_worker_that_writes_its_record_each_minute_is_waited_for(monkeypatch):
-    found, unproved = looked_at(monkeypatch, Broker([1], [[every_minute(second)] for second in range(200)]), [every_minute(0)])
+    found, unproved = looked_at(
+        monkeypatch,
+        Broker([1], [[every_minute(second)] for second in range(200)]),
+        [every_minute(0)],
+    )
     assert (found.hold, found.explained, unproved) == (1, 1, None)
 
 
-def test_nobody_is_waited_for_longer_than_three_of_its_records_and_never_for_more_than_three_minutes(monkeypatch):
+def test_nobody_is_waited_for_longer_than_three_of_its_records_and_never_for_more_than_three_minutes(
+    monkeypatch,
+):
     monkeypatch.undo()  # the real longest hold
-    seconds = {every: evidence.longest_hold([record(5, W), record(5, W, worker="rare", every=every)]).total_seconds() for every in (0, 3, 10, 15, 60, 600)}
+    seconds = {
+        every: evidence.longest_hold(
+            [record(5, W), record(5, W, worker="rare", every=every)]
+        ).total_seconds()
+        for every in (0, 3, 10, 15, 60, 600)
+    }
     assert seconds == {0: 45, 3: 45, 10: 45, 15: 60, 60: 195, 600: 195}
-    assert evidence.longest_hold([]) == evidence.longest_hold([record(5, W, every=60, silent=timedelta(hours=1))]) == evidence.LONGEST_HOLD
+    assert (
+        evidence.longest_hold([])
+        == evidence.longest_hold([record(5, W, every=60, silent=timedelta(hours=1))])
+        == evidence.LONGEST_HOLD
+    )
     broker = Broker([1], [[record(5, W, every=60)]])  # it was killed, and still seems alive
     assert looked_at(monkeypatch, broker, [record(4, W, every=60)])[1] is not None
     assert 180 <= broker.now <= 182
@@ -139,5 +185,7 @@ def test_how_long_workers_may_get_no_mail_is_said_first(monkeypatch, caplog):
     stores = SimpleNamespace(management=SimpleNamespace(arguments=lambda _: {}))
     counts = SimpleNamespace(ready=7)
     for every, told in ((3, "for 15 to 45 s"), (60, "for 15 to 195 s")):
-        evidence._announce(stores, QUEUE, counts, evidence.longest_hold([record(4, W, every=every)]))
+        evidence._announce(
+            stores, QUEUE, counts, evidence.longest_hold([record(4, W, every=every)])
+        )
         assert told in caplog.messages[-1]

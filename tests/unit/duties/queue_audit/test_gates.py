@@ -79,7 +79,12 @@ class Folder:
 
 def test_an_audit_is_read_as_it_was_decided():
     audit = read_audit(GOOD, Folder())
-    assert (audit.run, audit.census, audit.shared, audit.files) == ("r-1", True, False, ("part-1.parquet",))
+    assert (audit.run, audit.census, audit.shared, audit.files) == (
+        "r-1",
+        True,
+        False,
+        ("part-1.parquet",),
+    )
     assert audit.made_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert replace(audit, made_at=audit.made_at + timedelta(1)) != audit
     assert not audit.needless
@@ -94,7 +99,10 @@ def test_an_audit_is_read_as_it_was_decided():
         ({**GOOD, "census": "taken"}, "cannot be read"),
         ({**GOOD, "decided": {**DECIDED, "census": False}}, "was changed"),
         ({**GOOD, "planDigest": None}, "was changed"),
-        ({"decided": (other := {**DECIDED, "queue": "other"}), "planDigest": digest_of(other)}, "not of run r-1 on queue spool"),
+        (
+            {"decided": (other := {**DECIDED, "queue": "other"}), "planDigest": digest_of(other)},
+            "not of run r-1 on queue spool",
+        ),
     ],
 )
 def test_an_audit_that_was_changed_is_refused(summary, words):
@@ -106,4 +114,7 @@ def test_metrics_tell_every_verdict_and_are_a_file_a_queue():
     text = prometheus_text("spool", VERDICTS).decode()
     assert 'mailslice_audit_mails{queue="spool",verdict="lost"} 1.0' in text
     assert 'mailslice_audit_mails{queue="spool",verdict="ghost"} 0.0' in text
-    assert (file_of("spool"), file_of("a b.c")) == ("metrics/mailslice-audit-spool.prom", "metrics/mailslice-audit-a%20b%2Ec.prom")
+    assert (file_of("spool"), file_of("a b.c")) == (
+        "metrics/mailslice-audit-spool.prom",
+        "metrics/mailslice-audit-a%20b%2Ec.prom",
+    )

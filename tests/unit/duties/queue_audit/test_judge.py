@@ -32,31 +32,106 @@ IN_FLIGHT, DONE, HELD = {ONE: "worker w has it"}, {ONE: "worker w did it"}, {ONE
         (FACTS, replace(CENSUS, shared=True), Verdict.LOST_OR_GHOST, "James may have delivered it"),
         (FACTS, FOUND, Verdict.WAITING, "in the work queue"),
         (FACTS, replace(FOUND, shared=True), Verdict.WAITING, "in the work queue"),
-        (FACTS, replace(CENSUS, unproved="consumers hold 3 messages"), Verdict.UNKNOWN, "in no queue, but consumers hold 3 messages"),
-        (FACTS, replace(FOUND, unproved="consumers hold 3 messages"), Verdict.WAITING, "in the work queue"),
+        (
+            FACTS,
+            replace(CENSUS, unproved="consumers hold 3 messages"),
+            Verdict.UNKNOWN,
+            "in no queue, but consumers hold 3 messages",
+        ),
+        (
+            FACTS,
+            replace(FOUND, unproved="consumers hold 3 messages"),
+            Verdict.WAITING,
+            "in the work queue",
+        ),
         (FACTS, replace(CENSUS, dead_letters=None), Verdict.UNKNOWN, "could not be looked through"),
-        (FACTS, replace(CENSUS, dead_letters=frozenset({ONE})), Verdict.DEAD_LETTERED, "dead letter queue"),
-        (FACTS, replace(BLIND, dead_letters=frozenset({ONE})), Verdict.DEAD_LETTERED, "dead letter queue"),
-        (FACTS, replace(FOUND, dead_letters=frozenset({ONE})), Verdict.WAITING, "in the work queue"),
+        (
+            FACTS,
+            replace(CENSUS, dead_letters=frozenset({ONE})),
+            Verdict.DEAD_LETTERED,
+            "dead letter queue",
+        ),
+        (
+            FACTS,
+            replace(BLIND, dead_letters=frozenset({ONE})),
+            Verdict.DEAD_LETTERED,
+            "dead letter queue",
+        ),
+        (
+            FACTS,
+            replace(FOUND, dead_letters=frozenset({ONE})),
+            Verdict.WAITING,
+            "in the work queue",
+        ),
         (FACTS, replace(CENSUS, in_flight=IN_FLIGHT), Verdict.IN_FLIGHT, "worker w has it"),
         (FACTS, replace(FOUND, in_flight=IN_FLIGHT), Verdict.WAITING, "in the work queue"),
-        (FACTS, replace(BLIND, in_flight=IN_FLIGHT, done=DONE), Verdict.IN_FLIGHT, "worker w has it"),
-        (FACTS, replace(CENSUS, done=DONE), Verdict.GHOST, "worker w did it, and its deleted mark is missing"),
+        (
+            FACTS,
+            replace(BLIND, in_flight=IN_FLIGHT, done=DONE),
+            Verdict.IN_FLIGHT,
+            "worker w has it",
+        ),
+        (
+            FACTS,
+            replace(CENSUS, done=DONE),
+            Verdict.GHOST,
+            "worker w did it, and its deleted mark is missing",
+        ),
         (FACTS, replace(BLIND, done=DONE, shared=True), Verdict.GHOST, "worker w did it"),
         (FACTS, replace(FOUND, done=DONE), Verdict.GHOST, "in the work queue once more"),
-        (FACTS, replace(FOUND, held=HELD, done=DONE, in_flight=IN_FLIGHT), Verdict.HELD, "in quarantine"),
+        (
+            FACTS,
+            replace(FOUND, held=HELD, done=DONE, in_flight=IN_FLIGHT),
+            Verdict.HELD,
+            "in quarantine",
+        ),
         (replace(FACTS, due=NOW + HOUR), CENSUS, Verdict.DELAYED, "due at 2026-11-21T13:00:00Z"),
         (replace(FACTS, due=NOW + HOUR), FOUND, Verdict.WAITING, "in the work queue"),
         (replace(FACTS, due=NOW - HOUR), CENSUS, Verdict.DELAYED, "due at"),
-        (replace(FACTS, due=NOW - HOUR), replace(CENSUS, counts=EMPTY), Verdict.LOST, "it was delayed until 2026-11-21T11:00:00Z"),
+        (
+            replace(FACTS, due=NOW - HOUR),
+            replace(CENSUS, counts=EMPTY),
+            Verdict.LOST,
+            "it was delayed until 2026-11-21T11:00:00Z",
+        ),
         (replace(FACTS, due=NOW + HOUR), replace(CENSUS, counts=EMPTY), Verdict.DELAYED, "due at"),
-        (replace(FACTS, was_delayed=True), CENSUS, Verdict.UNKNOWN, "its delay ended while the audit looked"),
+        (
+            replace(FACTS, was_delayed=True),
+            CENSUS,
+            Verdict.UNKNOWN,
+            "its delay ended while the audit looked",
+        ),
         (replace(FACTS, was_delayed=True), FOUND, Verdict.WAITING, "in the work queue"),
-        (FACTS, BLIND, Verdict.UNKNOWN, "3 messages wait and 2 are with 1 consumers; which mails they are a census"),
-        (FACTS, replace(BLIND, counts=EMPTY), Verdict.UNKNOWN, "no message at all: lost, or a ghost"),
-        (FACTS, replace(BLIND, counts=replace(COUNTS, ready=None)), Verdict.UNKNOWN, "gives no figures"),
-        (FACTS, replace(BLIND, counts=replace(COUNTS, head=NOW - HOUR)), Verdict.UNKNOWN, "later than this mail: it may be lost"),
-        (FACTS, replace(BLIND, counts=replace(COUNTS, head=NOW - 5 * HOUR)), Verdict.UNKNOWN, "which mails they are"),
+        (
+            FACTS,
+            BLIND,
+            Verdict.UNKNOWN,
+            "3 messages wait and 2 are with 1 consumers; which mails they are a census",
+        ),
+        (
+            FACTS,
+            replace(BLIND, counts=EMPTY),
+            Verdict.UNKNOWN,
+            "no message at all: lost, or a ghost",
+        ),
+        (
+            FACTS,
+            replace(BLIND, counts=replace(COUNTS, ready=None)),
+            Verdict.UNKNOWN,
+            "gives no figures",
+        ),
+        (
+            FACTS,
+            replace(BLIND, counts=replace(COUNTS, head=NOW - HOUR)),
+            Verdict.UNKNOWN,
+            "later than this mail: it may be lost",
+        ),
+        (
+            FACTS,
+            replace(BLIND, counts=replace(COUNTS, head=NOW - 5 * HOUR)),
+            Verdict.UNKNOWN,
+            "which mails they are",
+        ),
     ],
 )
 def test_what_is_known_decides(facts, evidence, verdict, words):
@@ -69,7 +144,12 @@ def test_nothing_is_lost_without_a_census_or_without_the_dead_letters():
     for counts in (COUNTS, EMPTY):
         for shared in (True, False):
             assert judge(FACTS, Evidence(NOW, shared, counts))[0] is Verdict.UNKNOWN
-            assert judge(FACTS, Evidence(NOW, shared, counts, dead_letters=None, census=frozenset()))[0] is Verdict.UNKNOWN
+            assert (
+                judge(FACTS, Evidence(NOW, shared, counts, dead_letters=None, census=frozenset()))[
+                    0
+                ]
+                is Verdict.UNKNOWN
+            )
 
 
 def test_content_matters_only_where_somebody_would_still_deliver_the_mail():

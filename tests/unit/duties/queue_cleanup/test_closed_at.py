@@ -23,10 +23,30 @@ MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC)
         (MIDNIGHT + 22 * HOUR, HOUR, MIDNIGHT + 22 * HOUR),
         (MIDNIGHT + 30 * HOUR, HOUR, MIDNIGHT + 25 * HOUR),
     ],
-    ids=["by the largest window", "closed early by an operator: writers may have been at it until just before", "closed early, but long ago"],
+    ids=[
+        "by the largest window",
+        "closed early by an operator: writers may have been at it until just before",
+        "closed early, but long ago",
+    ],
 )
-def test_a_proof_is_younger_than_the_last_write_to_a_planned_slice(made_at: datetime, open_for: timedelta, closed_at: datetime) -> None:
+def test_a_proof_is_younger_than_the_last_write_to_a_planned_slice(
+    made_at: datetime, open_for: timedelta, closed_at: datetime
+) -> None:
     shape = Shape(HOUR, 24 * HOUR, 1, open_for)
     place = PlannedPlace(QueueTable.V4, Place(MIDNIGHT, 0), 1, 1, NO_PART)
-    plan = Plan("run", "spool", made_at, HOUR, shape, (QueueTable.V4,), False, None, None, None, None, Digest(), (place,))
+    plan = Plan(
+        "run",
+        "spool",
+        made_at,
+        HOUR,
+        shape,
+        (QueueTable.V4,),
+        False,
+        None,
+        None,
+        None,
+        None,
+        Digest(),
+        (place,),
+    )
     assert plan.closed_at == closed_at

@@ -33,8 +33,14 @@ def views(draw):
     for number in sorted(numbers):
         unmarked, marked, undated = draw(counts), draw(counts), draw(st.integers(0, 1))
         undated = min(undated, marked)
-        slices.append(SliceFound(base + number * shape.window, unmarked + marked, unmarked, undated, 0))
-    stored = base + draw(st.integers(0, 60)) * shape.window + timedelta(seconds=draw(st.sampled_from([0, 0, 0, 1])))
+        slices.append(
+            SliceFound(base + number * shape.window, unmarked + marked, unmarked, undated, 0)
+        )
+    stored = (
+        base
+        + draw(st.integers(0, 60)) * shape.window
+        + timedelta(seconds=draw(st.sampled_from([0, 0, 0, 1])))
+    )
     now = base + timedelta(seconds=draw(st.integers(0, 200 * int(shape.window.total_seconds()))))
     return shape, slices, stored, now, timedelta(seconds=draw(st.integers(0, 1000)))
 
@@ -48,7 +54,11 @@ def test_a_new_browse_start_keeps_invariant_3(view):
         assert decide.aligned(new, shape.window)
         assert new > stored
         assert new <= slice_start(now - grace, shape.largest_window)
-        assert not [each for each in slices if each.unmarked and slice_start(stored, shape.window) <= each.start < new]
+        assert not [
+            each
+            for each in slices
+            if each.unmarked and slice_start(stored, shape.window) <= each.start < new
+        ]
 
 
 @given(views())
@@ -59,24 +69,34 @@ def test_browse_start_goes_as_far_as_it_may(view):
     new = decide.new_browse_start(stored, oldest, shape, now=now, grace=grace)
     reached = new if new is not None else stored
     further = slice_start(reached, shape.window) + shape.window
-    assert further > slice_start(now - grace, shape.largest_window) or (oldest is not None and further > oldest)
+    assert further > slice_start(now - grace, shape.largest_window) or (
+        oldest is not None and further > oldest
+    )
 
 
 @given(views())
 def test_a_restart_that_is_confirmed_closes_slices_by_todays_window_once_its_grace_is_over(view):
     shape, _, _, now, grace = view
-    early, late = shape.once_restarted(now - grace, now=now, grace=grace), shape.once_restarted(now - grace + timedelta(microseconds=1), now=now, grace=grace)
+    early, late = (
+        shape.once_restarted(now - grace, now=now, grace=grace),
+        shape.once_restarted(now - grace + timedelta(microseconds=1), now=now, grace=grace),
+    )
     assert (early.open_for, late) == (shape.window, shape)
     assert shape.once_restarted(None, now=now, grace=grace) == shape
     assert decide.closed(now - grace - shape.window, early, now=now, grace=grace)
-    assert decide.highest_browse_start(early, now=now, grace=grace) >= decide.highest_browse_start(shape, now=now, grace=grace)
+    assert decide.highest_browse_start(early, now=now, grace=grace) >= decide.highest_browse_start(
+        shape, now=now, grace=grace
+    )
 
 
 @given(views(), st.booleans())
 def test_a_new_content_start_keeps_invariant_4(view, missing):
     shape, slices, browse, _, _ = view
     stored = None if missing else slice_start(browse, shape.window) - 3 * shape.window
-    oldest = min((each.start for each in slices if each.rows and (stored is None or each.start >= stored)), default=None)
+    oldest = min(
+        (each.start for each in slices if each.rows and (stored is None or each.start >= stored)),
+        default=None,
+    )
     new = decide.new_content_start(stored, oldest, browse, shape)
     if new is not None:
         assert new <= browse
@@ -94,7 +114,11 @@ def test_every_row_is_live_dead_or_unproven(view):
 
 @pytest.mark.parametrize(
     ("now", "closed"),
-    [(HOUR + timedelta(minutes=15), True), (HOUR + timedelta(minutes=15) - timedelta(microseconds=1), False), (timedelta(minutes=30), False)],
+    [
+        (HOUR + timedelta(minutes=15), True),
+        (HOUR + timedelta(minutes=15) - timedelta(microseconds=1), False),
+        (timedelta(minutes=30), False),
+    ],
 )
 def test_a_slice_is_closed_at_its_end_and_the_grace(now, closed):
     shape = Shape(timedelta(minutes=15), HOUR, 1, HOUR)
@@ -109,4 +133,6 @@ def test_the_shape_keeps_the_largest_window_and_the_most_buckets_of_the_history(
 def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():
     slices = [SliceFound(EPOCH + n * HOUR, 1, 1, 0, 0) for n in (1, 3, 5)]
     assert decide.oldest_live(slices, EPOCH + 2 * HOUR, HOUR) == EPOCH + 3 * HOUR
-    assert decide.counts(slices, EPOCH + 2 * HOUR, HOUR) == decide.Counts(live=2, dead=0, unproven=1)
+    assert decide.counts(slices, EPOCH + 2 * HOUR, HOUR) == decide.Counts(
+        live=2, dead=0, unproven=1
+    )

@@ -5,7 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.sweep import FILE, forget_unusable_plans, register_marks_without_row
+from mailslice.duties.queue_cleanup.sweep import (
+    FILE,
+    forget_unusable_plans,
+    register_marks_without_row,
+)
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.model.errors import PlanRefused
 from mailslice.model.settings import load_settings
@@ -17,7 +21,9 @@ def context(tmp_path):
     place = artifacts(load_settings({"MAILSLICE_ARTIFACTS": str(tmp_path)}))
     folder = RunFolder(place, "queue_cleanup", "spool", "r-1")
     waiting = SimpleNamespace(own=SimpleNamespace(pending_marks=SimpleNamespace(list=lambda _: [])))
-    return SimpleNamespace(folder=folder, queue="spool", stores=waiting, params=lambda _: Params(sweep=True))
+    return SimpleNamespace(
+        folder=folder, queue="spool", stores=waiting, params=lambda _: Params(sweep=True)
+    )
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"3", b'"x"'])

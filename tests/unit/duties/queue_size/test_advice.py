@@ -52,14 +52,20 @@ def test_an_unaligned_browse_start_comes_first():
 
 def test_a_browse_start_of_eight_days_is_what_james_calls_degraded():
     (sentence,) = advice(replace(HEALTHY, browse_start=NOW - timedelta(days=8), live=0))
-    assert sentence == "browseStart is 8 days old, and James calls a queue degraded from 7 days on: run queue_cleanup"
+    assert (
+        sentence
+        == "browseStart is 8 days old, and James calls a queue degraded from 7 days on: run queue_cleanup"
+    )
     assert advice(replace(HEALTHY, browse_start=NOW - timedelta(days=7))) == []
 
 
 def test_many_dead_rows_ask_for_a_cleanup_and_few_do_not():
     assert advice(replace(HEALTHY, live=5, dead=10_000)) == []
     (sentence,) = advice(replace(HEALTHY, live=5, dead=10_001))
-    assert sentence == "10,001 dead rows for 5 live mails: every browse and size reads them; run queue_cleanup"
+    assert (
+        sentence
+        == "10,001 dead rows for 5 live mails: every browse and size reads them; run queue_cleanup"
+    )
 
 
 def test_rows_without_a_mark_behind_browse_start_are_reported_not_judged():

@@ -54,7 +54,14 @@ def test_a_measurement_that_adds_up_passes_and_has_its_page(tmp_path):
 
 
 def test_an_empty_queue_passes(tmp_path):
-    empty = {"live": 0, "dead": 0, "unproven": 0, "oldest": None, "slices": [], "shape": {"columns": ["5"], "total": [0], "domains": []}}
+    empty = {
+        "live": 0,
+        "dead": 0,
+        "unproven": 0,
+        "oldest": None,
+        "slices": [],
+        "shape": {"columns": ["5"], "total": [0], "domains": []},
+    }
     result = gate(measured() | empty, tmp_path)
     assert all(finding.success for finding in result.findings)
 
@@ -62,7 +69,10 @@ def test_an_empty_queue_passes(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"reads": {"wanted": 4, "read": 3, "twice": 0}}, "Every slice that was to be read was read"),
+        (
+            {"reads": {"wanted": 4, "read": 3, "twice": 0}},
+            "Every slice that was to be read was read",
+        ),
         ({"reads": {"wanted": 3, "read": 3, "twice": 1}}, "No slice was counted twice"),
         ({"live": 4, "shape": {"total": [2, 2]}}, "as many live mails as its slices together"),
         ({"dead": 6}, "as many dead rows as its slices together"),

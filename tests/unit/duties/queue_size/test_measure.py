@@ -19,16 +19,33 @@ SLICE = NOW - timedelta(minutes=30)
 
 @pytest.mark.parametrize(
     ("browse_start", "live", "unproven"),
-    [(SLICE, 2, 1), (SLICE + timedelta(minutes=10), 2, 1), (SLICE + HOUR, 0, 3), (SLICE - timedelta(minutes=1), 3, 0)],
+    [
+        (SLICE, 2, 1),
+        (SLICE + timedelta(minutes=10), 2, 1),
+        (SLICE + HOUR, 0, 3),
+        (SLICE - timedelta(minutes=1), 3, 0),
+    ],
     ids=["at a slice's start", "within a slice", "behind all", "within the slice before"],
 )
-def test_a_browse_start_within_a_slice_counts_as_its_start_as_in_size_and_browse(browse_start: datetime, live: int, unproven: int) -> None:
+def test_a_browse_start_within_a_slice_counts_as_its_start_as_in_size_and_browse(
+    browse_start: datetime, live: int, unproven: int
+) -> None:
     settings = load_settings({}, state_file=Path("/nonexistent"))
     stores = MemoryStores(settings)
-    stores.tables.v4.insert_many([row(QUEUE, NOW, recipients=("a@x.example",)), row(QUEUE, NOW), row(QUEUE, NOW - HOUR)])
+    stores.tables.v4.insert_many(
+        [row(QUEUE, NOW, recipients=("a@x.example",)), row(QUEUE, NOW), row(QUEUE, NOW - HOUR)]
+    )
     stores.tables.browse_starts.insert_first(QUEUE, browse_start)
     measure = Measure(settings, QUEUE, HOUR, 1, browse_start, NOW + HOUR)
     found = [measure.slice(stores, start) for start in (SLICE - HOUR, SLICE, SLICE + HOUR)]
-    assert (sum(each.live for each in found), sum(each.unproven for each in found)) == (live, unproven)
-    assert LiveRows(stores.tables, QUEUE, shape(ConfigurationGuard(stores.tables, settings), settings)).count(NOW + HOUR) == live
+    assert (sum(each.live for each in found), sum(each.unproven for each in found)) == (
+        live,
+        unproven,
+    )
+    assert (
+        LiveRows(
+            stores.tables, QUEUE, shape(ConfigurationGuard(stores.tables, settings), settings)
+        ).count(NOW + HOUR)
+        == live
+    )
     assert [each.oldest_ms >= 0 for each in found] == [live == 3, live > 0, False]

@@ -24,7 +24,9 @@ def measured(**more):
         "browseStart": "2026-11-21T11:00:00Z",
         "contentStart": "2026-11-21T10:00:00Z",
         "survivors": 2,
-        "slices": [{"start": "2026-11-21T11:00:00Z", "live": 3, "dead": 7, "survivors": 2, "unproven": 0}],
+        "slices": [
+            {"start": "2026-11-21T11:00:00Z", "live": 3, "dead": 7, "survivors": 2, "unproven": 0}
+        ],
         "fullest": {"slice": "2026-11-21T11:00:00Z", "mails": 10},
         "shape": Shape().top(5),
         "deadLetters": None,
@@ -44,19 +46,27 @@ def test_the_text_has_a_sample_for_what_is_known_and_none_for_what_is_not():
 
 
 def test_an_empty_queue_says_zero_and_has_no_oldest_mail():
-    text = prometheus_text("spool", measured(size=0, live=0, oldest=None, oldestAgeSeconds=None)).decode()
+    text = prometheus_text(
+        "spool", measured(size=0, live=0, oldest=None, oldestAgeSeconds=None)
+    ).decode()
     assert 'mailslice_queue_size{queue="spool"} 0.0\n' in text
     assert "oldest" not in text
 
 
 def test_a_hostile_domain_cannot_break_the_text():
-    shape = {**Shape().top(1), "domains": [{"domain": 'a"} 1\nevil_metric 7\x1b', "total": 2, "counts": [2] + [0] * 9}]}
+    shape = {
+        **Shape().top(1),
+        "domains": [{"domain": 'a"} 1\nevil_metric 7\x1b', "total": 2, "counts": [2] + [0] * 9}],
+    }
     text = prometheus_text("spool", measured(shape=shape)).decode()
     assert not any(line.startswith("evil") for line in text.splitlines())
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(("queue", "file"), [("spool", "metrics/mailslice-spool.prom"), ("a b.c%", "metrics/mailslice-a%20b%2Ec%25.prom")])
+@pytest.mark.parametrize(
+    ("queue", "file"),
+    [("spool", "metrics/mailslice-spool.prom"), ("a b.c%", "metrics/mailslice-a%20b%2Ec%25.prom")],
+)
 def test_each_queue_has_its_own_file(queue, file):
     assert file_of(queue) == file
 
@@ -70,20 +80,30 @@ def test_bars_sum_up_neighbours_and_lose_no_row():
     assert found[1][0] == "3"
 
 
-@pytest.mark.parametrize("slices", [[], [{"start": "2026-11-21T11:00:00Z", "live": 3, "dead": 7, "unproven": 1}]])
+@pytest.mark.parametrize(
+    "slices", [[], [{"start": "2026-11-21T11:00:00Z", "live": 3, "dead": 7, "unproven": 1}]]
+)
 def test_the_picture_is_svg_without_scripts_or_outside_references(slices):
     picture = slices_svg("a$b<script>", measured(slices=slices, unproven=1))
     root = ET.fromstring(picture)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert not [each for each in root.iter() if each.tag.endswith("script")]
-    references = [value for each in root.iter() for name, value in each.attrib.items() if name.endswith("href")]
+    references = [
+        value
+        for each in root.iter()
+        for name, value in each.attrib.items()
+        if name.endswith("href")
+    ]
     assert all(value.startswith("#") for value in references)
     assert picture == slices_svg("a$b<script>", measured(slices=slices, unproven=1))
 
 
 def test_the_report_keeps_the_newest_slices_and_sums_up_the_rest(tmp_path):
     folder = RunFolder(Artifacts(str(tmp_path), S3Settings()), "queue_size", "spool", "r1")
-    slices = [{"start": f"s{at}", "live": 1, "dead": 2, "survivors": 1, "unproven": 0} for at in range(503)]
+    slices = [
+        {"start": f"s{at}", "live": 1, "dead": 2, "survivors": 1, "unproven": 0}
+        for at in range(503)
+    ]
     folder.write_json("plan.json", measured(slices=slices))
     folder.write_json("applied.json", {"metrics": "m", "plot": "p"})
     found = report.partial(folder)

@@ -12,7 +12,19 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 @pytest.mark.parametrize(
     ("minutes", "name"),
-    [(-1, "5"), (0, "5"), (5, "5"), (5.01, "10"), (10, "10"), (11, "20"), (79, "80"), (640, "640"), (1280, "1280"), (1280.5, "1280+"), (99999, "1280+")],
+    [
+        (-1, "5"),
+        (0, "5"),
+        (5, "5"),
+        (5.01, "10"),
+        (10, "10"),
+        (11, "20"),
+        (79, "80"),
+        (640, "640"),
+        (1280, "1280"),
+        (1280.5, "1280+"),
+        (99999, "1280+"),
+    ],
 )
 def test_an_age_falls_into_the_column_that_names_its_upper_bound(minutes, name):
     assert COLUMNS[column(timedelta(minutes=minutes))] == name
@@ -45,7 +57,9 @@ def test_a_mail_counts_once_a_domain_and_once_in_the_total():
 def test_a_mail_without_recipients_is_counted_too():
     shape = Shape()
     shape.add([], NOW, NOW)
-    assert shape.top(1)["domains"] == [{"domain": "(none)", "total": 1, "counts": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]}]
+    assert shape.top(1)["domains"] == [
+        {"domain": "(none)", "total": 1, "counts": [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]}
+    ]
 
 
 def test_parts_survive_json_and_add_up():
@@ -66,4 +80,8 @@ def test_the_busiest_domains_are_named_and_the_rest_is_summed_up():
     for domain, count in (("a.de", 3), ("b.de", 1), ("c.de", 2), ("d.de", 1)):
         for _ in range(count):
             shape.add([f"x@{domain}"], NOW, NOW)
-    assert [(row["domain"], row["total"]) for row in shape.top(2)["domains"]] == [("a.de", 3), ("c.de", 2), ("(others)", 2)]
+    assert [(row["domain"], row["total"]) for row in shape.top(2)["domains"]] == [
+        ("a.de", 3),
+        ("c.de", 2),
+        ("(others)", 2),
+    ]

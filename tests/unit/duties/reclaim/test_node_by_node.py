@@ -35,7 +35,10 @@ class Cluster:
         self.sizes = {}
 
     def all(self):
-        return tuple(Node(name, "dc", up=name not in self.down, asked=name not in self.down) for name in self.names)
+        return tuple(
+            Node(name, "dc", up=name not in self.down, asked=name not in self.down)
+            for name in self.names
+        )
 
     def disk_mib(self, address, _keyspace, tables):
         if address in self.mute:
@@ -85,7 +88,10 @@ def work(cluster, tmp_path):
         plan = plan or Plan("r", NOW, "james", ("a", "b"), tuple(cluster.names))
         given = Params.parse(params)
         context = SimpleNamespace(
-            need=lambda step: {"plan": {"decided": plan.decided(), "planDigest": plan.digest}, "check": {"success": checked, "planDigest": plan.digest}}[step],
+            need=lambda step: {
+                "plan": {"decided": plan.decided(), "planDigest": plan.digest},
+                "check": {"success": checked, "planDigest": plan.digest},
+            }[step],
             request=SimpleNamespace(run="r", duty="reclaim"),
             settings=SimpleNamespace(duty=SimpleNamespace(nodetool=template)),
             stores=SimpleNamespace(cassandra=None, own=SimpleNamespace(locks=None)),
@@ -108,8 +114,20 @@ def statuses(summary):
 
 def test_each_node_is_flushed_and_then_collected_before_the_next_is_begun(work):
     summary = work()
-    assert work.lines() == ["n1 flush", "n1 garbagecollect", "n2 flush", "n2 garbagecollect", "n3 flush", "n3 garbagecollect"]
-    assert (summary["planned"], summary["applied"], summary["failed"], summary["left"]) == (3, 3, 0, 0)
+    assert work.lines() == [
+        "n1 flush",
+        "n1 garbagecollect",
+        "n2 flush",
+        "n2 garbagecollect",
+        "n3 flush",
+        "n3 garbagecollect",
+    ]
+    assert (summary["planned"], summary["applied"], summary["failed"], summary["left"]) == (
+        3,
+        3,
+        0,
+        0,
+    )
     assert [each["reclaimedAt"] for each in summary["nodes"]] == ["2026-11-21T12:00:00Z"] * 3
 
 
@@ -118,8 +136,14 @@ def test_sizes_are_taken_between_flush_and_collection_and_after(work):
     assert (first["before"], first["after"]) == ({"a": 9, "b": 9}, {"a": 8, "b": 8})
 
 
-@pytest.mark.parametrize("readings", [[9, 15, 15, 15, 15, 2], [9, 9, 9, 7, 7, 2], [9, 2]], ids=["old and new together", "one file after the other", "at once"])
-def test_what_lies_there_after_a_collection_is_told_when_the_replaced_files_are_gone(work, cluster, readings):
+@pytest.mark.parametrize(
+    "readings",
+    [[9, 15, 15, 15, 15, 2], [9, 9, 9, 7, 7, 2], [9, 2]],
+    ids=["old and new together", "one file after the other", "at once"],
+)
+def test_what_lies_there_after_a_collection_is_told_when_the_replaced_files_are_gone(
+    work, cluster, readings
+):
     cluster.sizes["n1"] = readings
     first = work()["nodes"][0]
     assert (first["before"]["a"], first["after"]["a"]) == (9, 2)
@@ -147,7 +171,9 @@ def test_pending_compactions_stop_the_run_before_that_node(work, cluster):
     summary = work()
     assert statuses(summary) == [("n1", "reclaimed"), ("n2", "left"), ("n3", "left")]
     assert (summary["left"], summary["failed"]) == (2, 0)
-    assert summary["skippedBy"] == {"n2 has 21 pending compactions, allowed are 20 (max_pending)": 2}
+    assert summary["skippedBy"] == {
+        "n2 has 21 pending compactions, allowed are 20 (max_pending)": 2
+    }
     assert work.lines() == ["n1 flush", "n1 garbagecollect"]
 
 
@@ -202,7 +228,14 @@ def test_a_try_of_the_same_run_begins_where_the_killed_one_was(work):
     work(limit=2)
     kept = work.folder.files["progress.json"]
     summary = work()
-    assert work.lines() == ["n1 flush", "n1 garbagecollect", "n2 flush", "n2 garbagecollect", "n3 flush", "n3 garbagecollect"]
+    assert work.lines() == [
+        "n1 flush",
+        "n1 garbagecollect",
+        "n2 flush",
+        "n2 garbagecollect",
+        "n3 flush",
+        "n3 garbagecollect",
+    ]
     assert summary["nodes"][0] == kept["nodes"][0]
     assert summary["applied"] == 3
 

@@ -25,7 +25,19 @@ def test_no_setting_is_no_command():
 def test_the_host_is_put_wherever_it_is_named_and_nothing_else_is_touched():
     tool = Nodetool.parse("ssh -o 'User=a b' {host} nodetool -h {host}:7199 ${HOME} {port}")
     assert tool.names_host
-    wanted = ["ssh", "-o", "User=a b", "10.0.0.7", "nodetool", "-h", "10.0.0.7:7199", "${HOME}", "{port}", "flush", "james"]
+    wanted = [
+        "ssh",
+        "-o",
+        "User=a b",
+        "10.0.0.7",
+        "nodetool",
+        "-h",
+        "10.0.0.7:7199",
+        "${HOME}",
+        "{port}",
+        "flush",
+        "james",
+    ]
     assert tool.command("10.0.0.7", ["flush", "james"]) == wanted
 
 
@@ -40,9 +52,23 @@ def test_a_quote_that_never_ends_is_named():
 
 def test_what_it_is_given():
     assert flush("james", ["a", "b"]) == ["flush", "james", "a", "b"]
-    assert collect("james", ["a", "b"]) == ["garbagecollect", "-g", "ROW", "-j", "1", "james", "a", "b"]
-    assert by_hand("james", ["a"], "") == "nodetool flush james a && nodetool garbagecollect -g ROW -j 1 james a"
-    assert by_hand("james", ["a"], "ssh {host} nodetool ").startswith("ssh {host} nodetool flush james a && ssh {host} nodetool ")
+    assert collect("james", ["a", "b"]) == [
+        "garbagecollect",
+        "-g",
+        "ROW",
+        "-j",
+        "1",
+        "james",
+        "a",
+        "b",
+    ]
+    assert (
+        by_hand("james", ["a"], "")
+        == "nodetool flush james a && nodetool garbagecollect -g ROW -j 1 james a"
+    )
+    assert by_hand("james", ["a"], "ssh {host} nodetool ").startswith(
+        "ssh {host} nodetool flush james a && ssh {host} nodetool "
+    )
 
 
 def test_an_end_with_0_is_no_problem():
@@ -50,25 +76,37 @@ def test_an_end_with_0_is_no_problem():
 
 
 def test_an_end_with_another_code_says_its_last_words():
-    outcome = python("import sys; print('out'); sys.exit('no\\n such   table')").run("h", ["flush"], SOON)
+    outcome = python("import sys; print('out'); sys.exit('no\\n such   table')").run(
+        "h", ["flush"], SOON
+    )
     assert outcome.problem == "flush ended with 1: no such table"
     assert not outcome.timed_out
 
 
 def test_bytes_that_are_no_text_do_no_harm():
-    outcome = python("import os, sys; os.write(2, bytes([255, 65])); sys.exit(3)").run("h", ["flush"], SOON)
+    outcome = python("import os, sys; os.write(2, bytes([255, 65])); sys.exit(3)").run(
+        "h", ["flush"], SOON
+    )
     assert outcome.problem.startswith("flush ended with 3: ")
 
 
 def test_a_command_that_takes_too_long_is_given_up_and_that_is_another_thing():
-    outcome = python("import time; time.sleep(60)").run("h", ["garbagecollect"], timedelta(seconds=0.2))
+    outcome = python("import time; time.sleep(60)").run(
+        "h", ["garbagecollect"], timedelta(seconds=0.2)
+    )
     assert outcome.timed_out
     assert "did not end within" in outcome.problem
 
 
 def test_a_program_that_is_not_there_is_named():
-    assert "'/nowhere/nodetool' cannot be started: No such file" in Nodetool(("/nowhere/nodetool",)).run("h", ["flush"], SOON).problem
+    assert (
+        "'/nowhere/nodetool' cannot be started: No such file"
+        in Nodetool(("/nowhere/nodetool",)).run("h", ["flush"], SOON).problem
+    )
 
 
 def test_it_cannot_wait_for_somebody_to_type():
-    assert python("import sys; sys.exit(len(sys.stdin.read()))").run("h", ["flush"], SOON).problem is None
+    assert (
+        python("import sys; sys.exit(len(sys.stdin.read()))").run("h", ["flush"], SOON).problem
+        is None
+    )

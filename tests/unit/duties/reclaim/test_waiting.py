@@ -4,14 +4,28 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.reclaim.waiting import MARK_BYTES, copies, deleted_bytes, reclaimed_at, to_mib, why_due
+from mailslice.duties.reclaim.waiting import (
+    MARK_BYTES,
+    copies,
+    deleted_bytes,
+    reclaimed_at,
+    to_mib,
+    why_due,
+)
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def cleanup(hours_ago=1, planned=10, applied=10, size=1000, dropped=0, **more):
     finished = (NOW - timedelta(hours=hours_ago)).isoformat()
-    return {"planned": planned, "applied": applied, "bytes": size, "marks": {"dropped": dropped}, "finished": finished, **more}
+    return {
+        "planned": planned,
+        "applied": applied,
+        "bytes": size,
+        "marks": {"dropped": dropped},
+        "finished": finished,
+        **more,
+    }
 
 
 def test_what_was_deleted_since_counts_and_what_was_before_does_not():
@@ -34,17 +48,36 @@ def test_a_run_that_was_killed_has_no_end_and_counts():
 
 
 def test_reports_of_other_versions_lack_fields():
-    assert deleted_bytes([{"finished": None}, {"finished": None, "marks": None, "planned": None, "bytes": None}], None) == 0
+    assert (
+        deleted_bytes(
+            [{"finished": None}, {"finished": None, "marks": None, "planned": None, "bytes": None}],
+            None,
+        )
+        == 0
+    )
 
 
 def test_each_node_has_its_own_last_time():
     runs = [
-        {"nodes": [{"node": "a", "reclaimedAt": "2026-11-20T00:00:00Z"}, {"node": "b", "reclaimedAt": None}]},
-        {"nodes": [{"node": "a", "reclaimedAt": "2026-11-13T00:00:00Z"}, {"node": "b", "reclaimedAt": "2026-11-12T00:00:00Z"}]},
+        {
+            "nodes": [
+                {"node": "a", "reclaimedAt": "2026-11-20T00:00:00Z"},
+                {"node": "b", "reclaimedAt": None},
+            ]
+        },
+        {
+            "nodes": [
+                {"node": "a", "reclaimedAt": "2026-11-13T00:00:00Z"},
+                {"node": "b", "reclaimedAt": "2026-11-12T00:00:00Z"},
+            ]
+        },
         {"nodes": None},
         {},
     ]
-    assert reclaimed_at(runs) == {"a": datetime(2026, 11, 20, tzinfo=UTC), "b": datetime(2026, 11, 12, tzinfo=UTC)}
+    assert reclaimed_at(runs) == {
+        "a": datetime(2026, 11, 20, tzinfo=UTC),
+        "b": datetime(2026, 11, 12, tzinfo=UTC),
+    }
 
 
 @pytest.mark.parametrize(
@@ -69,8 +102,14 @@ def test_when_a_node_is_due(mib, waits, last, force, begins):
     ("replication", "count"),
     [
         ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3'}", 3),
-        ("{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}", 5),
-        ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3/1'}", 3),
+        (
+            "{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}",
+            5,
+        ),
+        (
+            "{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3/1'}",
+            3,
+        ),
         (None, 1),
         ("{'class': 'org.apache.cassandra.locator.LocalStrategy'}", 1),
     ],

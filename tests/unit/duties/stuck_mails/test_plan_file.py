@@ -15,9 +15,27 @@ NOW = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def plan():
-    mail = PlannedMail(uuid4(), 'n"é', "h:1:x", 7, "loaded", 1, NOW, timedelta(seconds=700, milliseconds=3), "closed")
+    mail = PlannedMail(
+        uuid4(),
+        'n"é',
+        "h:1:x",
+        7,
+        "loaded",
+        1,
+        NOW,
+        timedelta(seconds=700, milliseconds=3),
+        "closed",
+    )
     dead = (DeadRecord("h:2:y", 9, 3),)
-    return Plan("r", "q", NOW, StuckMode.CLOSE, timedelta(minutes=10), (mail, replace(mail, enqueue_id=uuid4())), dead)
+    return Plan(
+        "r",
+        "q",
+        NOW,
+        StuckMode.CLOSE,
+        timedelta(minutes=10),
+        (mail, replace(mail, enqueue_id=uuid4())),
+        dead,
+    )
 
 
 def summary(made):
@@ -77,7 +95,9 @@ def test_params_that_cannot_be_are_refused(given):
 
 
 def test_params_as_people_write_them():
-    assert Params.parse({"lock_timeout": "30m", "mode": "shadow"}).as_json()["lock_timeout"] == "30m"
+    assert (
+        Params.parse({"lock_timeout": "30m", "mode": "shadow"}).as_json()["lock_timeout"] == "30m"
+    )
     assert Params.parse({"lock_timeout": "PT1H"}).lock_timeout == timedelta(hours=1)
     assert Params.parse({}).mode_or(StuckMode.SHADOW) is StuckMode.SHADOW
     assert Params.parse({"mode": "recover"}).mode_or(StuckMode.SHADOW) is StuckMode.RECOVER

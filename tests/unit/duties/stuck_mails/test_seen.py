@@ -20,7 +20,17 @@ def held(seconds=0.0, **changes):
 
 
 def worker(name="w", *mails, beat=5, silent=0.0, every=3.0, **changes):
-    record = WorkerRecord(name, "h", 1, NOW, every * SECOND, beat, tuple(mails), heartbeat=NOW - silent * SECOND, read_at=NOW)
+    record = WorkerRecord(
+        name,
+        "h",
+        1,
+        NOW,
+        every * SECOND,
+        beat,
+        tuple(mails),
+        heartbeat=NOW - silent * SECOND,
+        read_at=NOW,
+    )
     return replace(record, **changes)
 
 
@@ -125,7 +135,10 @@ def test_the_oldest_comes_first():
     assert [each.mail for each in found] == [second, third, first]
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [([], 10 * MINUTE), ([0.01] * 100, 10 * MINUTE), ([120.0] * 100, 20 * MINUTE)])
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [([], 10 * MINUTE), ([0.01] * 100, 10 * MINUTE), ([120.0] * 100, 20 * MINUTE)],
+)
 def test_the_lock_timeout_is_ten_times_the_p99_and_at_least_ten_minutes(seconds, expected):
     times = ProcessingTimes()
     for each in seconds:
@@ -137,5 +150,7 @@ def test_the_lock_timeout_is_ten_times_the_p99_and_at_least_ten_minutes(seconds,
 
 def test_times_of_all_workers_are_one():
     slow, quick = ProcessingTimes({10: 1}), ProcessingTimes({1: 99})
-    found = Seen((), (), (), (worker("a", times=slow), worker("b", times=quick), worker("c", times=None)))
+    found = Seen(
+        (), (), (), (worker("a", times=slow), worker("b", times=quick), worker("c", times=None))
+    )
     assert (found.times.total, dict(found.times.counts)) == (100, {10: 1, 1: 99})

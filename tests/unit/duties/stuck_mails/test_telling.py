@@ -14,20 +14,34 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("sender", "told"), [("alice@example.org", True), ("a@[", False), (None, False)])
+@pytest.mark.parametrize(
+    ("sender", "told"), [("alice@example.org", True), ("a@[", False), (None, False)]
+)
 def test_a_sender_of_whom_no_header_can_be_made_stops_no_run(
-    sender: str | None, told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sender: str | None,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     entered: list[Mail] = []
 
-    def enter(_stores: Any, _queue: Any, item: QueuedMail, _content: bytes, _clock: Any) -> QueuedMail:
+    def enter(
+        _stores: Any, _queue: Any, item: QueuedMail, _content: bytes, _clock: Any
+    ) -> QueuedMail:
         entered.append(item.mail)
         return item
 
     monkeypatch.setattr(telling, "enter", enter)
-    settings = SimpleNamespace(worker=SimpleNamespace(bounce_queue="reports"), smtp_in=SimpleNamespace(hostname="mx.example.org"))
-    stores: Any = SimpleNamespace(settings=settings, blobs=SimpleNamespace(get=lambda _id: b"Subject: x\r\n\r\n"))
-    item = QueuedMail(EnqueueId(UUID(int=1)), Mail("m", sender, ("bob@example.net",)), BlobId("h"), BlobId("b"))
+    settings = SimpleNamespace(
+        worker=SimpleNamespace(bounce_queue="reports"),
+        smtp_in=SimpleNamespace(hostname="mx.example.org"),
+    )
+    stores: Any = SimpleNamespace(
+        settings=settings, blobs=SimpleNamespace(get=lambda _id: b"Subject: x\r\n\r\n")
+    )
+    item = QueuedMail(
+        EnqueueId(UUID(int=1)), Mail("m", sender, ("bob@example.net",)), BlobId("h"), BlobId("b")
+    )
     caplog.set_level(logging.INFO)
     assert telling.tell_sender(stores, item, lambda: NOW) is told
     assert [mail.recipients for mail in entered] == ([(sender,)] if told else [])

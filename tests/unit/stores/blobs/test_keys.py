@@ -27,7 +27,16 @@ def test_only_keys_that_the_crate_would_change_take_the_slow_way(key: str, boto:
 
 
 @pytest.mark.parametrize(
-    ("key", "impossible"), [("a", False), ("ä" * 512, False), ("ä" * 512 + "x", True), ("", True), ("a\0b", True), ("\ud800", True), ("a\nb", False)]
+    ("key", "impossible"),
+    [
+        ("a", False),
+        ("ä" * 512, False),
+        ("ä" * 512 + "x", True),
+        ("", True),
+        ("a\0b", True),
+        ("\ud800", True),
+        ("a\nb", False),
+    ],
 )
 def test_what_no_server_can_hold_is_known_without_asking(key: str, impossible: bool) -> None:
     assert is_impossible(key) is impossible

@@ -22,16 +22,34 @@ def settings(url: str, **more: Any) -> RabbitSettings:
         ("amqp://guest:guest@127.0.0.1:5672/%2F", "127.0.0.1:5672", "/", "guest", "guest", False),
         ("amqp://127.0.0.1", "127.0.0.1:5672", "/", "guest", "guest", False),
         ("amqp://u:p@rabbit/", "rabbit:5672", "/", "u", "p", False),
-        ("amqps://u%40x:p%2Fw@rabbit/mail%2Fslice", "rabbit:5671", "mail/slice", "u@x", "p/w", True),
+        (
+            "amqps://u%40x:p%2Fw@rabbit/mail%2Fslice",
+            "rabbit:5671",
+            "mail/slice",
+            "u@x",
+            "p/w",
+            True,
+        ),
         ("amqp://u:p@[::1]:5673/james", "[::1]:5673", "james", "u", "p", False),
     ],
 )
-def test_a_url_names_all_parts(url: str, shown: str, vhost: str, user: str, password: str, tls: bool) -> None:
+def test_a_url_names_all_parts(
+    url: str, shown: str, vhost: str, user: str, password: str, tls: bool
+) -> None:
     found = broker_address(settings(url))
-    assert (str(found), found.vhost, found.user, found.password, found.tls) == (shown, vhost, user, password, tls)
+    assert (str(found), found.vhost, found.user, found.password, found.tls) == (
+        shown,
+        vhost,
+        user,
+        password,
+        tls,
+    )
 
 
-@pytest.mark.parametrize("url", ["http://u:sesame@rabbit", "amqp://u:sesame@", "amqp://u:sesame@rabbit:port/", "rabbit", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["http://u:sesame@rabbit", "amqp://u:sesame@", "amqp://u:sesame@rabbit:port/", "rabbit", ""],
+)
 def test_what_is_no_amqp_url_is_a_bad_setting_that_hides_the_password(url: str) -> None:
     with pytest.raises(BadSetting, match="MAILSLICE_RABBITMQ_URL") as raised:
         broker_address(settings(url))
@@ -44,7 +62,12 @@ def test_the_password_is_not_in_the_repr() -> None:
 
 def test_time_outs_come_from_the_settings() -> None:
     found = parameters(settings("amqp://rabbit/", timeout="3s"))
-    assert (found.socket_timeout, found.stack_timeout, found.blocked_connection_timeout, found.connection_attempts) == (3, 3, 3, 1)
+    assert (
+        found.socket_timeout,
+        found.stack_timeout,
+        found.blocked_connection_timeout,
+        found.connection_attempts,
+    ) == (3, 3, 3, 1)
 
 
 def test_tls_files_that_cannot_be_read_are_a_bad_setting() -> None:
@@ -55,14 +78,44 @@ def test_tls_files_that_cannot_be_read_are_a_bad_setting() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
-        (pika.exceptions.ProbableAuthenticationError("(403) 'ACCESS_REFUSED - Login was refused'"), BadSetting, "refuses user 'u'"),
-        (pika.exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost james not found"), BadSetting, "may not use vhost 'james'"),
+        (
+            pika.exceptions.ProbableAuthenticationError(
+                "(403) 'ACCESS_REFUSED - Login was refused'"
+            ),
+            BadSetting,
+            "refuses user 'u'",
+        ),
+        (
+            pika.exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost james not found"),
+            BadSetting,
+            "may not use vhost 'james'",
+        ),
         (pika.exceptions.AuthenticationError("PLAIN"), BadSetting, "refuses user 'u'"),
-        (pika.exceptions.ProbableAuthenticationError("StreamLostError: ('Transport indicated EOF',)"), StoreUnavailable, "does not answer"),
-        (pika.exceptions.ProbableAccessDeniedError("StreamLostError: ('Transport indicated EOF',)"), StoreUnavailable, "does not answer"),
-        (ConnectionRefusedError(111, "Connection refused"), StoreUnavailable, "rabbit:5672 does not answer: [Errno 111] Connection refused"),
+        (
+            pika.exceptions.ProbableAuthenticationError(
+                "StreamLostError: ('Transport indicated EOF',)"
+            ),
+            StoreUnavailable,
+            "does not answer",
+        ),
+        (
+            pika.exceptions.ProbableAccessDeniedError(
+                "StreamLostError: ('Transport indicated EOF',)"
+            ),
+            StoreUnavailable,
+            "does not answer",
+        ),
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            StoreUnavailable,
+            "rabbit:5672 does not answer: [Errno 111] Connection refused",
+        ),
         (pika.exceptions.AMQPConnectionError(), StoreUnavailable, "cannot connect"),
-        (pika.exceptions.ConnectionBlockedTimeout("Blocked connection timeout expired."), StoreUnavailable, "Blocked connection"),
+        (
+            pika.exceptions.ConnectionBlockedTimeout("Blocked connection timeout expired."),
+            StoreUnavailable,
+            "Blocked connection",
+        ),
     ],
 )
 def test_errors_say_what_to_do(error: Exception, kind: type, words: str) -> None:

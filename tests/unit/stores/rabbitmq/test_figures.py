@@ -14,47 +14,83 @@ from mailslice.model.mail import QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import QueueSettings, RabbitSettings
 from mailslice.stores.rabbitmq.management import Depth, Management, depth_of, seen_empty
-from mailslice.stores.rabbitmq.topology import delay_queue_arguments, hop_queue_arguments, work_queue_arguments
+from mailslice.stores.rabbitmq.topology import (
+    delay_queue_arguments,
+    hop_queue_arguments,
+    work_queue_arguments,
+)
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
 
-@pytest.mark.parametrize(("case", "quorum"), [("declarations", False), ("declarations-quorum", True)])
+@pytest.mark.parametrize(
+    ("case", "quorum"), [("declarations", False), ("declarations-quorum", True)]
+)
 def test_the_work_queue_is_declared_as_james_declares_it(case: str, quorum: bool) -> None:
     golden = json.loads((GOLDEN / f"{case}.json").read_text())
     names = RabbitNames(QueueName(golden["queue"]))
-    (declared,) = [queue["arguments"] for queue in golden["queues"] if queue["name"] == names.work_queue]
+    (declared,) = [
+        queue["arguments"] for queue in golden["queues"] if queue["name"] == names.work_queue
+    ]
     assert work_queue_arguments(names, QueueSettings(quorum=quorum)) == declared
 
 
 def test_a_delivery_limit_goes_to_quorum_queues_alone() -> None:
     names = RabbitNames(QueueName("q"))
-    assert work_queue_arguments(names, QueueSettings(quorum=True, delivery_limit=7))["x-delivery-limit"] == 7
+    assert (
+        work_queue_arguments(names, QueueSettings(quorum=True, delivery_limit=7))[
+            "x-delivery-limit"
+        ]
+        == 7
+    )
     assert "x-delivery-limit" not in work_queue_arguments(names, QueueSettings(delivery_limit=7))
 
 
 def test_a_quorum_level_dead_letters_at_least_once_and_no_level_expires() -> None:
     names = RabbitNames(QueueName("q"))
     classic = delay_queue_arguments(names, QueueSettings(), 30)
-    assert classic == {"x-message-ttl": 30_000, "x-dead-letter-exchange": "mailslice-hop-exchange-q", "x-dead-letter-routing-key": ""}
+    assert classic == {
+        "x-message-ttl": 30_000,
+        "x-dead-letter-exchange": "mailslice-hop-exchange-q",
+        "x-dead-letter-routing-key": "",
+    }
     quorum = delay_queue_arguments(names, QueueSettings(quorum=True), 30)
-    assert quorum.items() >= {**classic, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-queue-type": "quorum"}.items()
+    assert (
+        quorum.items()
+        >= {
+            **classic,
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-queue-type": "quorum",
+        }.items()
+    )
     assert hop_queue_arguments(QueueSettings()) == {}
 
 
-def test_queues_whose_names_no_mail_queue_may_have_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_whose_names_no_mail_queue_may_have_are_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = ("spool", "a/b", "", "x" * 201)
     monkeypatch.setattr(
         Management,
         "_list",
-        lambda _, path: [{"name": RabbitNames(QueueName(name)).exchange if "exchanges" in path else RabbitNames(QueueName(name)).work_queue} for name in names],
+        lambda _, path: [
+            {
+                "name": RabbitNames(QueueName(name)).exchange
+                if "exchanges" in path
+                else RabbitNames(QueueName(name)).work_queue
+            }
+            for name in names
+        ],
     )
     assert Management(RabbitSettings()).mail_queues() == ["spool"]
 
 
 def test_a_vhost_that_is_not_there_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Management, "_get", lambda *_: None)
-    with pytest.raises(BadSetting, match=r"there is no vhost 'mail', which MAILSLICE_RABBITMQ_URL names"):
+    with pytest.raises(
+        BadSetting, match=r"there is no vhost 'mail', which MAILSLICE_RABBITMQ_URL names"
+    ):
         Management(RabbitSettings(url=SecretStr("amqp://guest:guest@h/mail"))).mail_queues()
 
 
@@ -109,7 +145,11 @@ NOTHING = Depth(0, 0, 0, 1)
     ("depths", "alarms", "empty"),
     [
         ({NAMES.work_queue: NOTHING}, (), True),
-        ({NAMES.work_queue: NOTHING, NAMES.hop_queue: NOTHING, NAMES.delay_queue(5): NOTHING}, (), True),
+        (
+            {NAMES.work_queue: NOTHING, NAMES.hop_queue: NOTHING, NAMES.delay_queue(5): NOTHING},
+            (),
+            True,
+        ),
         ({NAMES.work_queue: Depth(1, 0, 0, 0)}, (), False),
         ({NAMES.work_queue: Depth(0, 1, 0, 0)}, (), False),
         ({NAMES.work_queue: Depth(0, 0, 1, 0)}, (), False),
@@ -121,7 +161,9 @@ NOTHING = Depth(0, 0, 0, 1)
         ({NAMES.work_queue: NOTHING}, ("memory alarm on rabbit@a",), False),
     ],
 )
-def test_only_what_is_known_to_hold_nothing_is_seen_empty(depths: dict[str, Depth | None], alarms: tuple[str, ...], empty: bool) -> None:
+def test_only_what_is_known_to_hold_nothing_is_seen_empty(
+    depths: dict[str, Depth | None], alarms: tuple[str, ...], empty: bool
+) -> None:
     assert seen_empty(Figures(depths, alarms), QueueName("q")) is empty  # type: ignore[arg-type]
 
 
@@ -134,15 +176,53 @@ def test_only_what_is_known_to_hold_nothing_is_seen_empty(depths: dict[str, Dept
         ({"type": "quorum", "arguments": {}}, "4.0.1", 20),
         ({"arguments": {"x-queue-type": "quorum"}}, "4.0.1", 20),
         ({"type": "quorum", "arguments": {"x-delivery-limit": 7}}, "4.0.1", 7),
-        ({"type": "quorum", "arguments": {}, "effective_policy_definition": {"delivery-limit": 5}}, "3.13.7", 5),
-        ({"type": "quorum", "arguments": {"x-delivery-limit": 7}, "effective_policy_definition": {"delivery-limit": 5}}, "4.0.1", 5),
-        ({"type": "quorum", "arguments": {}, "effective_policy_definition": {"delivery-limit": -1}}, "4.0.1", None),
-        ({"type": "quorum", "arguments": {"x-delivery-limit": 7}, "effective_policy_definition": {"delivery-limit": -1}}, "4.0.1", 7),
+        (
+            {
+                "type": "quorum",
+                "arguments": {},
+                "effective_policy_definition": {"delivery-limit": 5},
+            },
+            "3.13.7",
+            5,
+        ),
+        (
+            {
+                "type": "quorum",
+                "arguments": {"x-delivery-limit": 7},
+                "effective_policy_definition": {"delivery-limit": 5},
+            },
+            "4.0.1",
+            5,
+        ),
+        (
+            {
+                "type": "quorum",
+                "arguments": {},
+                "effective_policy_definition": {"delivery-limit": -1},
+            },
+            "4.0.1",
+            None,
+        ),
+        (
+            {
+                "type": "quorum",
+                "arguments": {"x-delivery-limit": 7},
+                "effective_policy_definition": {"delivery-limit": -1},
+            },
+            "4.0.1",
+            7,
+        ),
         ({"type": "quorum", "arguments": {}, "effective_policy_definition": []}, "4.0.1", 20),
     ],
 )
-def test_how_often_a_message_may_come_back(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any] | None, version: str, limit: int | None) -> None:
+def test_how_often_a_message_may_come_back(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, Any] | None, version: str, limit: int | None
+) -> None:
     management = Management(RabbitSettings())
-    monkeypatch.setattr(management, "_get", lambda path: {"rabbitmq_version": version} if path == "/api/overview" else found)
+    monkeypatch.setattr(
+        management,
+        "_get",
+        lambda path: {"rabbitmq_version": version} if path == "/api/overview" else found,
+    )
     assert management.delivery_limit("q") == limit
     assert management.keeps_order("q") is (found is None or found.get("type") == "classic")

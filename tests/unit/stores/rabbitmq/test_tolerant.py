@@ -18,13 +18,28 @@ def _table(**values: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-@pytest.mark.parametrize("odd", [_LATE, b"d" + struct.pack(">d", float("inf")), b"d" + struct.pack(">d", float("nan")), b"f" + struct.pack(">f", float("nan"))])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        _LATE,
+        b"d" + struct.pack(">d", float("inf")),
+        b"d" + struct.pack(">d", float("nan")),
+        b"f" + struct.pack(">f", float("nan")),
+    ],
+)
 def test_an_odd_value_is_none_and_what_follows_it_is_read(odd: bytes) -> None:
     follows = b"I" + struct.pack(">i", 7)
     nested = b"A" + struct.pack(">I", len(odd + follows)) + odd + follows
-    table = _table(odd=odd, after=follows, inner=b"F" + _table(odd=odd, after=follows), array=nested)
+    table = _table(
+        odd=odd, after=follows, inner=b"F" + _table(odd=odd, after=follows), array=nested
+    )
     found, offset = data.decode_table(table, 0)
-    assert found == {"odd": None, "after": 7, "inner": {"odd": None, "after": 7}, "array": [None, 7]}
+    assert found == {
+        "odd": None,
+        "after": 7,
+        "inner": {"odd": None, "after": 7},
+        "array": [None, 7],
+    }
     assert offset == len(table)
 
 

@@ -27,9 +27,18 @@ def one(**found: Any) -> Traffic:
 
 
 def test_a_queue_that_moves() -> None:
-    stats = {"publish": 9, "publish_details": {"rate": 1.5}, "deliver_get_details": {"rate": 2}, "deliver_get": 4, "ack": 1, "ack_details": {"rate": 0.0}}
+    stats = {
+        "publish": 9,
+        "publish_details": {"rate": 1.5},
+        "deliver_get_details": {"rate": 2},
+        "deliver_get": 4,
+        "ack": 1,
+        "ack_details": {"rate": 0.0},
+    }
     found = one(**FIGURES, message_stats=stats, head_message_timestamp=1795290970)
-    assert found == Traffic(Depth(2, 3, 0, 1), 1.5, 2.0, 0.0, 0.0, datetime(2026, 11, 21, 19, 56, 10, tzinfo=UTC))
+    assert found == Traffic(
+        Depth(2, 3, 0, 1), 1.5, 2.0, 0.0, 0.0, datetime(2026, 11, 21, 19, 56, 10, tzinfo=UTC)
+    )
 
 
 def test_a_queue_without_figures_is_unknown() -> None:
@@ -47,7 +56,16 @@ def test_rates_that_the_broker_does_not_measure_are_unknown() -> None:
 def test_delayed_counts_the_levels_and_the_hop_of_this_queue_alone() -> None:
     names, other = RabbitNames(QueueName("a.b")), RabbitNames(QueueName("aXb"))
     mine = [names.hop_queue, names.delay_queue(1), names.delay_queue(3600)]
-    all_traffic = traffic(Broker(*({"name": name, **FIGURES} for name in (*mine, other.hop_queue, other.delay_queue(1), names.work_queue))))
+    all_traffic = traffic(
+        Broker(
+            *(
+                {"name": name, **FIGURES}
+                for name in (*mine, other.hop_queue, other.delay_queue(1), names.work_queue)
+            )
+        )
+    )
     assert delayed(all_traffic, names) == 15
     assert delayed({}, names) == 0
-    assert delayed({**all_traffic, **traffic(Broker({"name": names.delay_queue(60)}))}, names) is None
+    assert (
+        delayed({**all_traffic, **traffic(Broker({"name": names.delay_queue(60)}))}, names) is None
+    )

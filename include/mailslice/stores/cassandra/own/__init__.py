@@ -13,16 +13,38 @@ from mailslice.stores.cassandra.own.columns import add_missing
 from mailslice.stores.cassandra.own.decisions import DECISIONS_TABLE, DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
 from mailslice.stores.cassandra.own.destinations import DESTINATIONS_TABLE, Destinations
-from mailslice.stores.cassandra.own.letters import DEAD_LETTER_NOTES_TABLE, DeadLetterNote, DeadLetterNotes
+from mailslice.stores.cassandra.own.letters import (
+    DEAD_LETTER_NOTES_TABLE,
+    DeadLetterNote,
+    DeadLetterNotes,
+)
 from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
 from mailslice.stores.cassandra.own.mail_stages import MAIL_STAGES_TABLE, MailStages
 from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMark, PendingMarks
-from mailslice.stores.cassandra.own.quarantine import QUARANTINE_TABLE, QuarantinedMail, QuarantineTable
-from mailslice.stores.cassandra.own.republished import REPUBLISHED_MAILS_TABLE, PublishState, Republished, RepublishedMails
+from mailslice.stores.cassandra.own.quarantine import (
+    QUARANTINE_TABLE,
+    QuarantinedMail,
+    QuarantineTable,
+)
+from mailslice.stores.cassandra.own.republished import (
+    REPUBLISHED_MAILS_TABLE,
+    PublishState,
+    Republished,
+    RepublishedMails,
+)
 from mailslice.stores.cassandra.own.runs import RUNS_TABLE, RunRow, Runs
 from mailslice.stores.cassandra.own.samples import QUEUE_SAMPLES_TABLE, QueueSample, QueueSamples
-from mailslice.stores.cassandra.own.statistics import SLICE_STATISTICS_TABLE, SliceStatistic, SliceStatistics
-from mailslice.stores.cassandra.own.worker_records import WORKER_RECORDS_TABLE, InFlightMail, WorkerRecord, WorkerRecords
+from mailslice.stores.cassandra.own.statistics import (
+    SLICE_STATISTICS_TABLE,
+    SliceStatistic,
+    SliceStatistics,
+)
+from mailslice.stores.cassandra.own.worker_records import (
+    WORKER_RECORDS_TABLE,
+    InFlightMail,
+    WorkerRecord,
+    WorkerRecords,
+)
 from mailslice.stores.cassandra.session import CassandraSession
 
 __all__ = [
@@ -138,7 +160,9 @@ def existing_delayed_mails(session: CassandraSession, settings: Settings) -> Del
 
 def destinations(session: CassandraSession, settings: Settings) -> Destinations:
     """That table alone, created when missing: only who throttles needs it. Its statements are prepared."""
-    table = Destinations(session, _created(session, settings, {Destinations.TABLE: TABLES[Destinations.TABLE]}))
+    table = Destinations(
+        session, _created(session, settings, {Destinations.TABLE: TABLES[Destinations.TABLE]})
+    )
     table.prepare()
     return table
 
@@ -153,8 +177,16 @@ def _created(session: CassandraSession, settings: Settings, wanted: Mapping[str,
     """The name of the own keyspace, once it and those tables are there."""
     keyspace = settings.own.keyspace
     if keyspace.lower() == settings.cassandra.keyspace.lower():
-        raise BadSetting(f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; mailslice's own tables need another")
-    create_keyspace(session, keyspace, settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "")
+        raise BadSetting(
+            f"MAILSLICE_OWN_KEYSPACE={keyspace} is James' keyspace; mailslice's own tables need another"
+        )
+    create_keyspace(
+        session,
+        keyspace,
+        settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "",
+    )
     made = create_tables(session, keyspace, wanted)
-    add_missing(session, keyspace, {name: text for name, text in wanted.items() if name not in made})
+    add_missing(
+        session, keyspace, {name: text for name, text in wanted.items() if name not in made}
+    )
     return keyspace

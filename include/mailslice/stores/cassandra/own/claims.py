@@ -49,7 +49,15 @@ class CounterClaims:
 
     def claim(self, mailbox: UUID, claim: CounterClaim, ttl: timedelta) -> bool:
         """Write the claim IF NOT EXISTS; False when this run has claimed the mailbox before. What this raises leaves open whether it is written."""
-        values = [mailbox, claim.run, epoch_ms(claim.claimed_at), claim.stored_count, claim.stored_unseen, claim.add_count, claim.add_unseen]
+        values = [
+            mailbox,
+            claim.run,
+            epoch_ms(claim.claimed_at),
+            claim.stored_count,
+            claim.stored_unseen,
+            claim.add_count,
+            claim.add_unseen,
+        ]
         return bool(self._session.execute(self._claim, [*values, _seconds(ttl)])[0][0])
 
     def settle(self, mailbox: UUID, run: str, outcome: str, ttl: timedelta) -> None:
@@ -59,16 +67,24 @@ class CounterClaims:
     def list(self, mailbox: UUID) -> list[CounterClaim]:
         """All claims of a mailbox, the oldest first."""
         rows = (row for row in self._session.execute(self._read, [mailbox]) if row[1] is not None)
-        return sorted((CounterClaim(row[0], instant(row[1]), *row[2:]) for row in rows), key=lambda claim: claim.claimed_at)
+        return sorted(
+            (CounterClaim(row[0], instant(row[1]), *row[2:]) for row in rows),
+            key=lambda claim: claim.claimed_at,
+        )
 
     @cached_property
     def _claim(self) -> PreparedStatement:
         columns = "mailboxid, run, claimed_at, stored_count, stored_unseen, add_count, add_unseen"
-        return self._session.prepare(f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL ?", idempotent=False)
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL ?",
+            idempotent=False,
+        )
 
     @cached_property
     def _settle(self) -> PreparedStatement:
-        return self._session.prepare(f"UPDATE {self._name} USING TTL ? SET outcome = ? WHERE mailboxid = ? AND run = ?")
+        return self._session.prepare(
+            f"UPDATE {self._name} USING TTL ? SET outcome = ? WHERE mailboxid = ? AND run = ?"
+        )
 
     @cached_property
     def _read(self) -> PreparedStatement:

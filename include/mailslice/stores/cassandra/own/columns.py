@@ -27,7 +27,9 @@ def add_missing(session: CassandraSession, keyspace: str, wanted: Mapping[str, s
         for name, kind in declared(text).items():
             if table in there and name not in there[table]:
                 if name in _key_of(text):
-                    raise BadSetting(f"table {keyspace}.{table} has no column {name}, a part of its key: it is not mailslice's, see MAILSLICE_OWN_KEYSPACE")
+                    raise BadSetting(
+                        f"table {keyspace}.{table} has no column {name}, a part of its key: it is not mailslice's, see MAILSLICE_OWN_KEYSPACE"
+                    )
                 _add(session, keyspace, table, name, kind)
 
 
@@ -42,7 +44,9 @@ def _add(session: CassandraSession, keyspace: str, table: str, name: str, kind: 
 
 def _there(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
     """Columns by table, as they are now."""
-    query = session.prepare("SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?")
+    query = session.prepare(
+        "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?"
+    )
     there: dict[str, set[str]] = {}
     for table, column in session.execute(query, [keyspace.lower()]):
         there.setdefault(table, set()).add(column)
@@ -69,7 +73,10 @@ def _key_of(table: str) -> set[str]:
     found = set()
     for part in (part.strip() for part in _parts(table)):
         if part.startswith(_KEY):
-            found |= {name.strip() for name in part.removeprefix(_KEY).replace("(", " ").replace(")", " ").split(",")}
+            found |= {
+                name.strip()
+                for name in part.removeprefix(_KEY).replace("(", " ").replace(")", " ").split(",")
+            }
         elif _KEY in part:
             found.add(part.split(None, 1)[0])
     return found

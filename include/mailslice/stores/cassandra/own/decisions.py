@@ -31,7 +31,22 @@ DECISIONS_TABLE = """(
     PRIMARY KEY ((queuename, day), decided, enqueueid, action)
 ) WITH CLUSTERING ORDER BY (decided DESC, enqueueid ASC, action ASC)"""
 
-_COLUMNS = ("queuename", "day", "decided", "enqueueid", "action", "attempt", "name", "stage", "worker", "age_ms", "verdict", "why", "who", "run")
+_COLUMNS = (
+    "queuename",
+    "day",
+    "decided",
+    "enqueueid",
+    "action",
+    "attempt",
+    "name",
+    "stage",
+    "worker",
+    "age_ms",
+    "verdict",
+    "why",
+    "who",
+    "run",
+)
 _LONGEST_TTL = timedelta(days=365 * 5)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -65,7 +80,17 @@ class Decisions:
         """Write the row; written twice it is one. A `ttl` of more than five years keeps it for ever."""
         seconds = 0 if ttl > _LONGEST_TTL else max(1, int(ttl.total_seconds()))
         key = [queue, _day(row.decided), epoch_ms(row.decided), row.enqueue_id, row.action]
-        told = [row.attempt, row.name, row.stage, row.worker, row.age // _MILLISECOND, row.verdict, row.why, row.who, row.run]
+        told = [
+            row.attempt,
+            row.name,
+            row.stage,
+            row.worker,
+            row.age // _MILLISECOND,
+            row.verdict,
+            row.why,
+            row.who,
+            row.run,
+        ]
         self._session.execute(self._insert, [*key, *told, seconds])
 
     def list(self, queue: QueueName, since: datetime, until: datetime) -> Iterator[DecisionRow]:
@@ -80,11 +105,15 @@ class Decisions:
 
     @cached_property
     def _insert(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) USING TTL ?")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) USING TTL ?"
+        )
 
     @cached_property
     def _select(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(_COLUMNS[2:])} FROM {self._name} WHERE queuename = ? AND day = ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(_COLUMNS[2:])} FROM {self._name} WHERE queuename = ? AND day = ?"
+        )
 
 
 def _day(moment: datetime) -> str:

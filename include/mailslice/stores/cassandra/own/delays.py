@@ -38,7 +38,18 @@ DELAYED_MAILS_TABLE = """(
 )"""
 
 _KEY = ("queuename", "shard", "enqueueid")
-_VALUES = ("due", "copy_token", "published", "slicestart", "bucketid", "message", "failures", "redrives", "enqueued", "throttled")
+_VALUES = (
+    "due",
+    "copy_token",
+    "published",
+    "slicestart",
+    "bucketid",
+    "message",
+    "failures",
+    "redrives",
+    "enqueued",
+    "throttled",
+)
 _COLUMNS = (*_KEY, *_VALUES)
 _READ = f"SELECT {', '.join(_COLUMNS)}, WRITETIME(copy_token)"
 _SHARDS = 16
@@ -91,7 +102,22 @@ class DelayedMails:
     @staticmethod
     def row(values: Row) -> DelayedMail:
         """A row of `read_future`."""
-        _, _, enqueue_id, due, token, published, start, bucket, message, failures, redrives, enqueued, throttled, written = values
+        (
+            _,
+            _,
+            enqueue_id,
+            due,
+            token,
+            published,
+            start,
+            bucket,
+            message,
+            failures,
+            redrives,
+            enqueued,
+            throttled,
+            written,
+        ) = values
         return DelayedMail(
             enqueue_id=EnqueueId(enqueue_id),
             due=None if due is None else instant(due),
@@ -108,51 +134,106 @@ class DelayedMails:
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
         """Write the row over what was read (`mail.written_us`), and over a closing of what was read."""
-        start, bucket = (None, None) if mail.place is None else (epoch_ms(mail.place.slice_start), mail.place.bucket)
+        start, bucket = (
+            (None, None)
+            if mail.place is None
+            else (epoch_ms(mail.place.slice_start), mail.place.bucket)
+        )
         due = None if mail.due is None else epoch_ms(mail.due)
         enqueued = None if mail.enqueued is None else epoch_ms(mail.enqueued)
-        values = [due, mail.token, mail.published, start, bucket, mail.message, mail.failures, mail.redrives, enqueued, mail.throttled]
-        return self._session.submit(self._write, [queue, _shard(mail.enqueue_id), mail.enqueue_id, *values, _timestamp(mail.written_us + 1)])
+        values = [
+            due,
+            mail.token,
+            mail.published,
+            start,
+            bucket,
+            mail.message,
+            mail.failures,
+            mail.redrives,
+            enqueued,
+            mail.throttled,
+        ]
+        return self._session.submit(
+            self._write,
+            [
+                queue,
+                _shard(mail.enqueue_id),
+                mail.enqueue_id,
+                *values,
+                _timestamp(mail.written_us + 1),
+            ],
+        )
 
-    def close_future(self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0) -> ResponseFuture:
+    def close_future(
+        self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0
+    ) -> ResponseFuture:
         """Say that the mail was published; the message goes, the row stays for 30 days. `after_us` is the write time of the row that was read.
 
         Written at `after_us` + 1 and not now: the mail may have been handled and delayed anew since it was published, and that row must win.
         """
         return self._session.submit(self._close, _closing(queue, enqueue_id, token, after_us))
 
-    def close(self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0) -> None:
+    def close(
+        self, queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int = 0
+    ) -> None:
         """As `close_future`, done when it returns."""
         self._session.execute(self._close, _closing(queue, enqueue_id, token, after_us))
 
-    def delete_future(self, queue: QueueName, enqueue_id: EnqueueId, after_us: int = 0) -> ResponseFuture:
+    def delete_future(
+        self, queue: QueueName, enqueue_id: EnqueueId, after_us: int = 0
+    ) -> ResponseFuture:
         """Delete the row."""
-        return self._session.submit(self._delete, [_timestamp(after_us), queue, _shard(enqueue_id), enqueue_id])
+        return self._session.submit(
+            self._delete, [_timestamp(after_us), queue, _shard(enqueue_id), enqueue_id]
+        )
 
     def rows(self, queue: QueueName) -> Iterator[DelayedMail]:
         """Every row of the queue, closed ones too, a page at a time."""
-        for _, rows in self._session.map(self._all, ([queue, shard] for shard in range(_SHARDS)), in_flight=4):
+        for _, rows in self._session.map(
+            self._all, ([queue, shard] for shard in range(_SHARDS)), in_flight=4
+        ):
             yield from map(self.row, rows)
 
-    def waiting(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, datetime]:
+    def waiting(
+        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
+    ) -> dict[EnqueueId, datetime]:
         """When those of `ids` are due that wait in a delay level; the others were published, or never delayed. 100 a request, without their messages."""
         return {enqueue_id: due for enqueue_id, due, _ in self._waiting(queue, ids, in_flight)}
 
-    def throttled(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, bool]:
+    def throttled(
+        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
+    ) -> dict[EnqueueId, bool]:
         """Of those of `ids` that wait in a delay level, whether it is for their destination."""
-        return {enqueue_id: throttled for enqueue_id, _, throttled in self._waiting(queue, ids, in_flight)}
+        return {
+            enqueue_id: throttled
+            for enqueue_id, _, throttled in self._waiting(queue, ids, in_flight)
+        }
 
-    def _waiting(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int) -> Iterator[tuple[EnqueueId, datetime, bool]]:
+    def _waiting(
+        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int
+    ) -> Iterator[tuple[EnqueueId, datetime, bool]]:
         by_shard: dict[int, list[EnqueueId]] = {}
         for enqueue_id in ids:
             by_shard.setdefault(_shard(enqueue_id), []).append(enqueue_id)
-        params = ([queue, shard, some[at : at + _IDS_A_REQUEST]] for shard, some in by_shard.items() for at in range(0, len(some), _IDS_A_REQUEST))
-        found = (row for _, rows in self._session.map(self._some, params, in_flight) for row in rows)
-        return ((EnqueueId(enqueue_id), instant(due), bool(throttled)) for enqueue_id, due, published, throttled in found if due is not None and not published)
+        params = (
+            [queue, shard, some[at : at + _IDS_A_REQUEST]]
+            for shard, some in by_shard.items()
+            for at in range(0, len(some), _IDS_A_REQUEST)
+        )
+        found = (
+            row for _, rows in self._session.map(self._some, params, in_flight) for row in rows
+        )
+        return (
+            (EnqueueId(enqueue_id), instant(due), bool(throttled))
+            for enqueue_id, due, published, throttled in found
+            if due is not None and not published
+        )
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"{_READ} FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid = ?")
+        return self._session.prepare(
+            f"{_READ} FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid = ?"
+        )
 
     @cached_property
     def _all(self) -> PreparedStatement:
@@ -160,7 +241,9 @@ class DelayedMails:
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, due, published, throttled FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid IN ?")
+        return self._session.prepare(
+            f"SELECT enqueueid, due, published, throttled FROM {self._name} WHERE queuename = ? AND shard = ? AND enqueueid IN ?"
+        )
 
     @cached_property
     def _insert(self) -> str:
@@ -172,11 +255,15 @@ class DelayedMails:
 
     @cached_property
     def _close(self) -> PreparedStatement:
-        return self._session.prepare(f"{self._insert} USING TTL {_CLOSED_TTL_SECONDS} AND TIMESTAMP ?")
+        return self._session.prepare(
+            f"{self._insert} USING TTL {_CLOSED_TTL_SECONDS} AND TIMESTAMP ?"
+        )
 
     @cached_property
     def _delete(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} USING TIMESTAMP ? WHERE queuename = ? AND shard = ? AND enqueueid = ?")
+        return self._session.prepare(
+            f"DELETE FROM {self._name} USING TIMESTAMP ? WHERE queuename = ? AND shard = ? AND enqueueid = ?"
+        )
 
 
 def _shard(enqueue_id: EnqueueId) -> int:
@@ -184,7 +271,16 @@ def _shard(enqueue_id: EnqueueId) -> int:
 
 
 def _closing(queue: QueueName, enqueue_id: EnqueueId, token: UUID, after_us: int) -> list[object]:
-    return [queue, _shard(enqueue_id), enqueue_id, None, token, True, *[None] * (len(_VALUES) - 3), after_us + 1]
+    return [
+        queue,
+        _shard(enqueue_id),
+        enqueue_id,
+        None,
+        token,
+        True,
+        *[None] * (len(_VALUES) - 3),
+        after_us + 1,
+    ]
 
 
 def _timestamp(after_us: int) -> int:

@@ -58,7 +58,9 @@ class Destinations:
         turn, next_us, line_us, hold_us, holders = rows[0]
         return Book(turn, next_us or 0, line_us or 0, hold_us or 0, dict(holders or {}))
 
-    def advance_future(self, queue: QueueName, domain: str, before: Book, after: Book) -> ResponseFuture:
+    def advance_future(
+        self, queue: QueueName, domain: str, before: Book, after: Book
+    ) -> ResponseFuture:
         """Write `after` if the book is still `before`; a future for `applied`. After an error it is unknown: read."""
         values = [after.turn, after.next_us, after.line_us, after.hold_us, dict(after.holders)]
         return self._session.submit(self._write, [*values, queue, domain, before.turn or None])
@@ -70,12 +72,15 @@ class Destinations:
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND domain = ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND domain = ?"
+        )
 
     @cached_property
     def _write(self) -> PreparedStatement:
         # UPDATE and not INSERT: a row that is not there has null as its turn, and no row marker is left when the columns have expired.
         values = ", ".join(f"{name} = ?" for name in _VALUES)
         return self._session.prepare(
-            f"UPDATE {self._name} USING TTL {_TTL_SECONDS} SET {values} WHERE queuename = ? AND domain = ? IF turn = ?", idempotent=False
+            f"UPDATE {self._name} USING TTL {_TTL_SECONDS} SET {values} WHERE queuename = ? AND domain = ? IF turn = ?",
+            idempotent=False,
         )

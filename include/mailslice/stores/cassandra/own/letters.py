@@ -51,35 +51,58 @@ class DeadLetterNotes:
         """Prepares what an event loop will ask, where waiting is allowed."""
         _ = self._note
 
-    def note_future(self, queue: QueueName, enqueue_id: EnqueueId, reason: str, at: datetime) -> ResponseFuture:
+    def note_future(
+        self, queue: QueueName, enqueue_id: EnqueueId, reason: str, at: datetime
+    ) -> ResponseFuture:
         """Remember why the mail is dead-lettered, without waiting. No address in `reason`; what is over 500 characters is cut."""
-        return self._session.submit(self._note, [queue, enqueue_id, reason[:_LONGEST_REASON], epoch_ms(at)])
+        return self._session.submit(
+            self._note, [queue, enqueue_id, reason[:_LONGEST_REASON], epoch_ms(at)]
+        )
 
-    def count_redrive(self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime) -> None:
+    def count_redrive(
+        self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime
+    ) -> None:
         """Remember that the mail is redriven for the `redrives`th time: before it is published, so that no crash forgets a round."""
         self._session.execute(self._count, [queue, enqueue_id, redrives, epoch_ms(at)])
 
-    def read(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, DeadLetterNote]:
+    def read(
+        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
+    ) -> dict[EnqueueId, DeadLetterNote]:
         """The notes of those ids that have one."""
         wanted = list(dict.fromkeys(ids))
-        chunks: Iterable[Params] = ([queue, wanted[at : at + _IDS_A_REQUEST]] for at in range(0, len(wanted), _IDS_A_REQUEST))
-        found = (row for _, rows in self._session.map(self._some, chunks, in_flight) for row in rows)
-        return {EnqueueId(row[0]): DeadLetterNote(row[1], _time(row[2]), row[3] or 0, _time(row[4])) for row in found}
+        chunks: Iterable[Params] = (
+            [queue, wanted[at : at + _IDS_A_REQUEST]]
+            for at in range(0, len(wanted), _IDS_A_REQUEST)
+        )
+        found = (
+            row for _, rows in self._session.map(self._some, chunks, in_flight) for row in rows
+        )
+        return {
+            EnqueueId(row[0]): DeadLetterNote(row[1], _time(row[2]), row[3] or 0, _time(row[4]))
+            for row in found
+        }
 
     @cached_property
     def _note(self) -> PreparedStatement:
         columns = "queuename, enqueueid, reason, noted_at"
-        return self._session.prepare(f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?) USING TTL {_TTL_SECONDS}")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?) USING TTL {_TTL_SECONDS}"
+        )
 
     @cached_property
     def _count(self) -> PreparedStatement:
         columns = "queuename, enqueueid, redrives, redriven_at"
-        return self._session.prepare(f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?) USING TTL {_TTL_SECONDS}")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?) USING TTL {_TTL_SECONDS}"
+        )
 
     @cached_property
     def _some(self) -> PreparedStatement:
         columns = "enqueueid, reason, noted_at, redrives, redriven_at"
-        return self._session.prepare(f"SELECT {columns} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?", paged=False)
+        return self._session.prepare(
+            f"SELECT {columns} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?",
+            paged=False,
+        )
 
 
 def _time(value: datetime | int | None) -> datetime | None:

@@ -31,7 +31,9 @@ class Locks:
 
     def renew(self, name: str, owner: str, ttl: timedelta) -> bool:
         """Begin the TTL anew; False when the lock is lost, and with it the right to go on."""
-        return bool(self._session.execute(self._renew, [int(ttl.total_seconds()), owner, name, owner])[0][0])
+        return bool(
+            self._session.execute(self._renew, [int(ttl.total_seconds()), owner, name, owner])[0][0]
+        )
 
     def release(self, name: str, owner: str) -> bool:
         """Give the lock back; False when it was not the owner's any more."""
@@ -52,19 +54,27 @@ class Locks:
 
     @cached_property
     def _first(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS"
+        )
 
     @cached_property
     def _acquire(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?")  # twice is once: see the owner
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?"
+        )  # twice is once: see the owner
 
     @cached_property
     def _renew(self) -> PreparedStatement:
-        return self._session.prepare(f"UPDATE {self._name} USING TTL ? SET owner = ? WHERE name = ? IF owner = ?")
+        return self._session.prepare(
+            f"UPDATE {self._name} USING TTL ? SET owner = ? WHERE name = ? IF owner = ?"
+        )
 
     @cached_property
     def _release(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} WHERE name = ? IF owner = ?", idempotent=False)
+        return self._session.prepare(
+            f"DELETE FROM {self._name} WHERE name = ? IF owner = ?", idempotent=False
+        )
 
     @cached_property
     def _holder(self) -> PreparedStatement:

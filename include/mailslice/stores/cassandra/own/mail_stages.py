@@ -60,10 +60,14 @@ class MailStages:
         rows = self._session.execute(self._read, [queue, enqueue_id])
         return self.record(rows[0], enqueue_id) if rows else None
 
-    def some(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> dict[EnqueueId, MailStage]:
+    def some(
+        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
+    ) -> dict[EnqueueId, MailStage]:
         """The records of those of `ids` that have one, 100 a request."""
         remaining = iter(ids)
-        params = ([queue, chunk] for chunk in iter(lambda: list(islice(remaining, _IDS_A_REQUEST)), []))
+        params = (
+            [queue, chunk] for chunk in iter(lambda: list(islice(remaining, _IDS_A_REQUEST)), [])
+        )
         rows = (row for _, page in self._session.map(self._some, params, in_flight) for row in page)
         return {EnqueueId(one): self.record(tuple(values), EnqueueId(one)) for one, *values in rows}
 
@@ -82,7 +86,9 @@ class MailStages:
             None if updated is None else instant(updated),
         )
 
-    def advance_future(self, queue: QueueName, before: MailStage | None, after: MailStage) -> ResponseFuture:
+    def advance_future(
+        self, queue: QueueName, before: MailStage | None, after: MailStage
+    ) -> ResponseFuture:
         """Write `after` if the record is still `before` (None, or step 0: if there is none); a future for `applied`."""
         return self._session.submit(self._write, _bound(queue, before, after))
 
@@ -97,18 +103,24 @@ class MailStages:
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid = ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid = ?"
+        )
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT enqueueid, {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?", paged=False)
+        return self._session.prepare(
+            f"SELECT enqueueid, {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?",
+            paged=False,
+        )
 
     @cached_property
     def _write(self) -> PreparedStatement:
         # UPDATE and not INSERT: a row marker would outlive the columns, by a longer TTL. A row that is not there has null in every column.
         values = ", ".join(f"{name} = ?" for name in _VALUES)
         return self._session.prepare(
-            f"UPDATE {self._name} USING TTL ? SET {values} WHERE queuename = ? AND enqueueid = ? IF owner = ? AND attempt = ? AND step = ?", idempotent=False
+            f"UPDATE {self._name} USING TTL ? SET {values} WHERE queuename = ? AND enqueueid = ? IF owner = ? AND attempt = ? AND step = ?",
+            idempotent=False,
         )
 
 
@@ -116,6 +128,18 @@ def _bound(queue: QueueName, before: MailStage | None, after: MailStage) -> Para
     ttl = int((CLOSED_TTL if after.closed else OPEN_TTL).total_seconds())
     states = {recipient: stage.value for recipient, stage in after.recipients.items()}
     updated = None if after.updated is None else epoch_ms(after.updated)
-    written = (after.owner, after.attempt, after.step, after.stage.value, list(after.remaining), states, updated)
-    read = (None, None, None) if before is None or before.step == 0 else (before.owner, before.attempt, before.step)
+    written = (
+        after.owner,
+        after.attempt,
+        after.step,
+        after.stage.value,
+        list(after.remaining),
+        states,
+        updated,
+    )
+    read = (
+        (None, None, None)
+        if before is None or before.step == 0
+        else (before.owner, before.attempt, before.step)
+    )
     return [ttl, *written, queue, after.enqueue_id, *read]

@@ -43,11 +43,24 @@ class PendingMarks:
 
     def save(self, queue: QueueName, pending: PendingMark) -> None:
         """Write the row, over an earlier one of the run."""
-        self._session.execute(self._insert, [queue, pending.run, pending.plan, pending.digest, pending.marks, epoch_ms(pending.closed_at)])
+        self._session.execute(
+            self._insert,
+            [
+                queue,
+                pending.run,
+                pending.plan,
+                pending.digest,
+                pending.marks,
+                epoch_ms(pending.closed_at),
+            ],
+        )
 
     def list(self, queue: QueueName) -> list[PendingMark]:
         """All runs whose marks wait, oldest slices first."""
-        rows = [PendingMark(row[0], row[1], row[2], row[3], instant(row[4])) for row in self._session.execute(self._read, [queue])]
+        rows = [
+            PendingMark(row[0], row[1], row[2], row[3], instant(row[4]))
+            for row in self._session.execute(self._read, [queue])
+        ]
         return sorted(rows, key=lambda pending: (pending.closed_at, pending.run))
 
     def delete(self, queue: QueueName, run: str) -> None:
@@ -56,11 +69,15 @@ class PendingMarks:
 
     @cached_property
     def _insert(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (queuename, run, plan, digest, marks, closed_at) VALUES (?, ?, ?, ?, ?, ?)")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (queuename, run, plan, digest, marks, closed_at) VALUES (?, ?, ?, ?, ?, ?)"
+        )
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT run, plan, digest, marks, closed_at FROM {self._name} WHERE queuename = ?")
+        return self._session.prepare(
+            f"SELECT run, plan, digest, marks, closed_at FROM {self._name} WHERE queuename = ?"
+        )
 
     @cached_property
     def _delete(self) -> PreparedStatement:

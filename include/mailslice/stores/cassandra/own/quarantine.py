@@ -49,8 +49,34 @@ QUARANTINE_TABLE = """(
 ) WITH gc_grace_seconds = 86400"""
 
 _COLUMNS = (
-    *("queuename", "enqueueid", "attempt", "state", "name", "action", "stage", "worker", "since", "age_ms", "why", "decided", "run", "who"),
-    *("message", "headerblobid", "bodyblobid", "content", "bytes", "released_as", "voided", "finished", "entered", "copy_id"),
+    *(
+        "queuename",
+        "enqueueid",
+        "attempt",
+        "state",
+        "name",
+        "action",
+        "stage",
+        "worker",
+        "since",
+        "age_ms",
+        "why",
+        "decided",
+        "run",
+        "who",
+    ),
+    *(
+        "message",
+        "headerblobid",
+        "bodyblobid",
+        "content",
+        "bytes",
+        "released_as",
+        "voided",
+        "finished",
+        "entered",
+        "copy_id",
+    ),
 )
 _KEY = "queuename = ? AND enqueueid = ? AND attempt = ?"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -144,7 +170,9 @@ class QuarantineTable:
         rows = self._session.execute(self._read, [queue, enqueue_id, attempt])
         return _row(rows[0]) if rows else None
 
-    def move(self, queue: QueueName, mail: QuarantinedMail, **changes: object) -> QuarantinedMail | None:
+    def move(
+        self, queue: QueueName, mail: QuarantinedMail, **changes: object
+    ) -> QuarantinedMail | None:
         """Change state, released_as, voided, finished, entered, decided, message, why, action, run or who of a row that is still as `mail`; the changed row.
 
         None when another was faster.
@@ -152,45 +180,95 @@ class QuarantineTable:
         """
         after = replace(mail, **changes)  # type: ignore[arg-type]
         finished = None if after.finished is None else epoch_ms(after.finished)
-        written: list[object] = [after.state.value, after.released_as, list(after.voided), finished, after.entered, epoch_ms(after.decided)]
+        written: list[object] = [
+            after.state.value,
+            after.released_as,
+            list(after.voided),
+            finished,
+            after.entered,
+            epoch_ms(after.decided),
+        ]
         written += [after.message, after.why, after.action, after.run, after.who]
         known = [mail.state.value, mail.released_as, epoch_ms(mail.decided)]
-        rows = self._session.execute(self._move, [*written, queue, mail.enqueue_id, mail.attempt, *known])
+        rows = self._session.execute(
+            self._move, [*written, queue, mail.enqueue_id, mail.attempt, *known]
+        )
         return after if rows[0][0] else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
         """Delete the row if it is still as `mail`, of the same state, decided and copy_id; False when another was faster."""
         known = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
-        return bool(self._session.execute(self._delete, [queue, mail.enqueue_id, mail.attempt, *known])[0][0])
+        return bool(
+            self._session.execute(self._delete, [queue, mail.enqueue_id, mail.attempt, *known])[0][
+                0
+            ]
+        )
 
     @cached_property
     def _insert(self) -> PreparedStatement:
         values = ", ".join("?" * len(_COLUMNS))
-        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({values}) IF NOT EXISTS", idempotent=False)
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({values}) IF NOT EXISTS",
+            idempotent=False,
+        )
 
     @cached_property
     def _list(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name} WHERE queuename = ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name} WHERE queuename = ?"
+        )
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name} WHERE {_KEY}")
+        return self._session.prepare(
+            f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name} WHERE {_KEY}"
+        )
 
     @cached_property
     def _move(self) -> PreparedStatement:
         changed = "state = ?, released_as = ?, voided = ?, finished = ?, entered = ?, decided = ?, message = ?, why = ?, action = ?, run = ?, who = ?"
-        return self._session.prepare(f"UPDATE {self._name} SET {changed} WHERE {_KEY} IF state = ? AND released_as = ? AND decided = ?", idempotent=False)
+        return self._session.prepare(
+            f"UPDATE {self._name} SET {changed} WHERE {_KEY} IF state = ? AND released_as = ? AND decided = ?",
+            idempotent=False,
+        )
 
     @cached_property
     def _delete(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} WHERE {_KEY} IF state = ? AND decided = ? AND copy_id = ?", idempotent=False)
+        return self._session.prepare(
+            f"DELETE FROM {self._name} WHERE {_KEY} IF state = ? AND decided = ? AND copy_id = ?",
+            idempotent=False,
+        )
 
 
 def _values(queue: QueueName, mail: QuarantinedMail) -> list[object]:
     return [
-        *(queue, mail.enqueue_id, mail.attempt, mail.state.value, mail.name, mail.action, mail.stage, mail.worker),
-        *(epoch_ms(mail.since), mail.age // _MILLISECOND, mail.why, epoch_ms(mail.decided), mail.run, mail.who),
-        *(mail.message, mail.header_blob_id, mail.body_blob_id, mail.content.value, mail.size, mail.released_as, list(mail.voided)),
+        *(
+            queue,
+            mail.enqueue_id,
+            mail.attempt,
+            mail.state.value,
+            mail.name,
+            mail.action,
+            mail.stage,
+            mail.worker,
+        ),
+        *(
+            epoch_ms(mail.since),
+            mail.age // _MILLISECOND,
+            mail.why,
+            epoch_ms(mail.decided),
+            mail.run,
+            mail.who,
+        ),
+        *(
+            mail.message,
+            mail.header_blob_id,
+            mail.body_blob_id,
+            mail.content.value,
+            mail.size,
+            mail.released_as,
+            list(mail.voided),
+        ),
         None if mail.finished is None else epoch_ms(mail.finished),
         mail.entered,
         mail.copy_id or None,
@@ -204,7 +282,22 @@ def _as_stored(mail: QuarantinedMail) -> QuarantinedMail:
 
 
 def _row(values: Row) -> QuarantinedMail:
-    (enqueue_id, attempt, state, name, action, stage, worker, since, age, why, decided, run, who, *rest) = values
+    (
+        enqueue_id,
+        attempt,
+        state,
+        name,
+        action,
+        stage,
+        worker,
+        since,
+        age,
+        why,
+        decided,
+        run,
+        who,
+        *rest,
+    ) = values
     (message, header, body, content, size, released_as, voided, finished, entered, copy_id) = rest
     return QuarantinedMail(
         enqueue_id=EnqueueId(enqueue_id),

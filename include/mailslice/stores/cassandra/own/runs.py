@@ -27,7 +27,19 @@ RUNS_TABLE = """(
     PRIMARY KEY ((duty, queuename), started, run)
 ) WITH CLUSTERING ORDER BY (started DESC, run ASC)"""
 
-_COLUMNS = ("duty", "queuename", "started", "run", "dag_run", "who", "reason", "status", "plan_digest", "finished", "report")
+_COLUMNS = (
+    "duty",
+    "queuename",
+    "started",
+    "run",
+    "dag_run",
+    "who",
+    "reason",
+    "status",
+    "plan_digest",
+    "finished",
+    "report",
+)
 _LONGEST_TTL = timedelta(days=365 * 5)
 """Cassandra refuses what would expire after January 2038; a longer retention is for ever."""
 
@@ -60,16 +72,36 @@ class Runs:
         """Write the row, over an earlier one of the same run and start. A `ttl` of more than five years keeps it for ever."""
         seconds = 0 if ttl > _LONGEST_TTL else max(1, int(ttl.total_seconds()))
         finished = None if row.finished is None else epoch_ms(row.finished)
-        values = (row.duty, row.queue, epoch_ms(row.started), row.run, row.dag_run, row.who, row.reason, row.status, row.plan_digest, finished, row.report)
+        values = (
+            row.duty,
+            row.queue,
+            epoch_ms(row.started),
+            row.run,
+            row.dag_run,
+            row.who,
+            row.reason,
+            row.status,
+            row.plan_digest,
+            finished,
+            row.report,
+        )
         self._session.execute(self._insert, [*values, seconds])
 
     def _partitions(self) -> list[tuple[str, str]]:
         return [(row[0], row[1]) for row in self._session.stream(self._distinct)]
 
-    def list(self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20) -> list[RunRow]:
+    def list(
+        self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
+    ) -> list[RunRow]:
         """The newest runs first, of one duty or queue or of all."""
-        partitions = [(d, q) for d, q in self._partitions() if duty in {None, d} and queue in {None, q}]
-        rows = [_row(row) for d, q in partitions for row in self._session.execute(self._newest, [d, q, limit])]
+        partitions = [
+            (d, q) for d, q in self._partitions() if duty in {None, d} and queue in {None, q}
+        ]
+        rows = [
+            _row(row)
+            for d, q in partitions
+            for row in self._session.execute(self._newest, [d, q, limit])
+        ]
         return sorted(rows, key=lambda row: (row.started, row.run), reverse=True)[:limit]
 
     def get(self, run: str) -> RunRow | None:
@@ -86,15 +118,21 @@ class Runs:
 
     @cached_property
     def _insert(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) USING TTL ?")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) USING TTL ?"
+        )
 
     @cached_property
     def _newest(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(_COLUMNS)} FROM {self._name} WHERE duty = ? AND queuename = ? LIMIT ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(_COLUMNS)} FROM {self._name} WHERE duty = ? AND queuename = ? LIMIT ?"
+        )
 
     @cached_property
     def _one(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT {', '.join(_COLUMNS)} FROM {self._name} WHERE duty = ? AND queuename = ? AND started = ? AND run = ?")
+        return self._session.prepare(
+            f"SELECT {', '.join(_COLUMNS)} FROM {self._name} WHERE duty = ? AND queuename = ? AND started = ? AND run = ?"
+        )
 
     @cached_property
     def _keys(self) -> PreparedStatement:
@@ -106,7 +144,9 @@ class Runs:
 
     @cached_property
     def _delete(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} WHERE duty = ? AND queuename = ? AND started = ? AND run = ?")
+        return self._session.prepare(
+            f"DELETE FROM {self._name} WHERE duty = ? AND queuename = ? AND started = ? AND run = ?"
+        )
 
 
 def _row(values: Row) -> RunRow:

@@ -50,15 +50,21 @@ class QueueSamples:
 
     @cached_property
     def _insert(self) -> PreparedStatement:
-        return self._session.prepare(f"INSERT INTO {self._name} (queuename, first_pass, second_pass) VALUES (?, ?, ?) USING TIMESTAMP ?")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} (queuename, first_pass, second_pass) VALUES (?, ?, ?) USING TIMESTAMP ?"
+        )
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT first_pass, second_pass FROM {self._name} WHERE queuename = ?")
+        return self._session.prepare(
+            f"SELECT first_pass, second_pass FROM {self._name} WHERE queuename = ?"
+        )
 
     @cached_property
     def _forget(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} USING TIMESTAMP ? WHERE queuename = ?")
+        return self._session.prepare(
+            f"DELETE FROM {self._name} USING TIMESTAMP ? WHERE queuename = ?"
+        )
 
     @cached_property
     def _delete(self) -> PreparedStatement:

@@ -47,12 +47,17 @@ class SliceStatistics:
     def save(self, queue: QueueName, statistic: SliceStatistic) -> None:
         """Write the row, over an earlier one of the slice."""
         start, cleaned = epoch_ms(statistic.slice_start), epoch_ms(statistic.cleaned_at)
-        self._session.execute(self._insert, [queue, start, statistic.live, statistic.dead, list(statistic.survivors), cleaned])
+        self._session.execute(
+            self._insert,
+            [queue, start, statistic.live, statistic.dead, list(statistic.survivors), cleaned],
+        )
 
     def list(self, queue: QueueName) -> Iterator[SliceStatistic]:
         """All rows of the queue, oldest slice first, a page at a time."""
         for row in self._session.stream(self._read, [queue]):
-            yield SliceStatistic(instant(row[0]), row[1], row[2], instant(row[4]), tuple(row[3] or ()))
+            yield SliceStatistic(
+                instant(row[0]), row[1], row[2], instant(row[4]), tuple(row[3] or ())
+            )
 
     def delete_before(self, queue: QueueName, slice_start: datetime) -> None:
         """Forget the slices before this one: contentStart has passed them."""
@@ -61,12 +66,18 @@ class SliceStatistics:
     @cached_property
     def _insert(self) -> PreparedStatement:
         columns = "queuename, slice_start, live, dead, survivors, cleaned_at"
-        return self._session.prepare(f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?, ?, ?)")
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?, ?, ?)"
+        )
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT slice_start, live, dead, survivors, cleaned_at FROM {self._name} WHERE queuename = ?")
+        return self._session.prepare(
+            f"SELECT slice_start, live, dead, survivors, cleaned_at FROM {self._name} WHERE queuename = ?"
+        )
 
     @cached_property
     def _delete(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE FROM {self._name} WHERE queuename = ? AND slice_start < ?")
+        return self._session.prepare(
+            f"DELETE FROM {self._name} WHERE queuename = ? AND slice_start < ?"
+        )

@@ -43,7 +43,17 @@ WORKER_RECORDS_TABLE = """(
 ) WITH gc_grace_seconds = 3600"""
 
 _COLUMNS = (
-    *("queuename", "worker", "host", "pid", "started", "heartbeat", "beat", "every_ms", "stage_marks"),
+    *(
+        "queuename",
+        "worker",
+        "host",
+        "pid",
+        "started",
+        "heartbeat",
+        "beat",
+        "every_ms",
+        "stage_marks",
+    ),
     *("in_flight", "messages", "done", "times", "settled", "completed"),
 )
 _TTL_SECONDS = 86400
@@ -73,8 +83,19 @@ class InFlightMail:
 
     def as_json(self) -> list[object]:
         """Short; the message travels beside it."""
-        place = None if self.place is None else [epoch_ms(self.place.slice_start), self.place.bucket]
-        return [str(self.enqueue_id), self.name, self.held // _MILLISECOND, self.stage, self.attempt, self.begun, self.returned, place]
+        place = (
+            None if self.place is None else [epoch_ms(self.place.slice_start), self.place.bucket]
+        )
+        return [
+            str(self.enqueue_id),
+            self.name,
+            self.held // _MILLISECOND,
+            self.stage,
+            self.attempt,
+            self.begun,
+            self.returned,
+            place,
+        ]
 
     @classmethod
     def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> InFlightMail:
@@ -82,7 +103,17 @@ class InFlightMail:
         text, name, held, stage, attempt, begun, returned, place = value
         enqueue_id = EnqueueId(UUID(text))
         where = None if place is None else Place(instant(place[0]), place[1])
-        return cls(enqueue_id, name, held * _MILLISECOND, stage, attempt, begun, returned, where, messages.get(enqueue_id))
+        return cls(
+            enqueue_id,
+            name,
+            held * _MILLISECOND,
+            stage,
+            attempt,
+            begun,
+            returned,
+            where,
+            messages.get(enqueue_id),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +187,28 @@ class WorkerRecords:
 
     def save_future(self, queue: QueueName, record: WorkerRecord) -> ResponseFuture:
         """Write the whole row, over the worker's last one, without waiting; the heartbeat is Cassandra's now."""
-        in_flight = json.dumps([mail.as_json() for mail in record.in_flight], separators=(",", ":")).encode()
-        messages = {mail.enqueue_id: mail.message for mail in record.in_flight if mail.message is not None}
+        in_flight = json.dumps(
+            [mail.as_json() for mail in record.in_flight], separators=(",", ":")
+        ).encode()
+        messages = {
+            mail.enqueue_id: mail.message for mail in record.in_flight if mail.message is not None
+        }
         times = dict(record.times.counts) if record.times is not None else {}
         identity = [queue, record.worker, record.host, record.pid, epoch_ms(record.started)]
         told = [record.beat, record.every // _MILLISECOND, record.stage_marks]
-        return self._session.submit(self._save, [*identity, *told, in_flight, messages, list(record.done), times, record.settled, record.completed])
+        return self._session.submit(
+            self._save,
+            [
+                *identity,
+                *told,
+                in_flight,
+                messages,
+                list(record.done),
+                times,
+                record.settled,
+                record.completed,
+            ],
+        )
 
     def save(self, queue: QueueName, record: WorkerRecord) -> None:
         """As `save_future`, and waits. Raises StoreUnavailable."""
@@ -195,8 +242,12 @@ class WorkerRecords:
 
     @cached_property
     def _save(self) -> PreparedStatement:
-        values = ", ".join("toTimestamp(now())" if column == "heartbeat" else "?" for column in _COLUMNS)
-        return self._session.prepare(f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({values}) USING TTL {_TTL_SECONDS}")
+        values = ", ".join(
+            "toTimestamp(now())" if column == "heartbeat" else "?" for column in _COLUMNS
+        )
+        return self._session.prepare(
+            f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({values}) USING TTL {_TTL_SECONDS}"
+        )
 
     @cached_property
     def _select(self) -> str:
@@ -212,7 +263,9 @@ class WorkerRecords:
 
     @cached_property
     def _discard(self) -> PreparedStatement:
-        return self._session.prepare(f"DELETE in_flight, messages FROM {self._name} USING TIMESTAMP ? WHERE queuename = ? AND worker = ?")
+        return self._session.prepare(
+            f"DELETE in_flight, messages FROM {self._name} USING TIMESTAMP ? WHERE queuename = ? AND worker = ?"
+        )
 
     @cached_property
     def _queues(self) -> PreparedStatement:
@@ -220,7 +273,24 @@ class WorkerRecords:
 
 
 def _record(row: Row) -> WorkerRecord:
-    worker, host, pid, started, heartbeat, beat, every, stage_marks, in_flight, messages, done, times, settled, completed, written, now = row
+    (
+        worker,
+        host,
+        pid,
+        started,
+        heartbeat,
+        beat,
+        every,
+        stage_marks,
+        in_flight,
+        messages,
+        done,
+        times,
+        settled,
+        completed,
+        written,
+        now,
+    ) = row
     known = {key: bytes(value) for key, value in (messages or {}).items()}
     return WorkerRecord(
         worker=worker,
@@ -229,7 +299,9 @@ def _record(row: Row) -> WorkerRecord:
         started=instant(started),
         every=(every or 0) * _MILLISECOND,
         beat=beat or 0,
-        in_flight=tuple(InFlightMail.of_json(value, known) for value in json.loads(in_flight or b"[]")),
+        in_flight=tuple(
+            InFlightMail.of_json(value, known) for value in json.loads(in_flight or b"[]")
+        ),
         done=tuple(EnqueueId(each) for each in done or ()),
         times=ProcessingTimes(dict(times or {})),
         settled=settled or 0,
