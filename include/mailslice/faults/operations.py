@@ -301,9 +301,11 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
             session.say("handed", (delivery.item, delivery.arrived, delivery.content))
             if await send_to_each(
                 delivery,
-                lambda recipient, of=enqueue_id: session.say("sent-to", (of, recipient)),
+                lambda recipient, of=enqueue_id: session.say(  # type: ignore[misc]
+                    "sent-to", (of, recipient)
+                ),
                 then_retry=then_retry,
-            ):  # type: ignore[misc]
+            ):
                 session.say("completed", enqueue_id)
     await session.worker.settle()
 

@@ -89,5 +89,8 @@ class QuickObjects:
         retry: Any = {"max_retries": 0}
         credentials = {"access_key_id": settings.access_key, "secret_access_key": secret}
         return S3Store(
-            bucket, config={**config, **credentials}, client_options=client, retry_config=retry
-        )  # type: ignore[arg-type]
+            bucket,
+            config={**config, **credentials},  # type: ignore[arg-type]
+            client_options=client,  # type: ignore[arg-type]
+            retry_config=retry,
+        )
