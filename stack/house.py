@@ -1,0 +1,296 @@
+"""Measures the state of the code base: import circles, vague names, widths, patched privates, citations.
+
+`python stack/house.py` prints one line a measure and exits 1 where a measure is above its limit.
+Standard library only. The limits stand in LIMITS; lower them when the tree gets better.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "include" / "mailslice"
+NOT_PRODUCT = ("bench", "testing", "local", "faults")
+"""Packages that are tools: they do not count as lines of the product."""
+CODE = ("include", "dags", "jobs", "plugins", "tests", "stack", "docker")
+MAX_COLUMNS = 100
+
+VAGUE_WORDS = frozenset(
+    """
+    found each told tell tells said say seen wanted what there given left kept keep held hold holds
+    road door doors rooms doings wiring standing again mine theirs ours aside apart acting quick
+    look looks looking judge judged news spent spared glance alike few some twice thing things
+    noting failing leftovers strays stray surfaced place places here whole gone
+    """.split()  # noqa: SIM905 - a list of words reads best as words
+)
+"""Words that name nothing in the field (RFC 5321, AMQP, CQL, Spark, Airflow, James)."""
+VAGUE_CONSTANTS = frozenset({"FILE", "MOST", "GONE", "PARTS", "FOLDER"})
+
+LIMITS = {
+    "import circles": 0,
+    "vague names, per cent of definitions": 2.0,
+    "vague constants": 0,
+    "class names with two meanings": 0,
+    "classes with a method `read`": 8,
+    "lines over 100 columns": 0,
+    "patched private names in tests": 0,
+    "citations of nothing": 0,
+    "lines of the product": 43_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure with its examples."""
+
+    name: str
+    value: float
+    examples: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> bool:
+        """Whether the figure is within its limit."""
+        return self.value <= LIMITS[self.name]
+
+
+def main(arguments: list[str]) -> int:
+    """Prints all measures; the exit code. `--report` prints without judging."""
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in python_files(*CODE)}
+    product = {file: tree for file, tree in trees.items() if PACKAGE in file.parents}
+    measures = [
+        import_circles(product),
+        vague_names(product),
+        vague_constants(product),
+        ambiguous_classes(product),
+        read_methods(product),
+        wide_lines(trees),
+        patched_privates(trees),
+        dead_citations(trees),
+        product_lines(product),
+    ]
+    for measure in measures:
+        mark = "ok " if measure.passes else "NO "
+        print(f"{mark} {measure.name}: {measure.value:g} (limit {LIMITS[measure.name]:g})")
+        if not measure.passes or "--examples" in arguments:
+            for example in measure.examples[:12]:
+                print(f"      {example}")
+    return 0 if "--report" in arguments or all(each.passes for each in measures) else 1
+
+
+def python_files(*folders: str) -> Iterator[Path]:
+    """All Python files below these folders of the repository."""
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def import_circles(product: dict[Path, ast.Module]) -> Measure:
+    """Strongly connected groups of modules; TYPE_CHECKING and late imports count."""
+    names = {module_name(file): file for file in product}
+    arrows = {name: imported_modules(name, product[file], names) for name, file in names.items()}
+    circles = [group for group in strongly_connected(arrows) if len(group) > 1]
+    return Measure("import circles", len(circles), tuple(" ".join(sorted(c)) for c in circles))
+
+
+def module_name(file: Path) -> str:
+    """`mailslice.a.b` of a file; a package's `__init__` is the package."""
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(name: str, tree: ast.Module, known: dict[str, Path]) -> set[str]:
+    """Modules of the package that this one imports anywhere in its text."""
+    targets = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                targets.add(full if full in known else node.module)
+    return {target for target in targets if target in known and target != name}
+
+
+def strongly_connected(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Tarjan's algorithm, without recursion limits of note: the tree has under 1,000 modules."""
+    sys.setrecursionlimit(10_000)
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in arrows[node]:
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            cut = stack.index(node)
+            groups.append(stack[cut:])
+            del stack[cut:]
+
+    for node in arrows:
+        if node not in index:
+            visit(node)
+    return groups
+
+
+def definitions(tree: ast.Module) -> Iterator[str]:
+    """Names that a module defines: functions, classes, parameters, assigned variables and fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def vague_names(product: dict[Path, ast.Module]) -> Measure:
+    """Share of definitions of which a word is vague."""
+    vague: Counter[str] = Counter()
+    total = 0
+    for file, tree in product.items():
+        for name in [module_name(file).rpartition(".")[2], *definitions(tree)]:
+            total += 1
+            if VAGUE_WORDS & set(words_of(name)):
+                vague[name] += 1
+    share = round(100 * vague.total() / total, 2)
+    examples = tuple(f"{name}: {count}" for name, count in vague.most_common(60))
+    return Measure("vague names, per cent of definitions", share, examples)
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a snake_case or CamelCase name, lower case."""
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().strip("_").split("_")
+
+
+def vague_constants(product: dict[Path, ast.Module]) -> Measure:
+    """Module constants that do not say of what."""
+    hits = [
+        f"{file.relative_to(ROOT)}: {target.id}"
+        for file, tree in product.items()
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id.strip("_") in VAGUE_CONSTANTS
+    ]
+    return Measure("vague constants", len(hits), tuple(hits))
+
+
+def ambiguous_classes(product: dict[Path, ast.Module]) -> Measure:
+    """Public and private class names that two modules define; `Params` of duties are one idea."""
+    homes = defaultdict(set)
+    for file, tree in product.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name != "Params":
+                homes[node.name].add(str(file.relative_to(PACKAGE)))
+    twice = [
+        f"{name}: {', '.join(sorted(files))}" for name, files in homes.items() if len(files) > 1
+    ]
+    return Measure("class names with two meanings", len(twice), tuple(sorted(twice)))
+
+
+def read_methods(product: dict[Path, ast.Module]) -> Measure:
+    """Classes with a method called `read`."""
+    classes = [
+        f"{file.relative_to(PACKAGE)}: {node.name}"
+        for file, tree in product.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for member in node.body
+        if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and member.name == "read"
+    ]
+    return Measure("classes with a method `read`", len(classes), tuple(classes))
+
+
+def wide_lines(trees: dict[Path, ast.Module]) -> Measure:
+    """Lines of Python over 100 columns."""
+    wide = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in trees
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > MAX_COLUMNS
+    ]
+    return Measure("lines over 100 columns", len(wide), tuple(wide))
+
+
+def patched_privates(trees: dict[Path, ast.Module]) -> Measure:
+    """`monkeypatch.setattr` and `patch` of names that begin with an underscore."""
+    hits = []
+    for file, tree in trees.items():
+        if ROOT / "tests" not in file.parents:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                patched = patched_name(node)
+                if patched.rpartition(".")[2].startswith("_") and not patched.endswith("__"):
+                    hits.append(f"{file.relative_to(ROOT)}:{node.lineno}: {patched}")
+    return Measure("patched private names in tests", len(hits), tuple(hits))
+
+
+def patched_name(call: ast.Call) -> str:
+    """The dotted name that a call patches; empty for a call that patches nothing."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in {
+        "setattr",
+        "object",
+        "patch",
+    }:
+        return ""
+    texts = [a.value for a in call.args[:2] if isinstance(a, ast.Constant)]
+    names = [text for text in texts if isinstance(text, str)]
+    return names[0] if names else ""
+
+
+def dead_citations(trees: dict[Path, ast.Module]) -> Measure:
+    """Documents, ADRs, invariants and sections that are cited and do not exist."""
+    files = [*trees, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    adrs = {int(path.name[:4]) for path in (ROOT / "docs" / "adr").glob("[0-9]*.md")}
+    dead = []
+    for file in files:
+        if file == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            at = f"{file.relative_to(ROOT)}:{number}"
+            dead += [f"{at}: {cited}" for cited in citations_of_nothing(line, adrs)]
+    return Measure("citations of nothing", len(dead), tuple(dead))
+
+
+def citations_of_nothing(line: str, adrs: set[int]) -> Iterator[str]:
+    """What a line cites that is not in the repository."""
+    for match in re.finditer(r"\bADRs? (\d{1,4})\b", line):
+        if int(match[1]) not in adrs:
+            yield match[0]
+    for match in re.finditer(
+        r"\b((?:docs/)?(?:reference|adr)/[A-Za-z0-9_-]+\.md|docs/[\w/-]+\.md)", line
+    ):
+        path = match[1] if match[1].startswith("docs/") else f"docs/{match[1]}"
+        if not (ROOT / path).is_file():
+            yield match[1]
+    for match in re.finditer(r"\b(?:design|issue)(?:\.md)?,? sections? [0-9A-Z]", line):
+        yield match[0]
+
+
+def product_lines(product: dict[Path, ast.Module]) -> Measure:
+    """Lines of the product; bench, testing and the local stack are tools."""
+    total = sum(
+        len(file.read_text(encoding="utf-8").splitlines())
+        for file in product
+        if file.relative_to(PACKAGE).parts[0] not in NOT_PRODUCT and "bench" not in file.name
+    )
+    return Measure("lines of the product", total)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
