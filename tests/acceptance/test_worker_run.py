@@ -302,6 +302,7 @@ def test_probes_tell_of_every_process_and_sum_their_figures(place: Place) -> Non
     )
     status, text = fetch(port, "/livez")
     assert (status, json.loads(text)["live"]) == (200, True)
+    until(lambda: fetch(port, "/readyz")[0] == 200, "both reach the stores")
     metrics = fetch(port, "/metrics")[1]
     assert f'mailslice_handling_seconds_count{{queue="{place.queue}"}} 20.0' in metrics
     assert f'mailslice_mails_in_flight{{queue="{place.queue}"}} 0.0' in metrics

@@ -25,6 +25,7 @@ from mailslice.worker.consumer import ConsumerTask
 if TYPE_CHECKING:
     from mailslice.worker.dequeuer import Deliveries
     from mailslice.worker.handling import Handling, Settled
+    from mailslice.worker.queue_worker import QueueWorker
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +35,15 @@ _EXIT_WITHIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a process tells its parent every second. `loop_lag`: seconds since its event loop last turned."""
+    """What a process tells its parent every second.
+
+    `loop_lag`: seconds since its event loop last turned. `away`: the stores it does not reach.
+    """
 
     connected: bool
     loop_lag: float
     in_flight: int
+    away: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class Link:
         """When the event loop turned last; None while it has yet to: a handler takes as long to build, and the stores to open, as it takes."""
         self.connected = False
         self.in_flight = 0
+        self.away: tuple[str, ...] = ("RabbitMQ", "Cassandra")
 
     def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         """Begins to report; `stop` is set when the parent's end of the pipe closes."""
@@ -77,7 +83,7 @@ class Link:
     def _run(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         try:
             while True:
-                self.send(Beat(self.connected, self.lag, self.in_flight))
+                self.send(Beat(self.connected, self.lag, self.in_flight, self.away))
                 if self._pipe.poll(REPORT_EVERY):
                     self._pipe.recv()
         except (EOFError, OSError):
@@ -151,7 +157,7 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
         worker.wiring.on_throttled = metrics.destination_asked
         worker.wiring.on_fault = metrics.prepare_failed
         deliveries = worker.deliveries(task.prefetch)
-        turning = asyncio.create_task(_turn(link, deliveries, handling))
+        turning = asyncio.create_task(_turn(link, worker, deliveries, handling))
         marked = " and stage marks" if worker.wiring.stages is not None else ""
         log.info(
             "consuming %s with %s%s, %d at once",
@@ -161,12 +167,20 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
             task.concurrency,
             extra={"action": "consume", "queue": task.queue},
         )
-        if marked and not handler.takes_stage:
+        if marked and "stage" not in handler.takes:
             log.warning(
                 "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice, as on any queue",
                 task.queue,
                 task.handler,
                 extra={"action": "unmarked_handler", "queue": task.queue},
+            )
+        if task.handler == "relay" and not marked:
+            log.info(
+                "queue %s has no stage marks: what a relay was sending when it is killed is sent "
+                "again; with MAILSLICE_QUEUE_STAGE_MARKS=%s it is not",
+                task.queue,
+                task.queue,
+                extra={"action": "unmarked_relay", "queue": task.queue},
             )
         try:
             try:
@@ -180,11 +194,15 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
             turning.cancel()
 
 
-async def _turn(link: Link, deliveries: Deliveries, handling: Handling) -> None:
+async def _turn(
+    link: Link, worker: QueueWorker, deliveries: Deliveries, handling: Handling
+) -> None:
     while True:
         link.turned = time.monotonic()
         link.connected = deliveries.connected
         link.in_flight = handling.in_flight
+        reached = {"RabbitMQ": link.connected, "Cassandra": worker.reaches_cassandra}
+        link.away = tuple(store for store, is_reached in reached.items() if not is_reached)
         await asyncio.sleep(REPORT_EVERY / 2)
 
 

@@ -1,8 +1,15 @@
 """From `package.module:function` to something that can be called for each mail.
 
-A handler is `def handle(mail, content)` or `async def handle(mail, content)`; it may take a keyword `enqueue_id`, too, the identity of the
-queue entry, which stays the same when a mail is delivered again, a keyword `stage`, to mark its progress with (`handler_stage`), and, if it is a
-plain function, a keyword `throttle`, to ask whether destinations take a mail now (`throttle`).
+A handler is `def handle(mail, content)` or `async def handle(mail, content)`. By keywords that it
+names it gets more:
+
+- `enqueue_id`: the identity of the queue entry, the same whenever the mail is delivered again;
+- `stage`: to mark its progress with (`handler_stage`);
+- `redelivered`: whether the mail may have been in a handler before;
+- `arrived`: when the broker delivered the mail, by `time.monotonic()`;
+- `stopping`: a `threading.Event`, set when the worker ends: begin nothing that can wait;
+- `throttle`: plain functions only, to ask whether destinations take a mail now (`throttle`).
+
 A class is built once a process, with the settings, and its instance is called.
 """
 
@@ -17,10 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mailslice.model.errors import BadInput, MailsliceError
-from mailslice.model.mail import EnqueueId, Mail
 from mailslice.model.settings import Settings
-from mailslice.worker.handler_stage import AsyncStage, BlockingStage
-from mailslice.worker.throttle import BlockingThrottle
 
 SHIPPED = {
     "relay": "mailslice.worker.handlers.relay:Relay",
@@ -28,48 +32,39 @@ SHIPPED = {
 }
 """Short names of the handlers that come with mailslice."""
 _ALLOWED = "allowed: package.module:function, " + ", ".join(SHIPPED)
+_BY_ANY_KEYWORD = ("enqueue_id", "stage")
+"""These are given to a handler with `**keywords`, too; the others only to one that names them."""
+_BY_NAME = ("redelivered", "arrived", "stopping", "throttle")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedHandler:
-    """A handler ready to be called. What `call` gives is an outcome, or an awaitable of one."""
+    """A handler ready to be called as (mail, content, and the keywords that it `takes`).
+
+    What `call` gives is an outcome, or an awaitable of one.
+    """
 
     call: Callable[..., Any]
     is_async: bool
-    takes_enqueue_id: bool
-    takes_stage: bool = False
-    takes_throttle: bool = False
-
-    def __call__(
-        self,
-        mail: Mail,
-        content: bytes,
-        enqueue_id: EnqueueId,
-        stage: BlockingStage | AsyncStage | None = None,
-        throttle: BlockingThrottle | None = None,
-    ) -> Any:
-        """One attempt at one mail. `stage` and `throttle` are needed where they are taken."""
-        given: dict[str, object] = {"enqueue_id": enqueue_id} if self.takes_enqueue_id else {}
-        if self.takes_stage:
-            given["stage"] = stage
-        if self.takes_throttle:
-            given["throttle"] = throttle
-        return self.call(mail, content, **given)
+    takes: frozenset[str] = frozenset()
 
 
 def load_handler(spec: str, settings: Settings) -> LoadedHandler:
-    """The handler that `spec` names. BadInput, naming it and what is wrong, when there is none; the working folder is searched, too."""
+    """The handler that `spec` names. BadInput, naming it and what is wrong, when there is none.
+
+    Modules that are installed come first, then those of the working folder.
+    """
     module_name, colon, path = SHIPPED.get(spec, spec).partition(":")
     if not (module_name and colon and path):
         raise BadInput(f"--handler {spec!r} names no function; {_ALLOWED}")
-    found = _attribute(spec, _module(spec, module_name), path)
+    found = _attribute(spec, _module(spec, module_name, own=spec not in SHIPPED), path)
     if inspect.isclass(found):
         found = _built(spec, found, settings)
     if not callable(found):
         raise BadInput(
             f"--handler {spec!r}: {path} is a {type(found).__name__}, which cannot be called; {_ALLOWED}"
         )
-    return LoadedHandler(found, _is_async(found), *_keywords(f"--handler {spec!r}", found))
+    return LoadedHandler(found, _is_async(found), _keywords(f"--handler {spec!r}", found))
 
 
 def loaded(handler: Callable[..., Any]) -> LoadedHandler:
@@ -79,13 +74,14 @@ def loaded(handler: Callable[..., Any]) -> LoadedHandler:
         raise BadInput(
             f"{name}: allowed are functions, and objects that can be called as (mail, content)"
         )
-    return LoadedHandler(handler, _is_async(handler), *_keywords(name, handler))
+    return LoadedHandler(handler, _is_async(handler), _keywords(name, handler))
 
 
-def _module(spec: str, name: str) -> Any:
+def _module(spec: str, name: str, *, own: bool) -> Any:
     folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    if own and folder not in sys.path:
+        # At the end: a file `smtplib.py` there must not be what the worker imports later.
+        sys.path.append(folder)
     try:
         return importlib.import_module(name)
     except (
@@ -123,19 +119,19 @@ def _is_async(handler: Callable[..., Any]) -> bool:
     )
 
 
-def _keywords(what: str, handler: Callable[..., Any]) -> tuple[bool, bool, bool]:
-    """Whether it takes `enqueue_id`, `stage`, and, by this very name, `throttle`."""
+def _keywords(what: str, handler: Callable[..., Any]) -> frozenset[str]:
+    """Those of the optional keywords that it takes."""
     try:
-        signature = inspect.signature(handler)
+        parameters = inspect.signature(handler).parameters
     except ValueError:  # a built-in that tells no signature: believed
-        return False, False, False
-    takes = {
-        name: any(p.name == name or p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-        for name in ("enqueue_id", "stage")
-    }
-    takes["throttle"] = "throttle" in signature.parameters and not _is_async(handler)
+        return frozenset()
+    any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    takes = {name for name in _BY_ANY_KEYWORD if any_keyword or name in parameters}
+    takes |= {name for name in _BY_NAME if name in parameters}
+    if _is_async(handler):
+        takes.discard("throttle")
     try:
-        signature.bind(None, b"", **{name: None for name, taken in takes.items() if taken})
+        inspect.signature(handler).bind(None, b"", **dict.fromkeys(takes))
     except TypeError as error:
         raise BadInput(f"{what} cannot be called as (mail, content): {error}") from None
-    return takes["enqueue_id"], takes["stage"], takes["throttle"]
+    return frozenset(takes)

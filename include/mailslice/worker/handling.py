@@ -11,6 +11,7 @@ import itertools
 import logging
 import math
 import random
+import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,6 +50,10 @@ class Settled(Protocol):
     def content(self) -> bytes: ...
     @property
     def failures(self) -> int: ...
+    @property
+    def redelivered(self) -> bool: ...
+    @property
+    def arrived(self) -> float: ...
     async def complete(self) -> None: ...
     async def retry(
         self,
@@ -177,6 +182,8 @@ class Handling:
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
         self._hurried: float | None = None
+        self.stopping = threading.Event()
+        """Set when the worker ends: a handler that takes it begins nothing that can wait."""
 
     @property
     def in_flight(self) -> int:
@@ -204,6 +211,7 @@ class Handling:
 
     def hurry(self) -> None:
         """The end is near: handlers keep their time, but an outcome that no store takes for 30 s from now on is given up, and its mail left unsettled."""
+        self.stopping.set()
         if self._hurried is None:
             self._hurried = time.monotonic()
 
@@ -212,6 +220,7 @@ class Handling:
 
         The broker hands those out again.
         """
+        self.stopping.set()
         if longest is None:
             self.hurry()
         if self._running:
@@ -290,27 +299,43 @@ class Handling:
         )
 
     async def _call(self, delivery: Settled) -> Any:
-        item = delivery.item
+        keywords = self._keywords(delivery)
         if self._handler.is_async:
-            stage = delivery.stage_for_coroutine() if self._handler.takes_stage else None
-            return await self._handler(item.mail, delivery.content, item.enqueue_id, stage)
-        blocking = delivery.stage_for_thread() if self._handler.takes_stage else None
-        throttle = delivery.throttle_for_thread() if self._handler.takes_throttle else None
+            return await self._handler.call(delivery.item.mail, delivery.content, **keywords)
         result, error = await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._in_thread, delivery, blocking, throttle
+            self._threads, self._in_thread, delivery, keywords
         )
         if error is not None:
             raise error
         return await result if inspect.isawaitable(result) else result
 
+    def _keywords(self, delivery: Settled) -> dict[str, object]:
+        """What the handler takes beside the mail and its content (`handler_spec`)."""
+        offers: dict[str, Callable[[], object]] = {
+            "enqueue_id": lambda: delivery.item.enqueue_id,
+            "stage": lambda: (
+                delivery.stage_for_coroutine()
+                if self._handler.is_async
+                else delivery.stage_for_thread()
+            ),
+            "throttle": delivery.throttle_for_thread,
+            # A retry is a message of its own, which the broker has not handed out before.
+            "redelivered": lambda: delivery.redelivered or delivery.failures > 0,
+            "arrived": lambda: time.monotonic() - (self._now() - delivery.arrived),
+            "stopping": lambda: self.stopping,
+        }
+        return {name: offers[name]() for name in self._handler.takes}
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
     def _in_thread(
-        self, delivery: Settled, stage: BlockingStage | None, throttle: BlockingThrottle | None
+        self, delivery: Settled, keywords: dict[str, object]
     ) -> tuple[Any, Exception | None]:
         # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
         try:
-            return self._handler(
-                delivery.item.mail, delivery.content, delivery.item.enqueue_id, stage, throttle
-            ), None
+            return self._handler.call(delivery.item.mail, delivery.content, **keywords), None
         except Exception as error:  # noqa: BLE001 - as above
             return None, error
         except BaseException as error:  # noqa: BLE001 - as above

@@ -1,107 +1,130 @@
-"""/livez and /metrics of the consumer, served by the parent: it answers even when a process hangs."""
+"""/livez, /readyz and /metrics, served by threads: they answer even when an event loop hangs.
+
+/livez is about the processes: a restart mends what it reports. /readyz is about the stores: a
+restart mends nothing there, so no liveness probe asks for it.
+"""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 from mailslice.model.errors import BadSetting
 
 SILENT_AFTER = 15.0
 """A process that says nothing, or whose event loop does not turn, for so many seconds hangs."""
-DISCONNECTED_AFTER = 120.0
-"""Reconnecting is life; for longer than this it is not."""
+GONE_AFTER = 120.0
+"""A process that died is started again within half a minute; after this long it is missed."""
+
+Answer = tuple[int, str, bytes]
+"""Status, content type, body."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessHealth:
-    """What a process said last."""
+    """What a process said last. `connected`: to the broker; `away`: the stores it does not reach."""
 
     connected: bool
     loop_lag: float
     in_flight: int
+    away: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Process:
     pid: int | None = None
+    started: float = 0.0
     heard: float = 0.0
-    connected: float = 0.0
     health: ProcessHealth | None = None
 
 
 class Liveness:
-    """Judges the processes by what they said and when. Called from the supervisor's thread, read from the server's."""
+    """Judges the processes by what they said and when. Written by one thread, read by others."""
 
     def __init__(self, processes: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         now = clock()
-        self._seen = [_Seen(heard=now, connected=now) for _ in range(processes)]
+        self._processes = [_Process(started=now, heard=now) for _ in range(processes)]
         self.dead_pids: list[int] = []
 
     def started(self, number: int, pid: int | None) -> None:
         """A process was started; it has yet to connect."""
-        seen = self._seen[number]
-        seen.pid, seen.heard, seen.health = pid, self._clock(), None
+        process = self._processes[number]
+        process.pid, process.started, process.health = pid, self._clock(), None
 
     def beat(self, number: int, health: ProcessHealth) -> None:
         """A process spoke."""
-        seen = self._seen[number]
-        seen.heard, seen.health = self._clock(), health
-        if health.connected:
-            seen.connected = seen.heard
+        process = self._processes[number]
+        process.heard, process.health = self._clock(), health
 
     def died(self, number: int, pid: int | None) -> None:
         """A process ended; `dead_pids` keeps it for the gauges."""
-        self._seen[number].pid = None
-        self._seen[number].health = None
+        self._processes[number].pid = None
+        self._processes[number].health = None
         if pid is not None:
             self.dead_pids.append(pid)
 
-    def verdict(self) -> tuple[bool, list[dict[str, object]]]:
-        """(alive, one entry a process with what is wrong with it)."""
-        now = self._clock()
-        entries = [self._entry(number, seen, now) for number, seen in enumerate(self._seen)]
-        return all(entry["wrong"] is None for entry in entries), entries
+    def livez(self) -> Answer:
+        """200 when every process is there and its event loop turns."""
+        return self._judged("live", self._hangs)
 
-    def _entry(self, number: int, seen: _Seen, now: float) -> dict[str, object]:
-        health = seen.health
-        wrong = None
-        if seen.pid is not None and (
-            now - seen.heard > SILENT_AFTER or (health and health.loop_lag > SILENT_AFTER)
-        ):
-            wrong = f"hangs: no turn of its event loop for {max(now - seen.heard, health.loop_lag if health else 0):.0f} s"
-        elif now - seen.connected > DISCONNECTED_AFTER:
-            wrong = f"not connected for {now - seen.connected:.0f} s"
-        return {
-            "process": number,
-            "pid": seen.pid,
-            "connected": bool(health and health.connected),
-            "inFlight": health.in_flight if health else 0,
-            "wrong": wrong,
-        }
+    def readyz(self) -> Answer:
+        """200 when every process reaches RabbitMQ and Cassandra."""
+        return self._judged("ready", self._unready)
+
+    def _judged(self, what: str, judge: Callable[[_Process], str | None]) -> Answer:
+        entries = [
+            {
+                "process": number,
+                "pid": process.pid,
+                "connected": bool(process.health and process.health.connected),
+                "inFlight": process.health.in_flight if process.health else 0,
+                "wrong": judge(process),
+            }
+            for number, process in enumerate(self._processes)
+        ]
+        good = all(entry["wrong"] is None for entry in entries)
+        body = json.dumps({what: good, "processes": entries}).encode() + b"\n"
+        return 200 if good else 503, "application/json", body
+
+    def _hangs(self, process: _Process) -> str | None:
+        now = self._clock()
+        if process.pid is None:
+            gone = now - process.heard
+            return f"not running for {gone:.0f} s" if gone > GONE_AFTER else None
+        silent = now - max(process.heard, process.started)
+        stuck = max(silent, process.health.loop_lag if process.health else 0.0)
+        if stuck > SILENT_AFTER:
+            return f"hangs: no turn of its event loop for {stuck:.0f} s"
+        return None
+
+    def _unready(self, process: _Process) -> str | None:
+        if wrong := self._hangs(process):
+            return wrong
+        if process.health is None:
+            return "not running yet"
+        return f"does not reach {', '.join(process.health.away)}" if process.health.away else None
 
 
 class HealthServer:
-    """Serves until stopped, in daemon threads."""
+    """Serves `answers` (path -> its answer) until stopped, in daemon threads."""
 
-    def __init__(self, host: str, port: int, liveness: Liveness, figures: str) -> None:
+    def __init__(self, host: str, port: int, answers: Mapping[str, Callable[[], Answer]]) -> None:
         def handler(*args: object) -> _Handler:
-            return _Handler(liveness, figures, *args)
+            return _Handler(answers, *args)
 
         try:
             self._server = ThreadingHTTPServer((host, port), handler)
         except OSError as error:
             raise BadSetting(
-                f"health port {host}:{port} cannot be opened: {error.strerror or error}; choose another with --health-port (0 = none)"
+                f"health port {host}:{port} cannot be opened: {error.strerror or error}; "
+                "choose another with --health-port (0 = none)"
             ) from error
         self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="health", daemon=True
-        )
+        self._thread = Thread(target=self._server.serve_forever, name="health", daemon=True)
 
     def start(self) -> None:
         """Answers from now on."""
@@ -117,25 +140,17 @@ class HealthServer:
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10
 
-    def __init__(self, liveness: Liveness, figures: str, *args: object) -> None:
-        self._liveness = liveness
-        self._figures = figures
+    def __init__(self, answers: Mapping[str, Callable[[], Answer]], *args: object) -> None:
+        self._answers = answers
         super().__init__(*args)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/livez":
-            alive, entries = self._liveness.verdict()
-            self._answer(
-                200 if alive else 503,
-                "application/json",
-                json.dumps({"live": alive, "processes": entries}).encode() + b"\n",
-            )
-        elif path == "/metrics":
-            kind, body = summed_metrics(self._figures, self._liveness)
-            self._answer(200, kind, body)
+        answer = self._answers.get(self.path.partition("?")[0])
+        if answer is None:
+            here = ", ".join(self._answers)
+            self._answer(404, "text/plain", f"here are {here}\n".encode())
         else:
-            self._answer(404, "text/plain", b"/livez and /metrics are here\n")
+            self._answer(*answer())
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -148,8 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Probes come every few seconds: they are not logged."""
 
 
-def summed_metrics(figures: str, liveness: Liveness) -> tuple[str, bytes]:
-    """(content type, text): the figures of all processes, summed; gauges of ended ones are left out."""
+def summed_metrics(figures: str, liveness: Liveness) -> Answer:
+    """The figures of all processes, summed; gauges of ended ones are left out."""
     from prometheus_client import (
         CONTENT_TYPE_LATEST,
         CollectorRegistry,
@@ -161,4 +176,4 @@ def summed_metrics(figures: str, liveness: Liveness) -> tuple[str, bytes]:
         multiprocess.mark_process_dead(liveness.dead_pids.pop(), figures)  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     multiprocess.MultiProcessCollector(registry, figures)  # type: ignore[no-untyped-call]
-    return CONTENT_TYPE_LATEST, generate_latest(registry)
+    return 200, CONTENT_TYPE_LATEST, generate_latest(registry)

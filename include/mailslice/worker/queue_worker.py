@@ -82,6 +82,16 @@ class QueueWorker:
         self._recorder.start()
         return deliveries
 
+    @property
+    def reaches_cassandra(self) -> bool:
+        """Whether a node of Cassandra is connected."""
+        return bool(self.wiring.stores.cassandra.connected())
+
+    @property
+    def reaches_rabbitmq(self) -> bool:
+        """Whether the broker takes what is enqueued now."""
+        return self.wiring.publisher.usable
+
     async def flush(self) -> int:
         """Delivers every delayed mail now; how many there were."""
         return await self._delays.flush()

@@ -20,7 +20,7 @@ from mailslice.model.errors import MailsliceError
 from mailslice.worker import child
 from mailslice.worker.child import Beat, Failure
 from mailslice.worker.consumer import ConsumerTask
-from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
+from mailslice.worker.health import HealthServer, Liveness, ProcessHealth, summed_metrics
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,12 @@ class Supervisor:
         server: HealthServer | None = None
         try:
             if port:
-                server = HealthServer(host, port, self._liveness, figures)
+                answers = {
+                    "/livez": self._liveness.livez,
+                    "/readyz": self._liveness.readyz,
+                    "/metrics": lambda: summed_metrics(figures, self._liveness),
+                }
+                server = HealthServer(host, port, answers)
                 server.start()
             while not self._stopping and self._failure is None:
                 self._start_due()
@@ -131,7 +136,8 @@ class Supervisor:
                 if isinstance(news, Beat):
                     self._began = self._began or news.connected
                     self._liveness.beat(
-                        slot.number, ProcessHealth(news.connected, news.loop_lag, news.in_flight)
+                        slot.number,
+                        ProcessHealth(news.connected, news.loop_lag, news.in_flight, news.away),
                     )
                 elif isinstance(news, Failure):
                     log.error(

@@ -61,11 +61,12 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
     async def opened(*_: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(
             wiring=SimpleNamespace(on_failed=None, stages=None),
+            reaches_cassandra=True,
             deliveries=lambda _prefetch: deliveries,
         )
 
     monkeypatch.setattr(mailslice.worker, "open_worker", opened, raising=False)
-    link = SimpleNamespace(start=lambda *_: None, turned=0.0, connected=False, in_flight=0)
+    link = SimpleNamespace(start=lambda *_: None, turned=0.0, connected=False, in_flight=0, away=())
     task = ConsumerTask(
         Settings(),
         QueueName("refused"),

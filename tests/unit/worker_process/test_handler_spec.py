@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
 from mailslice.model.errors import BadInput, BadSetting
-from mailslice.model.mail import EnqueueId, Mail
+from mailslice.model.mail import Mail
 from mailslice.model.settings import Settings
 from mailslice.worker.handler_spec import SHIPPED, load_handler
 
 MAIL = Mail("m", "a@b", ("c@d",))
-ID = EnqueueId(UUID(int=7))
 
 
 @pytest.fixture
@@ -24,6 +22,9 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def plain(mail, content): return (mail.name, content)
 async def slow(mail, content): return None
 def with_id(mail, content, enqueue_id): return enqueue_id
+def many(mail, content, *, stage, redelivered, arrived, stopping, throttle): return None
+async def slow_many(mail, content, *, redelivered, stopping, throttle=None): return None
+def any(mail, content, **keywords): return None
 def too_few(mail): return None
 VALUE = 3
 class Built:
@@ -50,11 +51,33 @@ def test_a_function_of_a_module_in_the_working_folder_is_called_with_mail_and_co
 ) -> None:
     loaded = load_handler(f"{handlers}:plain", Settings())
     assert not loaded.is_async
-    assert loaded(MAIL, b"x", ID) == ("m", b"x")
+    assert loaded.call(MAIL, b"x") == ("m", b"x")
 
 
-def test_a_handler_that_names_enqueue_id_gets_it(handlers: str) -> None:
-    assert load_handler(f"{handlers}:with_id", Settings())(MAIL, b"", ID) == ID
+@pytest.mark.parametrize(
+    ("name", "takes"),
+    [
+        ("plain", set()),
+        ("with_id", {"enqueue_id"}),
+        ("many", {"stage", "redelivered", "arrived", "stopping", "throttle"}),
+        ("slow_many", {"redelivered", "stopping"}),
+        ("any", {"enqueue_id", "stage"}),
+    ],
+)
+def test_a_handler_gets_the_keywords_that_it_names(
+    handlers: str, name: str, takes: set[str]
+) -> None:
+    assert load_handler(f"{handlers}:{name}", Settings()).takes == takes
+
+
+def test_the_working_folder_is_searched_last_and_only_for_handlers_of_ones_own(
+    handlers: str, tmp_path: Path
+) -> None:
+    before = list(sys.path)
+    load_handler("relay", Settings())
+    assert sys.path == before
+    load_handler(f"{handlers}:plain", Settings())
+    assert sys.path == [*before, str(tmp_path)], "a file here named like a module is not that one"
 
 
 def test_async_functions_and_async_classes_are_known_as_such(handlers: str) -> None:
@@ -63,7 +86,7 @@ def test_async_functions_and_async_classes_are_known_as_such(handlers: str) -> N
 
 
 def test_a_class_is_built_with_the_settings(handlers: str) -> None:
-    assert load_handler(f"{handlers}:Built", Settings())(MAIL, b"", ID) == 25
+    assert load_handler(f"{handlers}:Built", Settings()).call(MAIL, b"") == 25
 
 
 @pytest.mark.parametrize(
@@ -97,7 +120,7 @@ def test_both_shipped_handlers_load_by_their_short_names(tmp_path: Path) -> None
         "relay",
         "maildir",
     }
-    assert load_handler("maildir", settings).takes_enqueue_id
+    assert load_handler("maildir", settings).takes == {"enqueue_id", "redelivered"}
 
 
 def test_the_maildir_handler_without_a_folder_names_the_setting() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,11 +20,12 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker import handling as module
 from mailslice.worker.child import hand_out
-from mailslice.worker.handler_spec import LoadedHandler
+from mailslice.worker.handler_spec import LoadedHandler, loaded
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.handling import Handling, Policy, policy_of
 from mailslice.worker.metrics import ConsumerMetrics
 from mailslice.worker.outcome import Bounce, Complete, Reject, Retry
+from mailslice.worker.throttle import UNTHROTTLED, BlockingThrottle
 
 FAILURE = Failure("b@c", "5.1.1", "no")
 SECONDS = timedelta(seconds=1)
@@ -36,6 +38,8 @@ class FakeDelivery:
     number: int = 1
     content: bytes = b"content"
     failures: int = 0
+    redelivered: bool = False
+    arrived: float = 0.0
     told: list[tuple[Any, ...]] = field(default_factory=list)
     away: int = 0
     fault: Exception = field(
@@ -94,6 +98,9 @@ class FakeDelivery:
     def stage_for_coroutine(self) -> AsyncStage:
         return AsyncStage(attempt=self.failures + 1)
 
+    def throttle_for_thread(self) -> BlockingThrottle:
+        return UNTHROTTLED
+
 
 @dataclass
 class Bench:
@@ -117,7 +124,7 @@ EXACT = Policy(chance=lambda: 0.0)
 
 def bench(call: Callable[..., Any], concurrency: int = 8, policy: Policy = EXACT) -> Bench:
     registry = CollectorRegistry()
-    handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False)
+    handler = LoadedHandler(call, asyncio.iscoroutinefunction(call))
     return Bench(
         Handling(handler, concurrency, ConsumerMetrics(QueueName("spool"), registry), policy),
         registry,
@@ -345,9 +352,7 @@ async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None
         got.append(stage)
 
     for call in (coroutine, plain):
-        handler = LoadedHandler(
-            call, asyncio.iscoroutinefunction(call), takes_enqueue_id=False, takes_stage=True
-        )
+        handler = LoadedHandler(call, asyncio.iscoroutinefunction(call), frozenset({"stage"}))
         delivery = FakeDelivery(failures=2)
         await Handling(
             handler, 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
@@ -355,6 +360,49 @@ async def test_a_handler_that_takes_the_stage_gets_the_one_of_its_kind() -> None
         await asyncio.wait_for(delivery.settled.wait(), 5)
         assert delivery.told == [("complete",)]
     assert [(type(stage), stage.attempt) for stage in got] == [(AsyncStage, 3), (BlockingStage, 3)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("redelivered", "failures", "expected"),
+    [(False, 0, False), (True, 0, True), (False, 1, True)],
+)
+async def test_a_handler_learns_when_a_mail_arrived_and_whether_it_was_handled_before(
+    *, redelivered: bool, failures: int, expected: bool
+) -> None:
+    calls: list[tuple[float, bool]] = []
+
+    def handle(_mail: Mail, _content: bytes, *, arrived: float, redelivered: bool) -> None:
+        calls.append((time.monotonic() - arrived, redelivered))
+
+    delivery = FakeDelivery(failures=failures, redelivered=redelivered)
+    delivery.arrived = asyncio.get_running_loop().time() - 7
+    running = Handling(
+        loaded(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
+    )
+    await running.start(delivery)
+    await asyncio.wait_for(delivery.settled.wait(), 5)
+    assert calls == [(pytest.approx(7, abs=1), expected)]
+
+
+@pytest.mark.parametrize("end", [Handling.hurry, lambda running: running.drain(1.0)])
+async def test_a_handler_learns_that_the_end_is_near(end: Callable[[Handling], Any]) -> None:
+    begun = threading.Event()
+    saw: list[bool] = []
+
+    def handle(_mail: Mail, _content: bytes, *, stopping: threading.Event) -> None:
+        begun.set()
+        saw.append(stopping.wait(5))
+
+    delivery = FakeDelivery()
+    running = Handling(
+        loaded(handle), 1, ConsumerMetrics(QueueName("spool"), CollectorRegistry()), EXACT
+    )
+    await running.start(delivery)
+    await asyncio.to_thread(begun.wait, 5)
+    if (ending := end(running)) is not None:
+        await ending
+    await asyncio.wait_for(delivery.settled.wait(), 5)
+    assert saw == [True]
 
 
 async def test_no_address_of_an_error_is_logged_above_debug(

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-from mailslice.worker.health import Liveness, ProcessHealth
+import json
+from typing import Any
+
+from mailslice.worker.health import Answer, Liveness, ProcessHealth
 
 FINE = ProcessHealth(connected=True, loop_lag=0.1, in_flight=3)
-LOST = ProcessHealth(connected=False, loop_lag=0.1, in_flight=0)
+LOST = ProcessHealth(connected=False, loop_lag=0.1, in_flight=0, away=("RabbitMQ",))
 
 
 class Time:
@@ -21,43 +24,52 @@ def liveness(processes: int = 1) -> tuple[Liveness, Time]:
     return made, time
 
 
+def wrong(answer: Answer) -> list[Any]:
+    status, _, body = answer
+    told = [process["wrong"] for process in json.loads(body)["processes"]]
+    assert status == (503 if any(told) else 200)
+    return told
+
+
 def test_a_connected_process_is_alive_and_shows_what_it_said() -> None:
     made, _ = liveness()
     made.beat(0, FINE)
-    assert made.verdict() == (
-        True,
-        [{"process": 0, "pid": 100, "connected": True, "inFlight": 3, "wrong": None}],
-    )
+    process = {"process": 0, "pid": 100, "connected": True, "inFlight": 3, "wrong": None}
+    assert json.loads(made.livez()[2]) == {"live": True, "processes": [process]}
+    assert json.loads(made.readyz()[2]) == {"ready": True, "processes": [process]}
 
 
 def test_a_process_that_says_nothing_for_more_than_fifteen_seconds_hangs() -> None:
     made, time = liveness()
     made.beat(0, FINE)
     time.now += 15
-    assert made.verdict()[0]
+    assert wrong(made.livez()) == [None]
     time.now += 1
-    alive, entries = made.verdict()
-    assert (alive, entries[0]["wrong"]) == (False, "hangs: no turn of its event loop for 16 s")
+    assert wrong(made.livez()) == ["hangs: no turn of its event loop for 16 s"]
 
 
 def test_a_process_whose_loop_does_not_turn_hangs_although_it_speaks() -> None:
     made, _ = liveness()
     made.beat(0, ProcessHealth(connected=True, loop_lag=20, in_flight=1))
-    assert made.verdict()[1][0]["wrong"] == "hangs: no turn of its event loop for 20 s"
+    assert wrong(made.livez()) == ["hangs: no turn of its event loop for 20 s"]
+    assert wrong(made.readyz()) == ["hangs: no turn of its event loop for 20 s"]
 
 
-def test_reconnecting_is_alive_for_two_minutes_and_not_longer() -> None:
+def test_a_store_that_is_away_for_hours_leaves_a_process_alive_and_not_ready() -> None:
     made, time = liveness()
     made.beat(0, FINE)
-    for _ in range(12):
+    for _ in range(1000):
         time.now += 10
         made.beat(0, LOST)
-    assert made.verdict()[0]
-    time.now += 10
-    made.beat(0, LOST)
-    assert made.verdict()[1][0]["wrong"] == "not connected for 130 s"
+    assert wrong(made.livez()) == [None]
+    assert wrong(made.readyz()) == ["does not reach RabbitMQ"]
     made.beat(0, FINE)
-    assert made.verdict()[0]
+    assert wrong(made.readyz()) == [None]
+
+
+def test_a_process_is_not_ready_before_it_has_spoken() -> None:
+    made, _ = liveness()
+    assert (wrong(made.livez()), wrong(made.readyz())) == ([None], ["not running yet"])
 
 
 def test_one_bad_process_among_good_ones_is_enough() -> None:
@@ -66,16 +78,18 @@ def test_one_bad_process_among_good_ones_is_enough() -> None:
     made.beat(1, FINE)
     time.now += 20
     made.beat(0, FINE)
-    alive, entries = made.verdict()
-    assert (alive, [entry["wrong"] is None for entry in entries]) == (False, [True, False])
+    first, second = wrong(made.livez())
+    assert (first, second is None) == (None, False)
 
 
 def test_a_died_process_has_two_minutes_to_come_back() -> None:
     made, time = liveness()
     made.beat(0, FINE)
     made.died(0, 100)
-    time.now += 60
-    assert made.verdict()[0]
-    time.now += 61
-    assert not made.verdict()[0]
+    time.now += 120
+    assert wrong(made.livez()) == [None]
+    time.now += 1
+    assert wrong(made.livez()) == ["not running for 121 s"]
+    made.started(0, 101)
+    assert wrong(made.livez()) == [None]
     assert made.dead_pids == [100]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mailbox
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -53,6 +54,25 @@ def test_a_mail_that_a_reader_has_moved_and_flagged_does_not_come_back(folder: P
     (folder / "new" / f"{ID}.mailslice").rename(folder / "cur" / f"{ID}.mailslice:2,S")
     store(MAIL, BYTES, enqueue_id=ID)
     assert list(files(folder)) == [f"cur/{ID}.mailslice:2,S"]
+
+
+def test_only_a_redelivery_looks_into_the_folder_of_what_was_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[Path] = []
+    original = Path.glob
+
+    def glob(path: Path, pattern: str) -> Iterator[Path]:
+        listed.append(path)
+        return original(path, pattern)
+
+    monkeypatch.setattr(Path, "glob", glob)
+    store = handler(folder)
+    store(MAIL, BYTES, enqueue_id=ID, redelivered=False)
+    assert listed == []
+    (folder / "new" / f"{ID}.mailslice").rename(folder / "cur" / f"{ID}.mailslice:2,S")
+    store(MAIL, BYTES, enqueue_id=ID, redelivered=True)
+    assert listed == [folder / "cur"]
 
 
 def test_what_a_killed_attempt_left_in_tmp_does_not_disturb_the_next(folder: Path) -> None:

@@ -146,6 +146,11 @@ class Publisher:
             )
         crash.point("publish:confirmed")
 
+    @property
+    def usable(self) -> bool:
+        """Whether there is a link now that the broker does not block."""
+        return self._link is not None and self._link.is_open and self._link.blocked is None
+
     async def connect(self) -> None:
         """Connects now: for start-up, where a bad address is to be told at once."""
         if self._link is None or not self._link.is_open:

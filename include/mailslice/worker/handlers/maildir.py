@@ -1,7 +1,8 @@
 """Stores each mail, byte for byte, into a Maildir.
 
-The file's name is the enqueue id: a mail that is delivered again (at least once is the rule) lands on itself, also after a reader has moved it
-from new/ to cur/. Nothing is added to the content: the envelope stays in the queue's records.
+The file's name is the enqueue id: a mail that is delivered again (at least once is the rule) lands
+on itself, also after a reader has moved it from new/ to cur/. Only a redelivery looks into cur/,
+which may be large. Nothing is added to the content: the envelope stays in the queue's records.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ class MaildirHandler:
                 f"MAILSLICE_WORKER_MAILDIR={str(self._folder)!r}: {error.strerror}; allowed: a folder that can be written"
             ) from error
 
-    def __call__(self, _mail: Mail, content: bytes, *, enqueue_id: EnqueueId) -> Complete:
-        """Durable in new/ when it returns. An OSError (no space, say) is for the consumer: the mail is tried again later."""
+    def __call__(
+        self, _mail: Mail, content: bytes, *, enqueue_id: EnqueueId, redelivered: bool = True
+    ) -> Complete:
+        """Durable in new/ when it returns.
+
+        An OSError (no space, say) is for the consumer: the mail is tried again later.
+        """
         name = f"{enqueue_id}.mailslice"
-        if self._is_there(name):
+        if redelivered and self._is_there(name):
             _sync_folder(self._folder / "new")  # whoever put it there may have died before doing so
             return Complete()
         temporary = self._folder / "tmp" / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
