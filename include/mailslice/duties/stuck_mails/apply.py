@@ -1,4 +1,5 @@
-"""Step 3: each planned mail, its proof looked at again: the holder has spoken since, and still holds it. Then by the mode: note, close, or recover.
+"""Step 3: each planned mail, its proof looked at again: its holder lives now, and still holds it.
+Then by the mode: note, close, or recover.
 
 Everything is written before it takes effect: content and row in quarantine, the decision, and only then the mark. What a kill leaves, the next run finishes.
 """
@@ -92,12 +93,11 @@ class _Work:
         return finished | swept, unswept
 
     def _look(self) -> Seen:
-        """Who lives now: every worker of the plan has to have spoken since the plan."""
+        """Who lives now, by records that are written from now on: not by one since the plan."""
         if not self.plan.mails and not self.plan.dead:
             return Seen((), (), (), ())
-        spoken = {mail.worker: mail.beat for mail in self.plan.mails}
         table = self.context.stores.own.worker_records
-        return look(lambda: table.list(self.context.queue), spoken, self.sleep)
+        return look(lambda: table.list(self.context.queue), self.sleep)
 
     def _one(self, acting: Acting, planned: PlannedMail, seen: Seen, found: Stuck | None) -> None:
         """One mail; a store that is away for one of them stops no other, and is told at the end."""

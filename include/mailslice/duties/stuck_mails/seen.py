@@ -1,7 +1,9 @@
-"""What the workers' records say, and which workers are alive: proved by a record that was written after the first look, not by the age of a heartbeat.
+"""What the workers' records say, and which workers are alive.
 
-A worker that was killed a moment ago still has a young heartbeat, and the broker has given its mails back. So each worker that lists a mail is waited for
-until it speaks again (it is alive) or has been silent for too long (it is dead). Nothing is read but the records: no view, no queue.
+A worker is alive when it writes a record after this very look began. The age of a heartbeat proves
+nothing, and neither does a beat since an earlier look: the broker has given back the mails of a
+worker that was killed a moment ago. So each worker that lists a mail is waited for until it speaks
+again (it is alive) or has been silent for too long (it is dead). Only the records are read.
 """
 
 from __future__ import annotations
@@ -66,13 +68,11 @@ class Stuck:
 
 
 def look(
-    read: Callable[[], Sequence[WorkerRecord]],
-    spoken: Mapping[str, int] | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    read: Callable[[], Sequence[WorkerRecord]], sleep: Callable[[float], None] = time.sleep
 ) -> Seen:
-    """The records of the queue, once it is known who lives. `spoken`: the beats of an earlier look, which a living worker has passed."""
+    """The records of the queue, once it is known who lives."""
     found = {record.worker: record for record in read()}
-    before = {worker: (spoken or {}).get(worker, record.beat) for worker, record in found.items()}
+    before = {worker: record.beat for worker, record in found.items()}
     waited = timedelta(0)
     patience = (
         max(

@@ -59,6 +59,11 @@ class Process:
         file = self.folder / "begun"
         return sorted(file.read_text().split()) if file.exists() else []
 
+    def record(self):
+        """Of this process: the one that was started last."""
+        records = self.place.stores.own.worker_records.list(self.place.queue)
+        return max(records, key=lambda record: record.started)
+
     def recorded(self):
         return {
             mail.name
@@ -148,6 +153,36 @@ def test_a_handler_that_hangs_and_comes_back_after_its_mail_was_closed(place, wo
     ).endswith(b"completes")
 
 
+def test_a_worker_that_is_killed_between_plan_and_apply_has_nothing_closed(place, worker, tmp_path):
+    """Its last record is younger than the plan. The broker gives the mail to the next worker."""
+    enqueue(place, tmp_path, "hangs")
+    process = worker()
+    until(lambda: process.recorded() == {"hangs"})
+    time.sleep(1.1)
+    request = place.request(lock_timeout="1s")
+    place.steps(request, "plan", "check")
+
+    beat = process.record().beat
+    until(lambda: process.record().beat > beat)
+    process.signal(signal.SIGKILL)
+    process.popen.wait(60)
+    report = place.steps(request, "apply", "verify", "report")
+    assert (report["planned"], report["closed"], report["skippedBy"]) == (
+        1,
+        0,
+        {"its holder is silent": 1},
+    )
+    assert listed(place) == []
+
+    (tmp_path / "go").touch()
+    process = worker()
+    until(lambda: process.begun() == ["hangs", "hangs"])
+    until(lambda: not live(place))
+    assert place.run(lock_timeout="1s")["closed"] == 0
+    assert (process.begun(), place.kept()) == (["hangs", "hangs"], [])
+    assert depth(place, RabbitNames(place.queue).work_queue) == 0
+
+
 @pytest.mark.soak
 def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(
     place, worker, tmp_path
@@ -171,22 +206,22 @@ def test_a_worker_that_is_stopped_and_one_that_is_killed_have_nothing_closed(
     (tmp_path / "go").touch()
     process = worker()
     until(lambda: process.begun() == ["hangs", "hangs"])
-    until(
-        lambda: (
-            not list(
-                filter(
-                    lambda row: (
-                        not place.stores.tables.deleted.is_marked(place.queue, row.enqueue_id)
-                    ),
-                    rows(place),
-                )
-            )
-        )
-    )
+    until(lambda: not live(place))
     assert place.run(lock_timeout="1s")["closed"] == 0
     assert [mail for mail in place.kept() if mail.state is not State.KEPT] == []
 
 
-def rows(place):
-    written = place.stores.tables.written
-    return [row for at in written.places(place.queue) for row in written.rows(place.queue, at)]
+def live(place):
+    """The rows of the view that have no deleted mark."""
+    written, deleted = place.stores.tables.written, place.stores.tables.deleted
+    rows = [row for at in written.places(place.queue) for row in written.rows(place.queue, at)]
+    return [row for row in rows if not deleted.is_marked(place.queue, row.enqueue_id)]
+
+
+def listed(place):
+    """What `mailslice stuck list` shows."""
+    words = [MAILSLICE, "stuck", "list", place.queue, "--json"]
+    done = subprocess.run(
+        words, env=environment(place.settings), check=True, capture_output=True, timeout=120
+    )
+    return done.stdout.decode().splitlines()

@@ -48,9 +48,9 @@ class Records:
         self.slept += seconds
 
 
-def seen(*looks, spoken=None):
+def seen(*looks):
     records = Records(*looks)
-    found = look(records.read, spoken, records.sleep)
+    found = look(records.read, records.sleep)
     return found, records.slept
 
 
@@ -97,9 +97,14 @@ def test_one_that_ended_while_it_was_looked_at_holds_nothing():
     assert (found.alive, found.dead, found.silent) == ((), (), ())
 
 
-def test_a_beat_of_an_earlier_look_is_proof_enough():
-    found, slept = seen([worker("w", held(5), beat=9)], spoken={"w": 8})
-    assert (len(found.alive), slept) == (1, 0)
+def test_a_beat_before_this_look_proves_nothing_however_young_it_is():
+    """The plan saw beat 5. The worker wrote beat 6, and was killed."""
+    looks = [
+        [worker("w", held(500), beat=6, silent=seconds)] for seconds in (0.1, 3, 6, 9, 12, 14.5)
+    ]
+    found, slept = seen(*looks)
+    assert (found.alive, [record.worker for record in found.dead]) == ((), ["w"])
+    assert slept > 0
 
 
 def test_only_what_a_handler_has_for_too_long_is_stuck():
