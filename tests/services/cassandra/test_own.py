@@ -346,3 +346,18 @@ def test_a_table_with_another_key_is_not_touched(fresh_module):
             assert _columns(stores.cassandra, keyspace)["locks"].keys() == {"id"}
         finally:
             stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+
+
+def test_a_gc_grace_that_repairs_cannot_keep_up_with_is_raised_and_a_longer_one_is_left(fresh):
+    keyspace = fresh.settings.own.keyspace
+    with CassandraSession(fresh.settings.cassandra) as session:
+        own_tables(session, fresh.settings)
+        for table, seconds in (("quarantine", 86_400), ("decisions", 900_000)):
+            session.execute(f"ALTER TABLE {keyspace}.{table} WITH gc_grace_seconds = {seconds}")
+        own_tables(session, fresh.settings)
+        rows = session.execute(
+            "SELECT table_name, gc_grace_seconds FROM system_schema.tables "
+            f"WHERE keyspace_name = '{keyspace}'"
+        )
+    grace = dict(rows)
+    assert (grace["quarantine"], grace["decisions"], grace["locks"]) == (864_000, 900_000, 86_400)

@@ -21,6 +21,7 @@ from mailslice.duty.plans import require_gate
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
 from mailslice.stores.cassandra.nodes import Nodes
+from mailslice.stores.cassandra.repairs import table_repairs
 
 PATIENCE = timedelta(minutes=2)
 """How long a run waits for a garbagecollect that somebody else started to end, before each node."""
@@ -152,11 +153,22 @@ class _Work:
             raise _Stopped(
                 f"{', '.join(away)} is down: while a node is away the others have enough to do"
             )
+        self._require_repaired()
         pending = self.nodes.compacting(node).pending
         if pending > self.params.max_pending:
             raise _Stopped(
                 f"{node} has {pending} pending compactions, allowed are {self.params.max_pending} (max_pending)"
             )
+
+    def _require_repaired(self) -> None:
+        """What is purged from now on is older than the last repair: a proof is never older."""
+        if self.params.unrepaired:
+            return
+        now, ahead = self.context.clock(), self.params.node_timeout
+        known = table_repairs(self.context.stores.cassandra, self.plan.keyspace, self.plan.tables)
+        lacking = [each.sentence() for each in known if not each.is_recent(now, ahead)]
+        if lacking:
+            raise _Stopped(f"not repaired within gc_grace: {'; '.join(lacking)}")
 
     def _working(self) -> str | None:
         """A node that collects garbage now, whoever asked it to."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mailslice.duty.params import DutyParams
-from mailslice.model.settings import Duration
+from mailslice.model.setting_types import Time
 
 
 class Params(DutyParams):
@@ -22,7 +23,19 @@ class Params(DutyParams):
         ge=0,
         description="compactions that run or wait on a node: with more of them no node is begun",
     )
-    node_timeout: Duration = Field(
+    node_timeout: Time = Field(
         timedelta(hours=4),
         description="of one command on one node; a command that takes longer ends the run",
     )
+    unrepaired: bool = Field(
+        False,
+        description="also when no repair of the tables within gc_grace is known; needs a reason",
+    )
+
+    @model_validator(mode="after")
+    def _says_why(self) -> Self:
+        if self.unrepaired and not (self.reason or "").strip():
+            raise ValueError(
+                "unrepaired needs a reason: a mail that a node missed the end of may come back"
+            )
+        return self

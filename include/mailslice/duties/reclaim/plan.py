@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,12 +10,14 @@ from mailslice.duties.reclaim import waiting
 from mailslice.duties.reclaim.nodetool import VARIABLE, Nodetool, by_hand
 from mailslice.duties.reclaim.params import Params
 from mailslice.duties.reclaim.plan_file import PROGRESS, Plan
+from mailslice.duty.artifacts import iso
 from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.request import NO_QUEUE
 from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.stores.cassandra.ddl import replication_of, tables_of
 from mailslice.stores.cassandra.nodes import Node, Nodes
+from mailslice.stores.cassandra.repairs import TableRepair, copies, table_repairs
 
 BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
 """The tables of the view that compaction never shrinks (TimeWindowCompactionStrategy); the others hold one row a queue."""
@@ -37,7 +40,7 @@ def run(context: StepContext) -> dict[str, Any]:
     there = tables_of(session, keyspace)
     tables = tuple(table for table in BIG_TABLES if table in there)
     nodes = Nodes(session)
-    waits = _Waits.read(context, waiting.copies(replication_of(session, keyspace)))
+    waits = _Waits.read(context, copies(replication_of(session, keyspace)))
     cluster = nodes.all() if tables else ()
     found = [_node(nodes, each, keyspace, tables) for each in cluster]
     for each in found:
@@ -45,6 +48,7 @@ def run(context: StepContext) -> dict[str, Any]:
         each["why"] = _why(each, waits.last(each["node"]), now, params)
     due = tuple(each["node"] for each in found if each["why"]) if tool is not None else ()
     plan = Plan(context.request.run, now, keyspace, tables, due)
+    repairs = table_repairs(session, keyspace, tables)
     waiting_mib = waiting.to_mib(sum(each["waitingBytes"] for each in found))
     return {
         "decided": plan.decided(),
@@ -59,8 +63,23 @@ def run(context: StepContext) -> dict[str, Any]:
         "before": {
             "mib": sum(sum(each["mib"].values()) for each in found if each["mib"] is not None)
         },
-        "message": _message(plan, found, waiting_mib, template),
+        "repairs": [
+            {
+                "table": each.table,
+                "gcGraceSeconds": each.gc_grace.total_seconds(),
+                "repairedSince": iso(each.since),
+                "recent": each.is_recent(now, params.node_timeout),
+            }
+            for each in repairs
+        ],
+        "message": _message(plan, found, waiting_mib, template) + _unrepaired(repairs, now, params),
     }
+
+
+def _unrepaired(repairs: Sequence[TableRepair], now: datetime, params: Params) -> str:
+    """Which tables no repair protects, in words; empty where each is repaired, or has one replica."""
+    lacking = [each.sentence() for each in repairs if not each.is_recent(now, params.node_timeout)]
+    return f"; not repaired within gc_grace: {'; '.join(lacking)}" if lacking else ""
 
 
 class _Waits:

@@ -5,7 +5,6 @@ CQL says how much a table holds on a node's disk, but not how much of it is dele
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -62,13 +61,6 @@ def why_due(
             f"last reclaimed {last:%Y-%m-%d}: tombstones older than {TOMBSTONES.days} days may go"
         )
     return None
-
-
-def copies(replication: str | None) -> int:
-    """How many copies of a row there are, by the keyspace's replication as a CQL map, over all data centres; at least 1."""
-    return max(
-        1, sum(int(number) for number in re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or ""))
-    )
 
 
 def to_mib(count: int) -> int:

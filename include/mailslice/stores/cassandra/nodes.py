@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mailslice.stores.cassandra.session import CassandraSession
@@ -11,6 +12,8 @@ from mailslice.stores.cassandra.session import CassandraSession
 COLLECTING = "remove deleted data"
 """The kind of a running garbagecollect in system_views.sstable_tasks."""
 _POOL = "CompactionExecutor"
+_CLOCKS_APART = timedelta(minutes=1)
+"""A node's own clock may be behind by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,18 @@ class Nodes:
         return Compacting(
             sum(active + pending for active, pending in pools),
             any(row[0] == COLLECTING for row in kinds),
+        )
+
+    def compacted(self, address: str, keyspace: str, since: datetime) -> frozenset[str]:
+        """The tables of which the node rewrote files since then, by its own history and clock."""
+        rows = self._session.ask(
+            self._host(address),
+            "SELECT columnfamily_name, keyspace_name, compacted_at FROM system.compaction_history",
+        )
+        return frozenset(
+            table
+            for table, name, at in rows
+            if name == keyspace.lower() and at.replace(tzinfo=UTC) >= since - _CLOCKS_APART
         )
 
     def _hosts(self) -> Iterable[Any]:

@@ -11,18 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.duties.reclaim import apply, check, plan
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.request import NO_QUEUE, RunRequest
 from mailslice.duty.road import run_all, run_step
 from mailslice.model import crash
-from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.model.errors import BadInput, GateFailed, PlanRefused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
 from mailslice.queue import directory
 from mailslice.spark import in_worker
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.nodes import Nodes
+from mailslice.stores.cassandra.repairs import repaired
+from tests.services.cassandra.recorded_repairs import record
 from tests.services.duties.running import without_docs, without_spark
 
 WINDOW = timedelta(seconds=10)
@@ -198,9 +201,9 @@ def test_a_plan_that_was_edited_is_refused(place):
     asked = request(force=True)
     run_step("plan", asked, fresh.settings)
     folder = RunFolder(artifacts(fresh.settings), asked.duty, asked.queue, asked.run)
-    plan = folder.read_json("plan.json")
-    plan["decided"]["keyspace"] = "system"
-    folder.write_json("plan.json", plan)
+    written = folder.read_json("plan.json")
+    written["decided"]["keyspace"] = "system"
+    folder.write_json("plan.json", written)
     for step in ("check", "apply"):
         with pytest.raises(PlanRefused):
             run_step(step, asked, fresh.settings)
@@ -222,6 +225,51 @@ def test_a_cluster_with_a_node_down_stops_at_the_gate(place, monkeypatch):
     with pytest.raises(GateFailed, match="Every node is up"):
         reclaim(fresh.but(MAILSLICE_NODETOOL="true {host}").settings, force=True)
     assert reclaim(without_tool(fresh.settings))["status"] == "nothing to do"
+
+
+@pytest.fixture
+def several_replicas(monkeypatch):
+    """The steps read the history of repairs, which on one node they would not."""
+    for step in (plan, check, apply):
+        monkeypatch.setattr(step, "table_repairs", repaired)
+
+
+def test_tables_that_no_repair_within_gc_grace_covers_are_refused(place, several_replicas):
+    fresh, stores, _ = place
+    keyspace, tables = fresh.settings.cassandra.keyspace, ("enqueuedmailsv4", "deletedmailsv2")
+    with pytest.raises(GateFailed, match=r"repaired within gc_grace.*--unrepaired"):
+        reclaim(fresh.settings, force=True)
+    refused = Ledger(stores, fresh.settings).last("reclaim", NO_QUEUE)
+    assert (refused["status"], refused["applied"]) == ("refused", 0)
+
+    old = datetime.now(UTC) - timedelta(days=9, hours=23)
+    record(stores.cassandra, keyspace=keyspace, tables=tables, began=old)
+    asked = request(force=True, dry_run=True)
+    with pytest.raises(GateFailed, match="repaired within gc_grace"):
+        run_all(asked, fresh.settings)
+    said = RunFolder(artifacts(fresh.settings), "reclaim", NO_QUEUE, asked.run).read_json(
+        "plan.json"
+    )
+    assert "not repaired within gc_grace: enqueuedmailsv4: last repair" in said["message"]
+
+    record(stores.cassandra, keyspace=keyspace, tables=tables[:1])
+    with pytest.raises(GateFailed, match=r"deletedmailsv2: .* in 1 of 2 rows|in 1 of 2 rows"):
+        reclaim(fresh.settings, force=True)
+    record(stores.cassandra, keyspace=keyspace, tables=tables[1:])
+    assert reclaim(fresh.settings, force=True)["applied"] == 1
+
+
+def test_an_operator_may_go_on_without_a_repair_and_says_why(place, several_replicas):
+    fresh, stores, _ = place
+    stores.cassandra.execute(
+        f"ALTER TABLE {fresh.settings.cassandra.keyspace}.deletedmailsv2 WITH gc_grace_seconds = 60"
+    )
+    with pytest.raises(GateFailed):
+        reclaim(fresh.settings, force=True)
+    with pytest.raises(BadInput, match="unrepaired needs a reason"):
+        reclaim(fresh.settings, force=True, unrepaired=True, reason=" ")
+    said = "no node was away this year"
+    assert reclaim(fresh.settings, force=True, unrepaired=True, reason=said)["reason"] == said
 
 
 def mailslice(fresh, *words, **more):
@@ -271,3 +319,10 @@ def test_wrong_input_from_outside(place, words, more, said):
     code, out, err = mailslice(place[0], "duty", "run", "reclaim", *words, "--json", **more)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_a_command_that_does_nothing_is_not_believed(place):
+    settings = place[0].but(MAILSLICE_NODETOOL="true {host}").settings
+    later = datetime.now(UTC) + timedelta(hours=1)  # what the node did before does not count
+    with pytest.raises(GateFailed, match="rewrote its tables"):
+        run_all(request(force=True), settings, clock=lambda: later)

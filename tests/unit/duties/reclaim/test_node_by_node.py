@@ -13,6 +13,7 @@ from mailslice.duties.reclaim.params import Params
 from mailslice.duties.reclaim.plan_file import Plan
 from mailslice.model.errors import PlanRefused, StoreUnavailable
 from mailslice.stores.cassandra.nodes import Compacting, Node
+from mailslice.stores.cassandra.repairs import TableRepair
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SCRIPT = """
@@ -33,6 +34,7 @@ class Cluster:
         self.collecting = []
         self.mute = set()
         self.sizes = {}
+        self.repairs = ()
 
     def all(self):
         return tuple(
@@ -68,6 +70,7 @@ class Folder:
 def cluster(monkeypatch):
     found = Cluster()
     monkeypatch.setattr(apply, "Nodes", lambda _session: found)
+    monkeypatch.setattr(apply, "table_repairs", lambda *_: found.repairs)
 
     @contextmanager
     def locked(*_):
@@ -180,6 +183,24 @@ def test_pending_compactions_stop_the_run_before_that_node(work, cluster):
 def test_as_many_as_are_allowed_do_not(work, cluster):
     cluster.pending["n2"] = 5
     assert work(max_pending=5)["applied"] == 3
+
+
+@pytest.mark.parametrize("began", [None, NOW - timedelta(days=10), NOW - timedelta(days=9.9)])
+def test_tables_whose_last_repair_is_gc_grace_before_the_end_of_a_collection_stop_the_run(
+    work, cluster, began
+):
+    cluster.repairs = (TableRepair("a", timedelta(days=10), began),)
+    summary = work(node_timeout="4h")
+    assert work.lines() == []
+    assert summary["left"] == 3
+    assert "not repaired within gc_grace: a: last repair" in summary["stopped"]
+
+
+def test_a_recent_repair_or_a_reason_lets_it_go_on(work, cluster):
+    cluster.repairs = (TableRepair("a", timedelta(days=10), NOW - timedelta(days=9.8)),)
+    assert work()["applied"] == 3
+    cluster.repairs = (TableRepair("a", timedelta(days=10), None),)
+    assert work(unrepaired=True, reason="repaired by hand, history is off")["applied"] == 3
 
 
 def test_a_node_that_goes_down_stops_the_run(work, cluster):

@@ -6,7 +6,6 @@ import pytest
 
 from mailslice.duties.reclaim.waiting import (
     MARK_BYTES,
-    copies,
     deleted_bytes,
     reclaimed_at,
     to_mib,
@@ -96,26 +95,6 @@ def test_each_node_has_its_own_last_time():
 def test_when_a_node_is_due(mib, waits, last, force, begins):
     why = why_due(mib, waits, last, NOW, force=force)
     assert (why is None) if begins is None else why.startswith(begins)
-
-
-@pytest.mark.parametrize(
-    ("replication", "count"),
-    [
-        ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3'}", 3),
-        (
-            "{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}",
-            5,
-        ),
-        (
-            "{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3/1'}",
-            3,
-        ),
-        (None, 1),
-        ("{'class': 'org.apache.cassandra.locator.LocalStrategy'}", 1),
-    ],
-)
-def test_copies_by_replication(replication, count):
-    assert copies(replication) == count
 
 
 def test_mib_are_rounded_up():

@@ -9,7 +9,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of, tables_of
 from mailslice.stores.cassandra.own.claims import COUNTER_CLAIMS_TABLE, CounterClaim, CounterClaims
-from mailslice.stores.cassandra.own.columns import add_missing
+from mailslice.stores.cassandra.own.columns import add_missing, raise_gc_grace
 from mailslice.stores.cassandra.own.decisions import DECISIONS_TABLE, DecisionRow, Decisions
 from mailslice.stores.cassandra.own.delays import DELAYED_MAILS_TABLE, DelayedMail, DelayedMails
 from mailslice.stores.cassandra.own.destinations import DESTINATIONS_TABLE, Destinations
@@ -186,7 +186,7 @@ def _created(session: CassandraSession, settings: Settings, wanted: Mapping[str,
         settings.own.replication or replication_of(session, settings.cassandra.keyspace) or "",
     )
     made = create_tables(session, keyspace, wanted)
-    add_missing(
-        session, keyspace, {name: text for name, text in wanted.items() if name not in made}
-    )
+    earlier = {name: text for name, text in wanted.items() if name not in made}
+    add_missing(session, keyspace, earlier)
+    raise_gc_grace(session, keyspace, earlier)
     return keyspace

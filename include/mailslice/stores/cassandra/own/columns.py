@@ -1,13 +1,16 @@
-"""Columns that an own table of an earlier version of mailslice lacks are added; James' tables never get one."""
+"""Own tables of an earlier version get missing columns and today's gc_grace; James' get nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from mailslice.model.errors import BadSetting
 from mailslice.stores.cassandra.session import CassandraSession
 
 _KEY = "PRIMARY KEY"
+_GRACE = re.compile(r"gc_grace_seconds = (\d+)", re.ASCII)
+_DEFAULT_GRACE = 864_000
 
 
 def declared(table: str) -> dict[str, str]:
@@ -31,6 +34,24 @@ def add_missing(session: CassandraSession, keyspace: str, wanted: Mapping[str, s
                         f"table {keyspace}.{table} has no column {name}, a part of its key: it is not mailslice's, see MAILSLICE_OWN_KEYSPACE"
                     )
                 _add(session, keyspace, table, name, kind)
+
+
+def raise_gc_grace(session: CassandraSession, keyspace: str, wanted: Mapping[str, str]) -> None:
+    """Give the tables of `wanted` that are there at least the gc_grace that a new one would have.
+
+    Repairs are planned by the shortest: an operator may make it longer, never shorter.
+    """
+    query = session.prepare(
+        "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?"
+    )
+    for table, seconds in session.execute(query, [keyspace.lower()]):
+        if table in wanted and seconds < (least := _grace_of(wanted[table])):
+            session.execute(f"ALTER TABLE {keyspace}.{table} WITH gc_grace_seconds = {least}")
+
+
+def _grace_of(table: str) -> int:
+    declared_grace = _GRACE.search(table)
+    return int(declared_grace[1]) if declared_grace else _DEFAULT_GRACE
 
 
 def _add(session: CassandraSession, keyspace: str, table: str, name: str, kind: str) -> None:

@@ -46,7 +46,7 @@ QUARANTINE_TABLE = """(
     entered uuid,
     copy_id text,
     PRIMARY KEY (queuename, enqueueid, attempt)
-) WITH gc_grace_seconds = 86400"""
+)"""
 
 _COLUMNS = (
     *(

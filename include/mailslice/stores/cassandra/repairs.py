@@ -1,0 +1,151 @@
+"""When tables were last repaired (`nodetool repair` or a tool that drives it), by Cassandra itself.
+
+A node that missed a delete, or a deleted mark, gives the rows back once the other nodes have purged
+the tombstones. A repair between the delete and the purge prevents it. The table to read is
+system_distributed.parent_repair_history, which has all token ranges of a repair: repair_history
+keeps the last range of each session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cassandra import ConsistencyLevel
+
+from mailslice.model.durations import format_duration
+from mailslice.stores.cassandra.ddl import replication_of
+from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST, TokenRange
+from mailslice.stores.cassandra.session import CassandraSession
+
+_RANGE = re.compile(r"\((-?\d+),(-?\d+)\]", re.ASCII)
+_PARTIAL = ("dataCenters", "hosts")
+"""Options of a repair that leave replicas out, when they name any."""
+_UNSOUND = ("forceRepair", "pullRepair", "paxosOnly")
+"""Options of a repair that skip replicas that are away, write to one only, or repair no rows."""
+_HISTORY = """SELECT keyspace_name, columnfamily_names, started_at, options, successful_ranges,
+    finished_at, exception_message FROM system_distributed.parent_repair_history"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRepair:
+    """What is known of one table.
+
+    Repairs that all began at `since` or later cover the token ring; None: no such ones are known.
+    """
+
+    table: str
+    gc_grace: timedelta
+    since: datetime | None
+
+    def is_recent(self, now: datetime, ahead: timedelta = timedelta(0)) -> bool:
+        """Whether all tombstones that may be purged until `now + ahead` are older than they."""
+        return self.since is not None and self.since > now + ahead - self.gc_grace
+
+    def sentence(self) -> str:
+        """For people."""
+        began = f"{self.since:%Y-%m-%d %H:%M} UTC" if self.since else "not known"
+        grace = format_duration(self.gc_grace)
+        return f"{self.table}: last repair of all ranges began: {began}, gc_grace: {grace}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One repair that ended well, on all replicas of its ranges."""
+
+    tables: frozenset[str]
+    started: datetime
+    ranges: tuple[TokenRange, ...]
+
+
+def table_repairs(
+    session: CassandraSession, keyspace: str, tables: Sequence[str]
+) -> tuple[TableRepair, ...]:
+    """Each of these tables; none where a row has one replica: it has nothing to differ from.
+
+    Raises StoreUnavailable, and BadSetting where the role may not read system_distributed.
+    """
+    nodes = len(session.cluster.metadata.all_hosts())
+    if min(copies(replication_of(session, keyspace)), nodes) < 2:
+        return ()
+    return repaired(session, keyspace, tables)
+
+
+def repaired(
+    session: CassandraSession, keyspace: str, tables: Sequence[str]
+) -> tuple[TableRepair, ...]:
+    """As `table_repairs`, however many replicas there are."""
+    query = session.prepare(
+        "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?"
+    )
+    grace = {
+        name: timedelta(seconds=seconds)
+        for name, seconds in session.execute(query, [keyspace.lower()])
+    }
+    known = _repairs(session, keyspace.lower())
+    return tuple(
+        TableRepair(
+            table, grace[table], whole_since(each for each in known if table in each.tables)
+        )
+        for table in tables
+    )
+
+
+def whole_since(repairs: Iterable[Repair]) -> datetime | None:
+    """The latest time from which on repairs cover the token ring; None when all do not."""
+    ranges: list[TokenRange] = []
+    for each in sorted(repairs, key=lambda repair: repair.started, reverse=True):
+        ranges += each.ranges
+        if _cover_ring(ranges):
+            return each.started
+    return None
+
+
+def copies(replication: str | None) -> int:
+    """Copies of a row in all data centres, by the keyspace's replication (CQL map); at least 1."""
+    return max(
+        1, sum(int(number) for number in re.findall(r":\s*'(\d+)(?:/\d+)?'", replication or ""))
+    )
+
+
+def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:
+    """Repairs of the keyspace that count.
+
+    One replica is asked: a row that it lacks makes a repair unknown, never one known that was not.
+    """
+    statement = session.prepare(_HISTORY)
+    statement.consistency_level = ConsistencyLevel.ONE
+    return [
+        Repair(frozenset(names or ()), started.replace(tzinfo=UTC), _ranges(ranges or ()))
+        for name, names, started, options, ranges, finished, problem in session.stream(statement)
+        if name == keyspace and started and finished and problem is None and _is_sound(options)
+    ]
+
+
+def _is_sound(options: Mapping[str, Any] | None) -> bool:
+    """Whether a repair with these options brings all replicas together."""
+    told = dict(options or {})
+    return not any(str(told.get(name) or "").strip("[]{} ") for name in _PARTIAL) and not any(
+        str(told.get(name)).lower() == "true" for name in _UNSOUND
+    )
+
+
+def _ranges(texts: Iterable[str]) -> tuple[TokenRange, ...]:
+    """Ranges as Cassandra writes them, `(low,high]`; one over the ring's end is cut there."""
+    found: list[TokenRange] = []
+    for match in filter(None, map(_RANGE.fullmatch, texts)):
+        low, high = int(match[1]), int(match[2])
+        found += [(low, high)] if low < high else [(low, HIGHEST), (LOWEST, high)]
+    return tuple(found)
+
+
+def _cover_ring(ranges: Iterable[TokenRange]) -> bool:
+    reached = LOWEST
+    for low, high in sorted(ranges):
+        if low > reached:
+            return False
+        reached = max(reached, high)
+    return reached >= HIGHEST

@@ -1,0 +1,73 @@
+"""Whether repairs cover the ring, and since when."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST
+from mailslice.stores.cassandra.repairs import Repair, TableRepair, copies, whole_since
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+TABLES = frozenset({"a"})
+
+
+def repair(hours_ago, *ranges):
+    return Repair(TABLES, NOW - timedelta(hours=hours_ago), ranges)
+
+
+@pytest.mark.parametrize(
+    ("repairs", "hours"),
+    [
+        ([], None),
+        ([repair(5, (LOWEST, HIGHEST))], 5),
+        ([repair(5, (LOWEST, HIGHEST)), repair(3, (LOWEST, HIGHEST))], 3),
+        ([repair(5, (LOWEST, 0)), repair(3, (0, HIGHEST))], 5),
+        ([repair(5, (LOWEST, 0)), repair(3, (1, HIGHEST))], None),
+        ([repair(5, (LOWEST, 7)), repair(3, (-7, HIGHEST))], 5),
+        ([repair(9, (LOWEST, HIGHEST)), repair(5, (LOWEST, 0)), repair(3, (-1, 5))], 9),
+        ([repair(5, (LOWEST, HIGHEST - 1))], None),
+        ([repair(5, (LOWEST + 1, HIGHEST))], None),
+    ],
+)
+def test_the_ring_counts_as_repaired_since_the_oldest_repair_that_is_needed_to_cover_it(
+    repairs, hours
+):
+    since = whole_since(repairs)
+    assert since == (None if hours is None else NOW - timedelta(hours=hours))
+
+
+@pytest.mark.parametrize(
+    ("hours", "ahead", "recent"),
+    [
+        (None, 0, False),
+        (23, 0, True),
+        (24, 0, False),
+        (25, 0, False),
+        (21, 4, False),
+        (19, 4, True),
+    ],
+)
+def test_a_repair_is_recent_when_it_began_within_gc_grace_of_the_purge(hours, ahead, recent):
+    since = None if hours is None else NOW - timedelta(hours=hours)
+    table = TableRepair("a", timedelta(days=1), since)
+    assert table.is_recent(NOW, timedelta(hours=ahead)) is recent
+
+
+@pytest.mark.parametrize(
+    ("replication", "count"),
+    [
+        ("{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3'}", 3),
+        (
+            "{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}",
+            5,
+        ),
+        (
+            "{'class': 'org.apache.cassandra.locator.SimpleStrategy', 'replication_factor': '3/1'}",
+            3,
+        ),
+        (None, 1),
+        ("{'class': 'org.apache.cassandra.locator.LocalStrategy'}", 1),
+    ],
+)
+def test_copies_by_replication(replication, count):
+    assert copies(replication) == count
