@@ -20,8 +20,9 @@ what is still at work. The command is run as it stands in the setting, without a
 mail whose end a node missed comes back as live once the others have purged its tombstones: without a repair within gc_grace the run is refused.
 
 **Params.** `force`: also nodes of which nothing is known to wait. `least`: MiB that must wait on a node before it is begun. `max_pending`: compactions that
-run or wait on a node; with more of them it is not begun. `node_timeout`: of one command. `unrepaired`: go on although no repair is known; needs a reason. `dry_run`: measure and report only. `reason`: kept in the
-ledger. `intensity` has no meaning here: one node at a time is as gentle as it gets (slow a node down by its compaction throughput).
+run or wait on a node; with more of them it is not begun. `node_timeout`: of one command. `unrepaired`: go on although no repair is known; needs a reason.
+`dry_run`: measure and report only. `reason`: kept in the ledger.
+`intensity` has no meaning here: one node at a time is as gentle as it gets (slow a node down by its compaction throughput).
 
 **Without MAILSLICE_NODETOOL** nothing is run: the report says about how many MiB wait, and which command frees them.
 

@@ -350,7 +350,8 @@ def test_a_table_with_another_key_is_not_touched(fresh_module):
 
 def test_a_gc_grace_that_repairs_cannot_keep_up_with_is_raised_and_a_longer_one_is_left(fresh):
     keyspace = fresh.settings.own.keyspace
-    with CassandraSession(fresh.settings.cassandra) as session:
+    with open_stores(fresh.settings) as stores:
+        session = stores.cassandra
         own_tables(session, fresh.settings)
         for table, seconds in (("quarantine", 86_400), ("decisions", 900_000)):
             session.execute(f"ALTER TABLE {keyspace}.{table} WITH gc_grace_seconds = {seconds}")
