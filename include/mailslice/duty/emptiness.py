@@ -76,25 +76,3 @@ def last_seen_empty(stores: Stores, queue: QueueName) -> datetime | None:
     """The moment that the newest pair of passes speaks for, whoever took it."""
     sample = stores.own.queue_samples.read(queue)
     return sample.first_pass if sample is not None else None
-
-
-_UNSEEN = timedelta(seconds=30)
-_FORGET_EACH = timedelta(seconds=10)
-"""A sample that saw the queue empty says nothing of what is published after it, and figures are 10 s late (reference/rabbitmq.md)."""
-
-
-class Forgetting:
-    """What was seen empty is not any more, once a duty puts a mail back: no cleanup may take an older sample as proof that its message is gone."""
-
-    def __init__(self, stores: Stores, queue: QueueName, clock: Clock) -> None:
-        self._samples = stores.own.queue_samples
-        self._queue = queue
-        self._clock = clock
-        self._forgotten: datetime | None = None
-
-    def before_publishing(self) -> None:
-        """Ask before each publish of an old id; most of the time it costs nothing."""
-        now = self._clock()
-        if self._forgotten is None or now - self._forgotten >= _FORGET_EACH:
-            self._samples.forget(self._queue, now + _UNSEEN)
-            self._forgotten = now

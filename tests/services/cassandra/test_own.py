@@ -252,17 +252,6 @@ def test_notes_of_dead_letters_keep_the_newest_reason_and_the_rounds_apart(own, 
     assert set(own.dead_letter_notes.read(queue, many)) == set(many)
 
 
-def test_samples_are_forgotten_up_to_a_moment_those_to_come_too(own, queue):
-    own.queue_samples.save(queue, QueueSample(NOW, NOW + MINUTE))
-    own.queue_samples.forget(queue, NOW + 2 * MINUTE)
-    assert own.queue_samples.read(queue) is None
-    own.queue_samples.save(queue, QueueSample(NOW, NOW + 2 * MINUTE))
-    assert own.queue_samples.read(queue) is None
-    later = QueueSample(NOW + MINUTE, NOW + 3 * MINUTE)
-    own.queue_samples.save(queue, later)
-    assert own.queue_samples.read(queue) == later
-
-
 def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_module):
     name = fresh_module.settings.own.keyspace + "_x"
     settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=name).settings

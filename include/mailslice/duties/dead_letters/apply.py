@@ -29,7 +29,6 @@ from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan
 from mailslice.duties.dead_letters.progress import Progress
 from mailslice.duty.context import StepContext
-from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
@@ -107,7 +106,6 @@ class _Apply:
         self.candidates = Candidates(self.context.stores, self.context.queue)
         self.progress = Progress.begin(self.context, self.plan)
         self.redriving, self.taking = self._throttles()
-        self.samples = Forgetting(self.context.stores, self.context.queue, self.context.clock)
 
     def run(self) -> dict[str, Any]:
         while not self._hold_once():
@@ -208,7 +206,6 @@ class _Apply:
         why = self._kept(judged, now)
         if why is not None or letter.enqueue_id is None:
             return why or DEALT_WITH
-        self.samples.before_publishing()
         round_ = judged.redrives + 1
         self.context.stores.own.dead_letter_notes.count_redrive(
             self.context.queue, letter.enqueue_id, round_, self.context.clock()

@@ -105,7 +105,7 @@ def drop_proved_marks(
 
 
 _UNPROVED = {
-    "drained": "the broker was not seen empty since the slices were closed",
+    "drained": "the broker was not seen empty since the marks were read",
     "cleaned_check": "they have no row, and a slice of the time when that was seen is not closed yet",
 }
 

@@ -57,7 +57,7 @@ def register(context: StepContext, plan: Plan, rows: int) -> None:
             context.folder.file(file),
             str(plan.rows),
             rows,
-            plan.closed_at,
+            plan.marks_read,
         )
         context.stores.own.pending_marks.save(context.queue, pending)
 

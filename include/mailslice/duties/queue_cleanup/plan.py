@@ -77,16 +77,24 @@ def run(context: StepContext) -> dict[str, Any]:
     asked = [(millis(start), decide.closed(start, shape, now=now, grace=grace)) for start in keys]
     found = _scan(context, what, asked)
     crash.point("plan:after-scan")
-    emptied = sample_once(
-        stores, queue, context.clock
-    )  # after `now`: it speaks for slices that were closed by then
+    marks_read = context.clock()
+    emptied = sample_once(stores, queue, context.clock)  # younger than every mark that was read
     # Read again after the marks were read: what lies behind this one proves nothing by having no mark.
     browse = starts_of(stores, queue).browse
     slices = by_slice(found)
     plan = _decide(
         context,
         params,
-        _Seen(shape, tables, starts, found, slices, browse.value if browse else None, now),
+        _Seen(
+            shape,
+            tables,
+            starts,
+            found,
+            slices,
+            browse.value if browse else None,
+            now,
+            marks_read,
+        ),
     )
     strays = strays_of(found, swept)
     if params.sweep and browse is not None:
@@ -204,6 +212,7 @@ class _Seen:
     slices: Sequence[SliceFound]
     browse: datetime | None
     now: datetime
+    marks_read: datetime
 
 
 def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
@@ -218,6 +227,7 @@ def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
         run=context.request.run,
         queue=context.queue,
         made_at=seen.now,
+        marks_read=seen.marks_read,
         grace=grace,
         shape=seen.shape,
         tables=seen.tables,

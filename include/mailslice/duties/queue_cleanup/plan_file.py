@@ -78,6 +78,8 @@ class Plan:
     run: str
     queue: str
     made_at: datetime
+    marks_read: datetime
+    """When the last mark had been read: every planned mark is older, and a proof that lets marks go is younger."""
     grace: timedelta
     shape: Shape
     tables: tuple[QueueTable, ...]
@@ -100,19 +102,13 @@ class Plan:
         """Rows that are to go."""
         return self.rows.count
 
-    @property
-    def closed_at(self) -> datetime:
-        """When the last planned slice was closed: a proof that its messages are gone must be younger."""
-        last = max((each.place.slice_start for each in self.places), default=self.made_at)
-        # Where an operator closed it early, writers with the larger window may have been at it until shortly before the plan.
-        return min(last + self.shape.largest_window + self.grace, self.made_at)
-
     def decided(self) -> dict[str, object]:
         """All that apply acts by, as JSON values in a stable order."""
         return {
             "run": self.run,
             "queue": self.queue,
             "madeAt": iso(self.made_at),
+            "marksRead": iso(self.marks_read),
             "grace": f"{self.grace.total_seconds()}s",
             "window": whole_seconds(self.shape.window),
             "largestWindow": whole_seconds(self.shape.largest_window),
@@ -149,6 +145,7 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
             value["run"],
             value["queue"],
             datetime.fromisoformat(value["madeAt"]),
+            datetime.fromisoformat(value["marksRead"]),
             parse_duration(value["grace"]),
             shape,
             tuple(QueueTable(table) for table in value["tables"]),

@@ -67,7 +67,6 @@ def _sample_lost(context: StepContext, found: dict[str, Any]) -> bool:
     if not found["passes"]:
         return False
     kept = context.stores.own.queue_samples.read(context.queue)
-    # None: forgotten since, because mail was put back that the sample did not see.
-    return kept is not None and int(kept.first_pass.timestamp() * 1000) < int(
+    return kept is None or int(kept.first_pass.timestamp() * 1000) < int(
         datetime.fromisoformat(found["passes"][0]).timestamp() * 1000
     )

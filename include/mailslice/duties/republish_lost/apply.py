@@ -19,7 +19,6 @@ from mailslice.duties.republish_lost.plan_file import Plan, read_plan
 from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
 from mailslice.duty.audits import CENSUS_PATIENCE, lock_name
 from mailslice.duty.context import StepContext
-from mailslice.duty.emptiness import Forgetting
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.model import crash
@@ -65,7 +64,6 @@ class _Republishing:
     def run(self, mails: Iterable[Judged]) -> dict[str, Any]:
         """Publish them all, a hundred at a time, until the time limit, or until a store fails."""
         throttle = self.context.throttle("rabbitmq")
-        samples = Forgetting(self.context.stores, self.context.queue, self.context.clock)
         with asyncio.Runner() as runner:
             publisher = Publisher(self.context.settings.rabbitmq)
             for some in self.prover.prove(self._in_time(mails)):
@@ -75,7 +73,6 @@ class _Republishing:
                         break
                     batch = some[at : at + _AT_ONCE]
                     throttle.take(len(batch))
-                    samples.before_publishing()
                     runner.run(self._publish(publisher, batch))
                     self._keep()
                 if self.trouble is not None:

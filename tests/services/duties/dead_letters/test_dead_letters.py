@@ -15,7 +15,6 @@ from mailslice.model.mail import QueueName
 from mailslice.queue import directory
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
-from mailslice.stores.cassandra.own import QueueSample
 from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.held import hold
@@ -372,27 +371,6 @@ def test_a_run_whose_time_is_over_leaves_the_rest_to_the_next(letters):
         3,
     )
     assert letters.run()["dropped"] == 3
-
-
-def test_a_redrive_makes_old_sights_of_an_empty_queue_worthless(letters):
-    now = datetime.now(UTC)
-    samples = letters.stores.own.queue_samples
-    samples.save(
-        letters.queue, QueueSample(now - timedelta(seconds=30), now - timedelta(seconds=15))
-    )
-    letters.letter(letters.mail("kept"))
-    letters.run()
-    assert samples.read(letters.queue) is not None
-    letters.run(redrive=True)
-    assert samples.read(letters.queue) is None
-    samples.save(
-        letters.queue, QueueSample(now, now + timedelta(seconds=5))
-    )  # its figures may be from before the redrive
-    assert samples.read(letters.queue) is None
-    samples.save(
-        letters.queue, QueueSample(now + timedelta(seconds=60), now + timedelta(seconds=75))
-    )
-    assert samples.read(letters.queue) is not None
 
 
 def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded(

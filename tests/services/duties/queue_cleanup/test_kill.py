@@ -151,7 +151,7 @@ def test_marks_of_a_killed_run_wait_for_their_proof_like_others(shared_view, mon
     let_the_lock_run_out(shared_view)
     report = shared_view.clean()
     assert (report["planned"], report["marks"]["waiting"]) == (0, 5)
-    now = datetime.now(UTC)
+    now = datetime.now(UTC) + timedelta(minutes=1)
     shared_view.stores.own.queue_samples.save(shared_view.queue, QueueSample(now, now))
     assert shared_view.clean()["marks"]["dropped"] == 5
     assert_clean(shared_view, gone, stays)

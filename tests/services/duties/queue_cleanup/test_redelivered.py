@@ -8,9 +8,11 @@ import pytest
 
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all
+from mailslice.model.clock import system_clock
 from mailslice.model.mail import Mail
 from mailslice.model.names import RabbitNames
 from mailslice.queue import directory
+from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -135,3 +137,53 @@ async def test_a_mail_enqueued_while_the_queue_is_cleaned_is_delivered_and_stays
             for table in stores.tables.existing
             for place in table.places(queue)
         )
+
+
+@pytest.fixture
+def shared_queue(quick):
+    settings, stores, queue = quick
+    shared = settings.queue.model_copy(update={"shared": True})
+    return settings.model_copy(update={"queue": shared}), stores, queue
+
+
+def take_all(settings, queue):
+    """The queue's messages with their properties, gone from the broker."""
+    taken = []
+    with blocking_connection(settings.rabbitmq) as connection:
+        channel = connection.channel()
+        while (found := channel.basic_get(RabbitNames(queue).work_queue, auto_ack=True))[0]:
+            taken.append(found[1:])
+    return taken
+
+
+def put_back(settings, queue, messages):
+    with blocking_connection(settings.rabbitmq) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for properties, body in messages:
+            channel.basic_publish(RabbitNames(queue).exchange, "", body, properties)
+
+
+async def test_a_mail_that_came_back_and_was_cleared_after_the_queue_was_seen_empty_is_not_delivered(
+    shared_queue,
+):
+    settings, stores, queue = shared_queue
+    async with open_worker(settings, queue) as worker:
+        await worker.enqueue(Mail("m-4", None, ("c@d.example",)), b"Subject: back\r\n\r\n")
+    messages = await asyncio.to_thread(take_all, settings, queue)
+    assert len(messages) == 1
+    deadline = time.monotonic() + 60
+    while stores.own.queue_samples.read(queue) is None:
+        assert time.monotonic() < deadline
+        await asyncio.to_thread(
+            run_all, RunRequest("queue_size", queue, f"size-{time.monotonic()}"), settings
+        )
+    put_back(settings, queue, messages)
+    view = MailQueue(stores, queue, system_clock)
+    assert view.clear() == 1
+    await asyncio.sleep(6)  # the management figures come late, and know of the message by then
+    report = await asyncio.to_thread(clean, settings, queue, "r5")
+    assert (report["applied"], report["marks"]["dropped"]) == (1, 0)
+    async with open_worker(settings, queue) as worker, aclosing(worker.deliveries(1)) as deliveries:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(deliveries), 5)

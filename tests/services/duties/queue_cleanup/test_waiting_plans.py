@@ -11,7 +11,7 @@ import pytest
 
 from mailslice.duties.queue_cleanup import sweep
 from mailslice.model.names import RabbitNames
-from tests.services.duties.queue_cleanup.test_marks import dead_letter, rewrite, seen_empty
+from tests.services.duties.queue_cleanup.test_marks import dead_letter, rewrite, seen_empty, soon
 
 
 def cut(path):
@@ -76,7 +76,7 @@ def test_a_plan_whose_files_cannot_be_read_waits_and_holds_up_nothing_else(waiti
         harm(path)
     view.mark(gone)
     live = view.insert(8, dead=False)
-    seen_empty(view, datetime.now(UTC))
+    seen_empty(view, soon())
     report = view.clean()
     assert (
         report["status"],
@@ -94,7 +94,7 @@ def test_a_plan_whose_files_cannot_be_read_waits_with_spark_too(waiting, with_sp
     view, _, waits, files = waiting
     for path in files:
         cut(path)
-    seen_empty(view, datetime.now(UTC))
+    seen_empty(view, soon())
     report = view.clean()
     assert (report["marks"]["dropped"], view.is_marked(waits)) == (0, True)
     assert "were changed or removed (ArrowInvalid: " in report["marks"]["why"][0]
@@ -193,7 +193,7 @@ def left(shared_view):
     lettered = shared_view.insert(0, dead=True)
     shared_view.insert(0, dead=True)
     dead_letter(shared_view, lettered)
-    seen_empty(shared_view, datetime.now(UTC))
+    seen_empty(shared_view, soon())
     report = shared_view.clean()
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (1, 1)
     (file,) = Path(report["artifacts"]).glob("*marks-left.json")
@@ -224,7 +224,7 @@ def test_marks_that_are_left_are_written_again_when_they_are_others_and_the_old_
     lettered = [view.insert(0, dead=True) for _ in range(2)]
     for each in lettered:
         dead_letter(view, each)
-    seen_empty(view, datetime.now(UTC))
+    seen_empty(view, soon())
     folder = Path(view.clean()["artifacts"])
     (both,) = folder.glob("*marks-left.json")
     written = both.stat().st_mtime_ns
@@ -246,7 +246,7 @@ def test_a_run_that_ends_before_its_new_list_is_named_leaves_the_old_one(shared_
     lettered = [view.insert(0, dead=True) for _ in range(3)]
     for each in lettered:
         dead_letter(view, each)
-    seen_empty(view, datetime.now(UTC))
+    seen_empty(view, soon())
     assert view.clean()["marks"]["waiting"] == 3
     purge(view)
     dead_letter(view, lettered[0])

@@ -40,10 +40,6 @@ class QueueSamples:
         rows = self._session.execute(self._read, [queue])
         return QueueSample(instant(rows[0][0]), instant(rows[0][1])) if rows else None
 
-    def forget(self, queue: QueueName, until: datetime) -> None:
-        """Forget every sample whose second pass is not after `until`, those too that are still to be saved: mail is put back that they did not see."""
-        self._session.execute(self._forget, [epoch_ms(until) * 1000, queue])
-
     def delete(self, queue: QueueName) -> None:
         """Forget the queue."""
         self._session.execute(self._delete, [queue])
@@ -58,12 +54,6 @@ class QueueSamples:
     def _read(self) -> PreparedStatement:
         return self._session.prepare(
             f"SELECT first_pass, second_pass FROM {self._name} WHERE queuename = ?"
-        )
-
-    @cached_property
-    def _forget(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE FROM {self._name} USING TIMESTAMP ? WHERE queuename = ?"
         )
 
     @cached_property
