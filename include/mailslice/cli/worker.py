@@ -121,22 +121,22 @@ def run_(
         ),
     ] = 8,
     drain_for: Annotated[
-        timedelta,
+        timedelta | None,
         typer.Option(
             "--drain",
             parser=duration("--drain"),
             metavar="DURATION",
-            show_default="30s",
-            help="After SIGTERM running handlers may take so long.",
+            help="After SIGTERM running handlers may take so long: 30s when not given; "
+            "the relay as MAILSLICE_RELAY_ANSWER_TIMEOUT, at most 10m.",
         ),
-    ] = timedelta(seconds=30),
+    ] = None,
     health_port: Annotated[
         int | None,
         typer.Option(
             "--health-port",
             parser=count("--health-port", least=0, most=65535),
             metavar="PORT",
-            help="/livez and /metrics; 0 = none.",
+            help="/livez, /readyz and /metrics; 0 = none.",
         ),
     ] = None,
     attempts: Annotated[

@@ -6,9 +6,18 @@ import shlex
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.durations import format_duration
@@ -421,6 +430,26 @@ class GiveUp(StrEnum):
     BOUNCE = "bounce"
 
 
+class StartTls(StrEnum):
+    """Whether the next hop is spoken to by TLS (RFC 3207)."""
+
+    NONE = "none"
+    MAY = "may"
+    MUST = "must"
+    VERIFIED = "verified"
+
+
+_SWITCH = TypeAdapter(bool)
+
+
+def _start_tls(value: object) -> object:
+    """It was a switch once: true asked for TLS with a server that can be verified."""
+    try:
+        return StartTls.VERIFIED if _SWITCH.validate_python(value) else StartTls.NONE
+    except ValidationError:
+        return value
+
+
 class RelaySettings(Group):
     """The relay handler's next hop."""
 
@@ -436,7 +465,32 @@ class RelaySettings(Group):
         "server has taken (RFC 5321 4.5.3.2.6 names 10m: then raise MAILSLICE_DUTY_STUCK_AT_LEAST, too); with the 15 minutes that sending may take, from "
         "when a handler has the mail, it must fit into RabbitMQ's consumer_timeout (30m)",
     )
-    starttls: bool = Field(False, description="require STARTTLS")
+    starttls: Annotated[StartTls, BeforeValidator(_start_tls)] = Field(
+        StartTls.NONE,
+        description="TLS with the next hop: none; may (when it is offered, without a look at the certificate); must (nothing is sent without it); "
+        "verified (must, and the certificate is the host's); true is verified, false is none",
+    )
+    implicit_tls: bool = Field(
+        False,
+        description="TLS from the first byte, as on port 465; verified, unless MAILSLICE_RELAY_STARTTLS=must",
+    )
+    tls_ca: Path | None = Field(
+        None, description="PEM; the certificates that verify the next hop, instead of the system's"
+    )
+    tls_certificate: Path | None = Field(
+        None, description="PEM; shown to a next hop that asks who we are"
+    )
+    tls_key: Path | None = None
+    username: str | None = Field(None, description="AUTH user (PLAIN, LOGIN); with a password")
+    password: SecretStr | None = None
+    auth_without_tls: bool = Field(
+        False, description="allow the password to cross a network in the clear"
+    )
+    mails_per_connection: int = Field(
+        100,
+        ge=1,
+        description="mails on one connection, which is kept for 30 s without one; 1 = a new one for each mail",
+    )
     max_age: Duration = Field(
         timedelta(days=5),
         description="of a mail that is still tried again; an older one is given up",
@@ -464,8 +518,12 @@ class RelaySettings(Group):
 class WorkerSettings(Group):
     """The consumer process."""
 
-    health_host: str = Field("127.0.0.1", description="address of liveness and metrics")
-    health_port: int = Field(0, ge=0, le=65535, description="port of /livez and /metrics; 0 = off")
+    health_host: str = Field(
+        "127.0.0.1", description="address of liveness and metrics, of smtp-in, too"
+    )
+    health_port: int = Field(
+        0, ge=0, le=65535, description="port of /livez, /readyz and /metrics; 0 = off"
+    )
     memory_budget_mib: int = Field(96, ge=8, description="content in flight, MiB, a process")
     record_every: Duration = Field(
         timedelta(seconds=3),

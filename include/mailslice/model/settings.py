@@ -35,6 +35,7 @@ from mailslice.model.setting_groups import (
     RelaySettings,
     S3Settings,
     SmtpInSettings,
+    StartTls,
     StuckMode,
     WorkerSettings,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "S3Settings",
     "Settings",
     "SmtpInSettings",
+    "StartTls",
     "StuckMode",
     "Time",
     "Words",

@@ -15,6 +15,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
 DRAIN = timedelta(seconds=30)
+_LONGEST_DRAIN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
     prefetch: int = 16,
     concurrency: int = 8,
     *,
-    drain: timedelta = DRAIN,
+    drain: timedelta | None = None,
     health_host: str | None = None,
     health_port: int | None = None,
 ) -> None:
@@ -46,8 +47,9 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
 
     `processes` consume beside each other, each with up to `prefetch` mails delivered and `concurrency` of them in handlers (fewer, when
     fewer are delivered).
-    On a signal: no new mail, running handlers may finish for `drain`, the rest goes back to the broker.
-    `health_port` (default: the setting) serves /livez and /metrics; 0 = none.
+    On a signal: no new mail, running handlers may finish for `drain` (default: `drain_for`), the
+    rest goes back to the broker.
+    `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
     Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as far as consuming; afterwards faults only restart.
     """
     for name, value in (
@@ -65,9 +67,18 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
         handler_spec,
         prefetch,
         concurrency,
-        drain,
+        drain_for(settings, handler_spec) if drain is None else drain,
         logging.getLogger("mailslice").getEffectiveLevel(),
     )
     host = settings.worker.health_host if health_host is None else health_host
     port = settings.worker.health_port if health_port is None else health_port
     Supervisor(task, processes, host, port).run()
+
+
+def drain_for(settings: Settings, handler_spec: str) -> timedelta:
+    """How long handlers may finish: 30 s; for the relay as long as it waits for the answer to a
+    mail that was sent whole, up to 10 minutes: without the answer the mail is sent again.
+    """
+    if handler_spec != "relay":
+        return DRAIN
+    return max(DRAIN, min(settings.relay.answer_timeout, _LONGEST_DRAIN))

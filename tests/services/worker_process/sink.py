@@ -49,6 +49,20 @@ class Sink:
     drop_after_rcpt: bool = False
     drop_at: str = ""
     """`answer`: takes the mail and hangs up without a word."""
+    pipelining: bool = False
+    """Whether it says that it takes commands before it has answered the last one."""
+    connections: int = 0
+
+    async def handle_EHLO(
+        self,
+        _server: SMTP,
+        session: Session,
+        _envelope: Envelope,
+        hostname: str,
+        responses: list[str],
+    ) -> list[str]:
+        session.host_name = hostname
+        return [*responses[:-1], *(["250-PIPELINING"] * self.pipelining), responses[-1]]
 
     async def handle_MAIL(
         self, _server: SMTP, _session: Session, envelope: Envelope, address: str, options: list[str]
@@ -87,27 +101,27 @@ class Sink:
 
 @contextmanager
 def running(
-    sink: Sink, *, utf8: bool = True, tls: ssl.SSLContext | None = None, **options: Any
+    sink: Sink,
+    *,
+    utf8: bool = True,
+    tls: ssl.SSLContext | None = None,
+    implicit: ssl.SSLContext | None = None,
+    **options: Any,
 ) -> Iterator[Sink]:
-    """The sink, listening on a free port of loopback."""
+    """The sink, listening on a free port of loopback; `implicit`: with TLS from the first byte."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
+
+    def conversation() -> SMTP:
+        sink.connections += 1
+        return SMTP(
+            sink, enable_SMTPUTF8=utf8, hostname="sink", tls_context=tls, loop=loop, **options
+        )
 
     def serve() -> None:
         asyncio.set_event_loop(loop)
         made = loop.run_until_complete(
-            loop.create_server(
-                lambda: SMTP(
-                    sink,
-                    enable_SMTPUTF8=utf8,
-                    hostname="sink",
-                    tls_context=tls,
-                    loop=loop,
-                    **options,
-                ),
-                "127.0.0.1",
-                0,
-            )
+            loop.create_server(conversation, "127.0.0.1", 0, ssl=implicit)
         )
         sink.port = made.sockets[0].getsockname()[1]
         ready.set()

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
+import smtplib
+import tracemalloc
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,9 +15,11 @@ from mailslice.codec.reports import Failure
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import Settings
 from mailslice.worker.handlers import relay, smtp_dialogue
+from mailslice.worker.handlers.next_hop import NextHop
 from mailslice.worker.handlers.relay import outcome_of, transactions
-from mailslice.worker.handlers.smtp_dialogue import Patience, Refusals, Transaction
-from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire, with_end
+from mailslice.worker.handlers.smtp_dialogue import Patience, Transaction
+from mailslice.worker.handlers.smtp_refusals import Refusals
+from mailslice.worker.handlers.smtp_wire import PIECE, Body, data, header_block, is_sendable
 from mailslice.worker.outcome import Complete, Outcome, Reject, Retry
 
 A, B, C = "a@x", "b@x", "c@x"
@@ -102,27 +105,59 @@ def test_a_recipient_named_twice_is_sent_to_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "wire"),
+    ("content", "sent"),
     [
-        (b"", b""),
-        (b"a\nb", b"a\r\nb"),
-        (b"a\rb", b"a\r\nb"),
-        (b"a\r\nb", b"a\r\nb"),
-        (b"\n\r\n\r", b"\r\n\r\n\r\n"),
-        (b"\r\r\n", b"\r\n\r\n"),
-        (b"\xff\n", b"\xff\r\n"),
+        (b"", b"\r\n.\r\n"),
+        (b"a\nb", b"a\r\nb\r\n.\r\n"),
+        (b"a\rb", b"a\r\nb\r\n.\r\n"),
+        (b"a\r\nb\r\n", b"a\r\nb\r\n.\r\n"),
+        (b"\n\r\n\r", b"\r\n\r\n\r\n.\r\n"),
+        (b"\r\r\n", b"\r\n\r\n.\r\n"),
+        (b"\xff\n", b"\xff\r\n.\r\n"),
+        (b".\n", b"..\r\n.\r\n"),
+        (b"a\r.b\n..\r\n", b"a\r\n..b\r\n...\r\n.\r\n"),
+        (b"a.\r\nb", b"a.\r\nb\r\n.\r\n"),
     ],
 )
-def test_line_ends_become_crlf_on_the_wire(given_: bytes, wire: bytes) -> None:
-    assert on_the_wire(given_) == wire
+def test_line_ends_become_crlf_and_the_end_is_one_dot_that_no_line_of_it_can_be(
+    content: bytes, sent: bytes
+) -> None:
+    assert b"".join(data(b"", content)) == sent
 
 
-@given(st.binary())
-def test_the_wire_has_no_bare_line_end_and_every_other_byte_in_order(content: bytes) -> None:
-    wire = on_the_wire(content)
-    assert not re.search(rb"(?<!\r)\n|\r(?!\n)", wire)
-    assert wire.translate(None, b"\r\n") == content.translate(None, b"\r\n")
-    assert on_the_wire(wire) == wire
+_BARE = re.compile(rb"(?<!\r)\n|\r(?!\n)")
+_AROUND = st.binary(max_size=8) | st.text("\r\n.a", max_size=8).map(str.encode)
+
+
+@given(
+    head=st.sampled_from([b"", b".X: y\r\n"]),
+    before=_AROUND,
+    gap=st.integers(-9, 9),
+    after=_AROUND,
+)
+def test_pieces_and_size_are_those_of_the_whole(
+    head: bytes, before: bytes, gap: int, after: bytes
+) -> None:
+    """Around the borders of pieces (64 KiB) and of counting (1 MiB), as by expressions over all."""
+    for border in (PIECE, 1 << 20):
+        content = before.ljust(border + gap, b"x") + after + b"\n.end"
+        wire = _BARE.sub(b"\r\n", head + content)
+        assert Body.of(content).size == len(wire) - len(head)
+        assert b"".join(data(head, content)) == re.sub(rb"(?m)^\.", b"..", wire) + b"\r\n.\r\n"
+
+
+def test_a_mail_of_25_mb_with_bare_line_feeds_adds_less_than_a_megabyte() -> None:
+    content = b"a line of a mail as a Unix disk has it, seventy bytes long or nearly so\n" * 350_000
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        size = Body.of(content).size
+        sent = sum(len(piece) for piece in data(b"X-For: a\r\n", content))
+        added = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert (len(content) > 25_000_000, sent) == (True, size + len(b"X-For: a\r\n.\r\n"))
+    assert added < 1 << 20
 
 
 def test_header_lines_cannot_be_broken_out_of() -> None:
@@ -149,21 +184,6 @@ def test_an_address_cannot_end_its_command(address: str, *, good: bool) -> None:
     assert is_sendable(address) is good
 
 
-@pytest.mark.parametrize(
-    ("wire", "sent"),
-    [
-        (b"", b"\r\n.\r\n"),
-        (b"a\r\n", b"a\r\n.\r\n"),
-        (b"a", b"a\r\n.\r\n"),
-        (b".\r\n", b"..\r\n.\r\n"),
-        (b"a\r\n.b\r\n..\r\n", b"a\r\n..b\r\n...\r\n.\r\n"),
-        (b"a.\r\nb", b"a.\r\nb\r\n.\r\n"),
-    ],
-)
-def test_the_end_of_the_mail_is_one_dot_that_no_line_of_it_can_be(wire: bytes, sent: bytes) -> None:
-    assert with_end(wire) == sent
-
-
 def relaying(
     monkeypatch: pytest.MonkeyPatch, mail: Mail, **given: Any
 ) -> tuple[Outcome, list[tuple[float, float]]]:
@@ -173,7 +193,8 @@ def relaying(
     def sent(*_: Any, patience: Patience, **__: Any) -> None:
         given_patience.append((patience.step, patience.answer))
 
-    monkeypatch.setattr(relay.Relay, "_connected", lambda _: nullcontext())
+    monkeypatch.setattr(NextHop, "connection", lambda _, **__: smtplib.SMTP())
+    monkeypatch.setattr(NextHop, "release", lambda *_: None)
     monkeypatch.setattr(relay, "send", sent)
     return relay.Relay(Settings.model_validate({"relay": given}))(mail, b""), given_patience
 

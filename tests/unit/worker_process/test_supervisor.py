@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker import supervisor
 from mailslice.worker.child import Link
-from mailslice.worker.consumer import ConsumerTask
+from mailslice.worker.consumer import ConsumerTask, drain_for
 
 
 def test_a_health_port_that_is_taken_leaves_nothing_behind(
@@ -47,3 +48,19 @@ def test_a_process_whose_handler_is_still_being_built_does_not_hang(
         assert link.lag == 0
         link.turned = now + 80
         assert link.lag == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("handler", "answer", "drain"),
+    [
+        ("maildir", "8m", timedelta(seconds=30)),
+        ("relay", "8m", timedelta(minutes=8)),
+        ("relay", "2s", timedelta(seconds=30)),
+        ("relay", "2h", timedelta(minutes=10)),
+    ],
+)
+def test_a_relay_is_drained_for_as_long_as_it_waits_for_an_answer(
+    handler: str, answer: str, drain: timedelta
+) -> None:
+    settings = Settings.model_validate({"relay": {"answer_timeout": answer}})
+    assert drain_for(settings, handler) == drain

@@ -1,21 +1,26 @@
 """Sends each mail to the next SMTP server (MAILSLICE_RELAY_*).
 
-Recipients that were served are never served again for a refusal of others: those refused for now, and those refused for good, remain in a retry.
-When all that remain are refused for good, or the mail is older than MAILSLICE_RELAY_MAX_AGE, it is given up (MAILSLICE_RELAY_GIVE_UP): the dead letter, or
-the report to the sender, then names exactly them. What decides is the SMTP transaction (`smtp_dialogue`); no answer to a mail leaves its recipients in
-doubt, and where the queue has stage marks nobody in doubt is tried again.
-Recipients at a domain that takes no more now (MAILSLICE_RELAY_RATES, _CONNECTIONS) are left for later before the connection is made.
+Recipients that were served are never served again for a refusal of others: those refused for now,
+and those refused for good, remain in a retry. When all that remain are refused for good, or the
+mail is older than MAILSLICE_RELAY_MAX_AGE, it is given up (MAILSLICE_RELAY_GIVE_UP): the dead
+letter, or the report to the sender, then names exactly them. What decides is the SMTP transaction
+(`smtp_dialogue`); no answer to a mail leaves its recipients in doubt, and where the queue has stage
+marks nobody in doubt is tried again. Recipients at a domain that takes no more now
+(MAILSLICE_RELAY_RATES, _CONNECTIONS) are left for later before a connection is taken. When the
+worker ends, what was not sent whole goes back to the queue at once, and only answers are waited for.
 """
 
 from __future__ import annotations
 
 import logging
 import smtplib
-import socket
-import ssl
-from collections.abc import Collection, Iterator
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from threading import Event
 
 from mailslice.codec.addresses import domain_of
 from mailslice.model.durations import format_duration
@@ -23,23 +28,35 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.handler_stage import UNMARKED, BlockingStage
-from mailslice.worker.handlers.smtp_dialogue import NO_ANSWER, Patience, Refusals, Transaction, send
+from mailslice.worker.handlers.next_hop import (
+    Connection,
+    LoginRefused,
+    NextHop,
+    StaleConnection,
+)
+from mailslice.worker.handlers.smtp_dialogue import Patience, Stopping, Transaction, send
+from mailslice.worker.handlers.smtp_refusals import NO_ANSWER, Refusals
+from mailslice.worker.handlers.smtp_wire import Body
 from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
 from mailslice.worker.throttle import UNTHROTTLED, BlockingThrottle
 
 log = logging.getLogger(__name__)
 
+_LOGIN_REFUSED = 535
+"""Whatever 5yz the next hop says to AUTH: it is no refusal of the mail."""
+
 
 class Relay:
-    """A plain handler: blocking, run in the consumer's threads, one connection a mail."""
+    """A plain handler: blocking, run in the consumer's threads."""
 
     def __init__(self, settings: Settings) -> None:
         if settings.relay.give_up is GiveUp.BOUNCE and settings.worker.bounce_queue is None:
             raise BadSetting(
-                f"MAILSLICE_RELAY_GIVE_UP=bounce (in the {settings.source}) needs MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
+                f"MAILSLICE_RELAY_GIVE_UP=bounce (in the {settings.source}) needs "
+                "MAILSLICE_WORKER_BOUNCE_QUEUE, the queue that reports go to"
             )
-        self._hop = settings.relay
-        self._name = socket.getfqdn()
+        self._settings = settings.relay
+        self._hop = NextHop(settings.relay)
 
     def __call__(
         self,
@@ -48,53 +65,106 @@ class Relay:
         *,
         stage: BlockingStage = UNMARKED,
         throttle: BlockingThrottle = UNTHROTTLED,
+        arrived: float | None = None,
+        stopping: Event | None = None,
     ) -> Outcome:
-        """Complete, Retry with the recipients that remain, or, when all of them are refused for good or it is too late, Reject or Bounce."""
+        """Complete, or Retry with the recipients that remain.
+
+        When all of them are refused for good, or it is too late, Reject or Bounce.
+        """
+        patience = self._patience(arrived, stopping)
+        if patience.stopping.is_set():
+            return Retry()
         refused = Refusals()
         with throttle.entering({domain_of(recipient) for recipient in mail.recipients}) as waits:
             now = tuple(
                 recipient for recipient in mail.recipients if domain_of(recipient) not in waits
             )
+            left: frozenset[str] = frozenset()
             if now or not mail.recipients:
-                self._sent(replace(mail, recipients=now), content, refused, stage)
+                left = self._send(replace(mail, recipients=now), content, refused, stage, patience)
         held = frozenset(mail.recipients) - frozenset(now)
+        if left:
+            left |= held
+            return Retry(recipients=tuple(r for r in mail.recipients if r in left or r in refused))
         outcome = outcome_of(mail, refused, held, max(waits.values(), default=timedelta(0)))
         return self._given_up(mail, outcome, refused, stage, late=bool(refused.for_now or held))
 
-    def _sent(self, mail: Mail, content: bytes, refused: Refusals, stage: BlockingStage) -> None:
-        """Sends to all recipients of `mail`; those who were not served are in `refused` then."""
-        pending = list(transactions(mail))
-        step = self._hop.timeout.total_seconds()
-        patience = Patience(step, max(step, self._hop.answer_timeout.total_seconds()))
+    def _patience(self, arrived: float | None, stopping: Event | None) -> Patience:
+        step = self._settings.timeout.total_seconds()
+        return Patience(
+            step,
+            max(step, self._settings.answer_timeout.total_seconds()),
+            time.monotonic() if arrived is None else arrived,
+            stopping or Event(),
+        )
+
+    def _send(
+        self,
+        mail: Mail,
+        content: bytes,
+        refused: Refusals,
+        stage: BlockingStage,
+        patience: Patience,
+    ) -> frozenset[str]:
+        """Sends to all recipients of `mail`; those who were not served are in `refused` then.
+
+        Given back are those who were not begun because the worker ends.
+        """
+        pending = deque(transactions(mail))
+        body = Body.of(content)
+        connection: Connection | None = None
+        stopped = False
         try:
-            with self._connected() as server:
-                while pending:
-                    send(
-                        server,
-                        mail.sender,
-                        pending[0],
-                        content,
-                        refused=refused,
-                        stage=stage,
-                        patience=patience,
-                    )
-                    pending.pop(0)
-                    if patience.is_late:
-                        break
+            connection = self._hop.connection()
+            while pending:
+                transact = partial(
+                    send,
+                    sender=mail.sender,
+                    transaction=pending[0],
+                    body=body,
+                    refused=refused,
+                    stage=stage,
+                    patience=patience,
+                )
+                try:
+                    transact(connection)
+                except StaleConnection:
+                    connection = self._hop.connection(fresh=True)
+                    transact(connection)
+                pending.popleft()
+                stopped = patience.stopping.is_set()
+                if stopped or patience.is_late:
+                    break
+        except Stopping:
+            stopped = True
+        except LoginRefused as error:
+            code = _LOGIN_REFUSED if error.code // 100 == 5 else error.code
+            refused.add(_recipients(pending), code, error.words)
+            self._log_failure(error, logging.WARNING)
         except (OSError, smtplib.SMTPException) as error:
-            log.info(
-                "next hop %s:%d failed: %s",
-                self._hop.host,
-                self._hop.port,
-                type(error).__name__,
-                extra={"action": "relay_failed"},
-            )
-            log.debug("next hop failed", exc_info=error)
-        for transaction in pending:
-            refused.add(
-                (recipient for recipient in transaction.recipients if recipient not in refused),
-                NO_ANSWER,
-            )
+            self._log_failure(error, logging.INFO)
+        finally:
+            if connection is not None:
+                self._hop.release(connection)
+        if stopped:
+            return frozenset(_recipients(pending))
+        refused.add((r for r in _recipients(pending) if r not in refused), NO_ANSWER)
+        return frozenset()
+
+    def _log_failure(self, error: Exception, level: int) -> None:
+        """What a server says may name addresses: its words are for DEBUG."""
+        log.log(
+            level,
+            "next hop %s:%d failed: %s",
+            self._settings.host,
+            self._settings.port,
+            f"{error} (MAILSLICE_RELAY_USERNAME)"
+            if isinstance(error, LoginRefused)
+            else type(error).__name__,
+            extra={"action": "relay_failed"},
+        )
+        log.debug("next hop failed", exc_info=error)
 
     def _given_up(
         self, mail: Mail, outcome: Outcome, refused: Refusals, stage: BlockingStage, *, late: bool
@@ -104,36 +174,25 @@ class Relay:
             isinstance(outcome, Retry)
             and late
             and stage.age is not None
-            and stage.age > self._hop.max_age
+            and stage.age > self._settings.max_age
         ):
             # Who was served is done; for the others this was the last attempt.
             if len(outcome.recipients or ()) < len(mail.recipients):
                 return Retry(recipients=outcome.recipients)
             answers = refused.counted() or "none, for its destinations took no more"
             outcome = Reject(
-                f"given up after {format_duration(self._hop.max_age)} (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}"
+                f"given up after {format_duration(self._settings.max_age)} (MAILSLICE_RELAY_MAX_AGE); the next hop's last answers: {answers}"
             )
-        if isinstance(outcome, Reject) and mail.recipients and self._hop.give_up is GiveUp.BOUNCE:
+        if (
+            isinstance(outcome, Reject)
+            and mail.recipients
+            and self._settings.give_up is GiveUp.BOUNCE
+        ):
             return Bounce(
                 outcome.reason,
                 tuple(refused.failure(recipient) for recipient in dict.fromkeys(mail.recipients)),
             )
         return outcome
-
-    def _connected(self) -> smtplib.SMTP:
-        timeout = self._hop.timeout.total_seconds()
-        server = smtplib.SMTP(
-            self._hop.host, self._hop.port, local_hostname=self._name, timeout=timeout
-        )
-        try:
-            server.ehlo_or_helo_if_needed()
-            if self._hop.starttls:
-                server.starttls(context=ssl.create_default_context())
-                server.ehlo()
-        except BaseException:
-            server.close()
-            raise
-        return server
 
 
 def transactions(mail: Mail) -> Iterator[Transaction]:
@@ -148,6 +207,10 @@ def transactions(mail: Mail) -> Iterator[Transaction]:
     for recipient in recipients:
         if headers := own.get(recipient.lower()):
             yield Transaction((recipient,), tuple(headers))
+
+
+def _recipients(pending: Iterable[Transaction]) -> list[str]:
+    return [recipient for transaction in pending for recipient in transaction.recipients]
 
 
 def outcome_of(

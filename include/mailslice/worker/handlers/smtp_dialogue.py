@@ -1,104 +1,51 @@
-"""One SMTP transaction with the next server: MAIL, RCPT..., DATA, the mail, and what each answer means for its recipients.
+"""One SMTP transaction with the next server: MAIL, RCPT..., DATA, the mail, and what each answer means.
 
-The first digit of an answer decides (RFC 5321 4.2.1, 4.3.2). What can be no answer to the command ends the connection: the replies may be out of step with the
-commands, and the next 250 that of an earlier one. Marked as sending before DATA and as sent after the mail's own 2yz. Until its last byte has gone nobody
-has the mail; after that only a refusal says that nobody has it, and everything else leaves its recipients in doubt.
+The first digit of an answer decides (RFC 5321 4.2.1, 4.3.2). What can be no answer to the command
+ends the connection: the replies may be out of step with the commands, and the next 250 that of an
+earlier one. Where the server offers PIPELINING the commands go in one flight (RFC 2920), and each
+reply is matched to its command. The recipients are marked as sending after 354, before the first
+byte of the mail, and as sent after the mail's own 2yz. Until its last byte has gone nobody has the
+mail; after that only a refusal says that nobody has it, and everything else leaves its recipients
+in doubt.
 """
 
 from __future__ import annotations
 
-import re
 import smtplib
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 
-from mailslice.codec.reports import Failure
 from mailslice.model.mail import RecipientHeader
 from mailslice.worker.handler_stage import BlockingStage
-from mailslice.worker.handlers.smtp_wire import header_block, is_sendable, on_the_wire, with_end
+from mailslice.worker.handlers.next_hop import CLOSING, Connection
+from mailslice.worker.handlers.smtp_refusals import (
+    BAD_RECIPIENT,
+    BAD_SENDER,
+    NO_ANSWER,
+    NO_UTF8,
+    Refusals,
+)
+from mailslice.worker.handlers.smtp_wire import Body, data, header_block, is_sendable
 
-NO_ANSWER = 0
-_BAD_ADDRESS = 553
-_CLOSING = 421
-_OURS_TO_MEND = frozenset({530, 534, 535, 538})
-"""The next hop wants AUTH or TLS: our settings are wrong, not the mail."""
-_STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
+_GO_ON = 354
 _TOO_MANY_RECIPIENTS = 552
 """As an answer to RCPT it means "later" (RFC 5321 4.5.3.1.10)."""
-_PIECE = 64 * 1024
+_FLIGHT = 100
+"""Commands sent before their replies are read: these must fit into what the network buffers."""
 _BEGUN_WITHIN = 5 * 60.0
 _SENT_WITHIN = 15 * 60.0
 """Seconds. RabbitMQ takes back what is held for 30 minutes (`consumer_timeout`), and another worker would send it, too: the last answer must come before."""
-_NO_UTF8, _BAD_RECIPIENT, _BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
-_REFUSED_HERE = {
-    _NO_UTF8: (
-        "no SMTPUTF8",
-        "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one",
-    ),
-    _BAD_RECIPIENT: ("bad address", "no mail server can be told this address"),
-    _BAD_SENDER: ("bad sender", "no mail server can be told the address of the mail's sender"),
-}
-"""Status (RFC 3463) of what the next server was never asked -> in short, and for the mail's sender."""
 
 
-@dataclass(slots=True)
-class Refusals:
-    """The recipients that were not served: recipient -> SMTP code, 0 = no answer."""
+_Command = tuple[str, tuple[str, ...], Callable[[tuple[str, ...]], None]]
+"""What is said, whom it is about, and what takes the reply in."""
 
-    for_now: dict[str, int] = field(default_factory=dict)
-    for_good: dict[str, int] = field(default_factory=dict)
-    words: dict[str, str] = field(default_factory=dict)
-    """Recipient -> what the server said, for reports."""
-    here: dict[str, str] = field(default_factory=dict)
-    """Recipient -> the status by which it was refused here, without asking the server: in `for_good`, too."""
 
-    def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
-        """5yz is for good, all else for now."""
-        kind = self.for_good if 500 <= code < 600 and code not in _OURS_TO_MEND else self.for_now
-        new = [recipient for recipient in recipients if recipient not in self.for_good]
-        kind.update(dict.fromkeys(new, code))
-        self.words.update(dict.fromkeys(new, words))
-
-    def add_here(self, recipient: str, status: str) -> None:
-        """Refused for good before the server was asked."""
-        self.add((recipient,), _BAD_ADDRESS)
-        self.here[recipient] = status
-
-    def failure(self, recipient: str) -> Failure:
-        """What a report says of a recipient that is given up."""
-        if (status := self.here.get(recipient)) is not None:
-            return Failure(recipient, status, _REFUSED_HERE[status][1])
-        code = self.for_good.get(recipient, self.for_now.get(recipient, NO_ANSWER))
-        said = (
-            " ".join(f"{code} {self.words.get(recipient, '')}".split())
-            if code != NO_ANSWER
-            else None
-        )
-        if recipient not in self.for_good:
-            return Failure(
-                recipient, "4.4.7", "it could not be delivered for too long, and is given up", said
-            )
-        found = _STATUS.match(self.words.get(recipient, ""))
-        return Failure(
-            recipient, found[1] if found else "5.0.0", "the next server refused it for good", said
-        )
-
-    def counted(self) -> str:
-        """The answers and how often each was given, without addresses."""
-        codes = (self.for_now | self.for_good).items()
-        named = Counter(
-            (
-                code,
-                _REFUSED_HERE[self.here[one]][0] if one in self.here else str(code or "no answer"),
-            )
-            for one, code in codes
-        )
-        return ", ".join(f"{name} for {count}" for (_, name), count in sorted(named.items()))
-
-    def __contains__(self, recipient: str) -> bool:
-        return recipient in self.for_now or recipient in self.for_good
+class Stopping(Exception):
+    """The worker ends, and the mail was not sent whole: nobody has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,165 +58,210 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds for one command, or 64 KiB of a mail (`step`), and for the answer to a mail that was sent whole; and since when a mail is being sent."""
+    """How long to wait: seconds for one command, or 64 KiB of a mail (`step`), and for the `answer`
+    to a mail that was sent whole; `began` is when the worker got the mail, `stopping` when it ends.
+    """
 
     step: float
     answer: float
     began: float = field(default_factory=time.monotonic)
+    stopping: Event = field(default_factory=Event)
 
     @property
     def is_late(self) -> bool:
         """No further transaction is begun now, and no further recipient named."""
         return time.monotonic() - self.began > _BEGUN_WITHIN
 
-    @property
-    def is_over(self) -> bool:
-        """A mail that is not sent whole by now is given up for this time."""
-        return time.monotonic() - self.began > _SENT_WITHIN
+    def check(self) -> None:
+        """Before each piece of a mail. Raises Stopping, or TimeoutError after 15 minutes."""
+        if self.stopping.is_set():
+            raise Stopping
+        if time.monotonic() - self.began > _SENT_WITHIN:
+            raise TimeoutError(f"not sent whole within {_SENT_WITHIN:.0f} s")
 
 
 def send(
-    server: smtplib.SMTP,
+    connection: Connection,
     sender: str | None,
     transaction: Transaction,
-    content: bytes,
+    body: Body,
     *,
     refused: Refusals,
     stage: BlockingStage,
     patience: Patience,
 ) -> None:
-    """One transaction; raises when the connection is of no more use, and then nobody of it was served, or, after `stage.sending`, nobody knows."""
-    recipients = _addressable(server, sender, transaction.recipients, refused)
+    """One transaction; `refused` has those who were not served.
+
+    Raises when the connection is of no more use: nobody was served then, or, after the last byte,
+    nobody knows. Raises StaleConnection when nothing of the mail was begun, Stopping when it was
+    left because the worker ends.
+    """
+    recipients = _addressable(connection, sender, transaction.recipients, refused)
     if not recipients:
         return
-    wire = header_block(transaction.headers) + on_the_wire(content)
-    code, words = _answer(
-        server, _mail_command(server, sender, recipients, wire), recipients, refused
-    )
-    if code // 100 != 2:
-        refused.add(recipients, code, words)
-        _answer(server, "RSET", (), refused)
-        return
-    accepted: list[str] = []
-    for recipient in recipients:
-        if accepted and patience.is_late:
-            refused.add((recipient,), NO_ANSWER)
-            continue
-        code, words = _answer(server, f"RCPT TO:<{recipient}>", (recipient,), refused)
+    head = header_block(transaction.headers)
+    mail = _mail_command(connection, sender, recipients, body, len(head) + body.size)
+    connection.begin()
+    envelope = _Envelope(connection, recipients, refused)
+    envelope.say(mail, patience)
+    accepted, code, words = envelope.accepted, envelope.code, envelope.words
+    if code == _GO_ON and not accepted:
+        connection.send(b".\r\n")  # a mail for nobody: the server refuses it (RFC 2920 3.1)
+        _answer(connection, (), refused)
+        connection.ended()
+    elif code == _GO_ON:
+        _begin(connection, accepted, stage)
+        _pour(connection, data(head, body.content), accepted, stage, patience)
+        code, words = _result(connection, patience)
+        connection.ended()
         if code // 100 == 2:
-            accepted.append(recipient)
-        else:
-            refused.add((recipient,), 452 if code == _TOO_MANY_RECIPIENTS else code, words)
-    if not accepted:
-        _answer(server, "RSET", (), refused)
-        return
-    stage.sending(accepted)
-    code, words = _data(server, wire, accepted, refused, stage=stage, patience=patience)
-    if code // 100 == 2:
-        stage.sent(accepted)
-    else:
+            stage.sent(accepted)
+            return
         stage.not_sent(accepted)
-        refused.add(accepted, code, words)
+    refused.add(accepted, code, words)
 
 
-def _data(
-    server: smtplib.SMTP,
-    wire: bytes,
+class _Envelope:
+    """MAIL, RCPT..., DATA: the recipients that the server takes, and its answer to DATA."""
+
+    def __init__(
+        self, connection: Connection, recipients: tuple[str, ...], refused: Refusals
+    ) -> None:
+        self._connection = connection
+        self._recipients = recipients
+        self._refused = refused
+        self._mail_refused = False
+        self.accepted: list[str] = []
+        self.code, self.words = NO_ANSWER, ""
+
+    def say(self, mail: str, patience: Patience) -> None:
+        """Without PIPELINING a command at a time, and no DATA when there is nobody to say it for."""
+        commands: deque[_Command] = deque(
+            (f"RCPT TO:<{recipient}>", (recipient,), self._recipient_heard)
+            for recipient in self._recipients
+        )
+        commands.appendleft((mail, self._recipients, self._mail_heard))
+        commands.append(("DATA", (), self._data_heard))
+        if self._connection.is_unclean:
+            commands.appendleft(("RSET", (), self._reset_heard))
+        at_once = _FLIGHT if self._connection.offers("pipelining") else 1
+        while commands:
+            flight = [commands.popleft() for _ in range(min(at_once, len(commands)))]
+            self._connection.send_commands([command for command, _, _ in flight])
+            for _, about, heard in flight:
+                heard(about)
+            if self._mail_refused or (len(commands) == 1 and not self.accepted):
+                return
+            while self.accepted and patience.is_late and len(commands) > 1:
+                self._refused.add(commands.popleft()[1], NO_ANSWER)
+
+    def _reset_heard(self, _: tuple[str, ...]) -> None:
+        _answer(self._connection, (), self._refused)
+
+    def _mail_heard(self, recipients: tuple[str, ...]) -> None:
+        code, words = _answer(self._connection, recipients, self._refused)
+        self._connection.heard()
+        if code // 100 != 2:
+            self._mail_refused = True
+            self._refused.add(recipients, code, words)
+
+    def _recipient_heard(self, recipient: tuple[str, ...]) -> None:
+        code, words = _answer(self._connection, recipient, self._refused)
+        if self._mail_refused:
+            return  # 503, for there is no mail
+        if code // 100 == 2:
+            self.accepted.extend(recipient)
+        else:
+            code = 452 if code == _TOO_MANY_RECIPIENTS else code
+            self._refused.add(recipient, code, words)
+
+    def _data_heard(self, _: tuple[str, ...]) -> None:
+        self.code, self.words = _answer(self._connection, self.accepted, self._refused, _GO_ON)
+
+
+def _begin(connection: Connection, recipients: list[str], stage: BlockingStage) -> None:
+    try:
+        stage.sending(recipients)
+    except BaseException:
+        connection.close()  # the server waits for the mail
+        raise
+
+
+def _pour(
+    connection: Connection,
+    pieces: Iterable[bytes],
     recipients: list[str],
-    refused: Refusals,
-    *,
     stage: BlockingStage,
     patience: Patience,
-) -> tuple[int, str]:
-    """The answer to the mail itself, or the refusal of DATA. Raises when there is none: with `stage.not_sent` while the last byte has not gone."""
+) -> None:
+    """Raises, after `stage.not_sent`, while the last byte has not gone."""
     try:
-        code, words = _answer(server, "DATA", recipients, refused, yes=(354,))
-        if code == 354:
-            _pour(server, with_end(wire), patience)
-    except (OSError, smtplib.SMTPException):
+        for piece in pieces:
+            patience.check()
+            connection.send(piece)
+    except (OSError, smtplib.SMTPException, Stopping):
+        connection.close()
         stage.not_sent(recipients)
         raise
-    if code != 354:
-        return code, words
-    _set_timeout(server, patience.answer)
-    code, said = server.getreply()
+
+
+def _result(connection: Connection, patience: Patience) -> tuple[int, str]:
+    """The answer to the mail itself. Raises when there is none."""
+    connection.set_timeout(patience.answer)
+    code, words = connection.reply()
     if code // 100 not in {2, 4, 5}:
-        raise _ended(server, code)
-    _set_timeout(server, patience.step)
-    return code, _text(said)
+        raise connection.out_of_step(code)
+    connection.set_timeout(patience.step)
+    return code, words
 
 
-def _pour(server: smtplib.SMTP, data: bytes, patience: Patience) -> None:
-    """Piece by piece: a socket's time-out is for all that one call sends."""
-    for at in range(0, len(data), _PIECE):
-        if patience.is_over:
-            server.close()
-            raise TimeoutError(f"not sent whole within {_SENT_WITHIN:.0f} s")
-        server.send(data[at : at + _PIECE])
+def _answer(
+    connection: Connection, about: Sequence[str], refused: Refusals, success: int | None = None
+) -> tuple[int, str]:
+    """A success (2yz, or `success` and no other), or a refusal.
+
+    Raises after what is neither, and when the server closes (421): that is the answer for the
+    recipients that the command was `about`, the rest has none.
+    """
+    code, words = connection.reply()
+    if code == CLOSING:
+        refused.add(about, code, words)
+    good = code // 100 == 2 if success is None else code == success
+    if code == CLOSING or not (good or 400 <= code < 600):
+        raise connection.out_of_step(code)
+    return code, words
 
 
 def _addressable(
-    server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], refused: Refusals
+    connection: Connection, sender: str | None, recipients: tuple[str, ...], refused: Refusals
 ) -> tuple[str, ...]:
-    """Those that can be named to this server: beyond ASCII it must speak SMTPUTF8 (RFC 6531), and so must it for the sender."""
-    utf8 = server.has_extn("smtputf8")
+    """Those that can be named to this server.
+
+    Beyond ASCII it must speak SMTPUTF8 (RFC 6531), and so it must for the sender.
+    """
+    utf8 = connection.offers("smtputf8")
     sender = sender or ""
     good = []
     for recipient in recipients:
         if not is_sendable(recipient):
-            refused.add_here(recipient, _BAD_RECIPIENT)
+            refused.add_here(recipient, BAD_RECIPIENT)
         elif not is_sendable(sender):
-            refused.add_here(recipient, _BAD_SENDER)
+            refused.add_here(recipient, BAD_SENDER)
         elif not (utf8 or (recipient.isascii() and sender.isascii())):
-            refused.add_here(recipient, _NO_UTF8)
+            refused.add_here(recipient, NO_UTF8)
         else:
             good.append(recipient)
     return tuple(good)
 
 
 def _mail_command(
-    server: smtplib.SMTP, sender: str | None, recipients: tuple[str, ...], wire: bytes
+    connection: Connection, sender: str | None, recipients: tuple[str, ...], body: Body, size: int
 ) -> str:
     words = [f"MAIL FROM:<{sender or ''}>"]
-    if server.has_extn("size"):
-        words.append(f"SIZE={len(wire)}")
-    if server.has_extn("8bitmime") and not wire.isascii():
+    if connection.offers("size"):
+        words.append(f"SIZE={size}")
+    if connection.offers("8bitmime") and not body.is_ascii:
         words.append("BODY=8BITMIME")
-    needs_utf8 = not all(address.isascii() for address in (sender or "", *recipients))
-    if needs_utf8:
+    if not all(address.isascii() for address in (sender or "", *recipients)):
         words.append("SMTPUTF8")
-    server.command_encoding = "utf-8" if needs_utf8 else "ascii"
     return " ".join(words)
-
-
-def _answer(
-    server: smtplib.SMTP,
-    command: str,
-    recipients: Iterable[str],
-    refused: Refusals,
-    *,
-    yes: Iterable[int] = range(200, 300),
-) -> tuple[int, str]:
-    """One of `yes`, or a refusal. Raises after what is neither, and when the server closes (421): that is the answer for `recipients`, the rest has none."""
-    code, said = server.docmd(command)
-    words = _text(said)
-    if code == _CLOSING:
-        refused.add(recipients, code, words)
-    if code == _CLOSING or not (code in yes or 400 <= code < 600):
-        raise _ended(server, code)
-    return code, words
-
-
-def _ended(server: smtplib.SMTP, code: int) -> smtplib.SMTPServerDisconnected:
-    """Closed here, without QUIT: its answer would have to be waited for."""
-    server.close()
-    return smtplib.SMTPServerDisconnected(f"{code} ends the connection")
-
-
-def _set_timeout(server: smtplib.SMTP, seconds: float) -> None:
-    if server.sock is not None:
-        server.sock.settimeout(seconds)
-
-
-def _text(words: bytes) -> str:
-    return words.decode("utf-8", "replace")

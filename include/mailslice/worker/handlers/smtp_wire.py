@@ -1,40 +1,100 @@
-"""A mail's bytes as SMTP wants them. Only the wire sees these: what is stored is never changed."""
+"""A mail's bytes as SMTP wants them. Only the wire sees these: what is stored is never changed.
+
+They are made piece by piece while they are sent, so that a mail of any size costs the memory of a
+piece, and no call keeps Python's lock for long.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from email.header import Header
+from re import compile as pattern
 
 from mailslice.model.mail import RecipientHeader
 
-_BARE = re.compile(rb"(?<!\r)\n|\r(?!\n)")
-_FIRST_DOT = re.compile(rb"(?m)^\.")
-_HEADER_NAME = re.compile(r"[!-9;-~]+")
+PIECE = 64 * 1024
+_STEP = 1 << 20
+"""Bytes that one call counts in."""
+_HEADER_NAME = pattern(r"[!-9;-~]+")
 
 
-def on_the_wire(content: bytes) -> bytes:
-    """Every line end as CRLF (RFC 5321 2.3.8: bare CR and LF must not be sent); all other bytes as they are."""
-    return _BARE.sub(b"\r\n", content)
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A mail's content, and what its MAIL command says of it."""
+
+    content: bytes
+    size: int
+    """With every line end as CRLF, before dots are doubled (RFC 1870)."""
+    is_ascii: bool
+
+    @classmethod
+    def of(cls, content: bytes) -> Body:
+        """Counted, not copied."""
+        size = len(content)
+        for start in range(0, len(content), _STEP):
+            end = start + _STEP
+            size += content.count(b"\n", start, end) + content.count(b"\r", start, end)
+            size -= 2 * content.count(b"\r\n", start, end + 1)  # those that begin in this step
+        return cls(content, size, content.isascii())
 
 
-def with_end(wire: bytes) -> bytes:
-    """What follows DATA: dots at the start of a line doubled (RFC 5321 4.5.2), and the end of the mail."""
-    doubled = _FIRST_DOT.sub(b"..", wire)
-    return doubled + (b".\r\n" if doubled.endswith(b"\r\n") else b"\r\n.\r\n")
+def data(head: bytes, content: bytes) -> Iterator[bytes]:
+    """What follows DATA: pieces of about 64 KiB, the last of them with the end of the mail.
+
+    Every line end as CRLF (RFC 5321 2.3.8: bare CR and LF must not be sent), dots at the start of
+    a line doubled (4.5.2), all other bytes as they are.
+    """
+    line_begins, return_held, ready = True, b"", b""
+    for piece in _slices(head, content):
+        raw = return_held + piece
+        return_held = b"\r" if raw.endswith(b"\r") else b""  # its LF may come with the next piece
+        if not (raw := raw.removesuffix(return_held)):
+            continue
+        if ready:
+            yield ready
+        ready = _dots_doubled(_crlf(raw), first=line_begins)
+        line_begins = ready.endswith(b"\n")
+    if return_held:
+        ready, line_begins = ready + b"\r\n", True
+    yield ready + (b".\r\n" if line_begins and ready else b"\r\n.\r\n")
+
+
+def _slices(*parts: bytes) -> Iterator[bytes]:
+    for part in parts:
+        for start in range(0, len(part), PIECE):
+            yield part[start : start + PIECE]
+
+
+def _crlf(raw: bytes) -> bytes:
+    pairs = raw.count(b"\r\n")
+    if raw.count(b"\n") == pairs == raw.count(b"\r"):
+        return raw
+    return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\r\n")
+
+
+def _dots_doubled(wire: bytes, *, first: bool) -> bytes:
+    doubled = wire.replace(b"\r\n.", b"\r\n..")
+    return b"." + doubled if first and wire.startswith(b".") else doubled
 
 
 def header_block(headers: Iterable[RecipientHeader]) -> bytes:
-    """Header lines to stand before the mail's own. A line break in a value becomes a space, beyond ASCII it is encoded (RFC 2047)."""
+    """Header lines to stand before the mail's own.
+
+    A line break in a value becomes a space, beyond ASCII it is encoded (RFC 2047).
+    """
     lines = []
     for header in headers:
         if _HEADER_NAME.fullmatch(header.name):
             value = " ".join(header.value.split())
-            shown = value if value.isascii() else Header(value, "utf-8").encode()
-            lines.append(on_the_wire(f"{header.name}: {shown}\n".encode("ascii")))
+            shown = value if value.isascii() else Header(value, "utf-8").encode(linesep="\r\n")
+            lines.append(f"{header.name}: {shown}\r\n".encode("ascii"))
     return b"".join(lines)
 
 
 def is_sendable(address: str) -> bool:
-    """Whether an address can stand in a command at all: no control character, no angle bracket that would end it."""
+    """Whether an address can stand in a command at all.
+
+    That is one without a control character, and without an angle bracket, which would end it.
+    """
     return not any(ord(c) < 32 or ord(c) == 127 or c in "<>" for c in address)

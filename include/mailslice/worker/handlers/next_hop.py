@@ -1,0 +1,306 @@
+"""The next SMTP server as MAILSLICE_RELAY_* names it: connections, TLS, AUTH, and their reuse.
+
+smtplib is used for what it does well (connecting, EHLO, STARTTLS, reading replies); the order of
+commands and replies is ours, for it knows neither PIPELINING nor a mail in pieces (ADR 55).
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import smtplib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mailslice.model.errors import BadSetting
+from mailslice.model.settings import RelaySettings, StartTls
+from mailslice.worker.smtp_policy import is_loopback
+
+log = logging.getLogger(__name__)
+
+CLOSING = 421
+_IDLE = 30.0
+"""Seconds that a connection is kept without a mail."""
+
+
+class StaleConnection(smtplib.SMTPServerDisconnected):
+    """A connection that was kept has ended since its last mail: nothing of this one was begun."""
+
+
+class LoginRefused(smtplib.SMTPException):
+    """The next hop does not take our user and password: the settings are wrong, not the mail."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(f"{code} to AUTH")
+        self.code = code
+        self.words = words
+
+
+class Connection:
+    """One connection that EHLO was said on. For one thread at a time."""
+
+    def __init__(self, server: smtplib.SMTP) -> None:
+        self._server = server
+        self.mails = 0
+        """Transactions that were begun on it."""
+        self.is_unclean = False
+        """Whether a transaction may be open: RSET comes first then."""
+        self.idle_since = 0.0
+        self._may_be_stale = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._server.sock is not None
+
+    def offers(self, extension: str) -> bool:
+        """Whether the server named it in its answer to EHLO."""
+        return self._server.has_extn(extension)
+
+    def begin(self) -> None:
+        """A transaction comes; that the connection has ended since the last one is no fault of it."""
+        self._may_be_stale = self.mails > 0
+        self.mails += 1
+
+    def heard(self) -> None:
+        """The server has answered this transaction's MAIL."""
+        self._may_be_stale = False
+        self.is_unclean = True
+
+    def ended(self) -> None:
+        """The answer to a mail closes its transaction."""
+        self.is_unclean = False
+
+    def send_commands(self, commands: Sequence[str]) -> None:
+        """In one flight; a reply follows for each."""
+        if any("\r" in command or "\n" in command for command in commands):
+            raise ValueError("a command with a line end in it")
+        self.send("".join(f"{command}\r\n" for command in commands).encode())
+
+    def send(self, piece: bytes) -> None:
+        """Within the time-out, which is for all of it."""
+        try:
+            self._server.send(piece)
+        except (OSError, smtplib.SMTPException) as error:
+            self._check_fresh(error)
+            raise
+
+    def reply(self) -> tuple[int, str]:
+        """(code, text); -1 for what is no reply at all. Raises when the connection has ended."""
+        try:
+            code, words = self._server.getreply()
+        except (OSError, smtplib.SMTPException) as error:
+            self._check_fresh(error)
+            raise
+        if code == CLOSING:
+            self._check_fresh(None)
+        return code, words.decode("utf-8", "replace")
+
+    def out_of_step(self, code: int) -> smtplib.SMTPServerDisconnected:
+        """Closed, and the error to raise: `code` is no answer to what was asked."""
+        self.close()
+        return smtplib.SMTPServerDisconnected(f"{code} ends the connection")
+
+    def set_timeout(self, seconds: float) -> None:
+        """Of each wait from now on."""
+        if self._server.sock is not None:
+            self._server.sock.settimeout(seconds)
+
+    def close(self) -> None:
+        """At once, without a word."""
+        self._server.close()
+
+    def quit(self) -> None:
+        """With a word, whose answer is not waited for: some servers are slow to say goodbye."""
+        with suppress(OSError, smtplib.SMTPException):
+            self._server.send(b"QUIT\r\n")
+        self.close()
+
+    def _check_fresh(self, error: Exception | None) -> None:
+        """Raises StaleConnection when the server has answered nothing of this transaction."""
+        if self._may_be_stale:
+            self.close()
+            raise StaleConnection("ended between two mails") from error
+
+
+class NextHop:
+    """Gives connections, at most one to each thread that asks, and keeps those that are idle."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
+        self._settings = settings
+        self._tls = _tls(settings)
+        self._login = _login(settings)
+        self._name = socket.getfqdn()
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._sweeper: threading.Timer | None = None
+
+    def connection(self, *, fresh: bool = False) -> Connection:
+        """One that is idle, the last used first, or a new one. Give it back by `release`.
+
+        Raises OSError, SMTPException, and LoginRefused.
+        """
+        if not fresh:
+            with self._lock:
+                if self._idle:
+                    return self._idle.pop()
+        try:
+            return Connection(self._opened(self._tls))
+        except ssl.SSLError as error:
+            if self._settings.starttls is not StartTls.MAY or self._settings.implicit_tls:
+                raise
+            log.info(
+                "next hop %s:%d: no TLS could be agreed on (%s); sending without, "
+                "as MAILSLICE_RELAY_STARTTLS=may allows",
+                self._settings.host,
+                self._settings.port,
+                type(error).__name__,
+                extra={"action": "relay_clear"},
+            )
+            return Connection(self._opened(None))
+
+    def release(self, connection: Connection) -> None:
+        """Keeps it for the next mail, or closes it: after its last mail, or when it has ended."""
+        if not connection.is_open:
+            return
+        if connection.mails >= self._settings.mails_per_connection:
+            connection.quit()
+            return
+        connection.idle_since = time.monotonic()
+        with self._lock:
+            self._idle.append(connection)
+            self._sweep_later(_IDLE)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._sweeper = None
+            old = [one for one in self._idle if now - one.idle_since >= _IDLE]
+            self._idle = [one for one in self._idle if one not in old]
+            if self._idle:
+                self._sweep_later(_IDLE - (now - self._idle[0].idle_since))
+        for connection in old:
+            connection.quit()
+
+    def _sweep_later(self, seconds: float) -> None:
+        if self._sweeper is None:
+            self._sweeper = threading.Timer(seconds, self._sweep)
+            self._sweeper.daemon = True
+            self._sweeper.start()
+
+    def _opened(self, tls: ssl.SSLContext | None) -> smtplib.SMTP:
+        hop = self._settings
+        timeout = hop.timeout.total_seconds()
+        if hop.implicit_tls:
+            server: smtplib.SMTP = smtplib.SMTP_SSL(
+                hop.host, hop.port, local_hostname=self._name, timeout=timeout, context=tls
+            )
+        else:
+            server = smtplib.SMTP(hop.host, hop.port, local_hostname=self._name, timeout=timeout)
+        try:
+            if server.sock is not None:
+                # The last piece of a mail must not wait for the acknowledgement of the one before.
+                server.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server.ehlo_or_helo_if_needed()
+            if tls is not None and not hop.implicit_tls:
+                _start_tls(server, tls, only_if_offered=hop.starttls is StartTls.MAY)
+            if self._login is not None:
+                _log_in(server, *self._login)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+
+def _start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: bool) -> None:
+    if only_if_offered and not server.has_extn("starttls"):
+        return
+    try:
+        server.starttls(context=tls)
+    except smtplib.SMTPResponseException:
+        if not only_if_offered:
+            raise
+        return
+    server.ehlo_or_helo_if_needed()
+
+
+def _log_in(server: smtplib.SMTP, username: str, password: str) -> None:
+    """AUTH PLAIN, or LOGIN where that is not offered (RFC 4954, 4616)."""
+    offered = server.esmtp_features.get("auth", "").upper().split()
+    if "PLAIN" in offered:
+        both = f"\x00{username}\x00{password}"
+        code, words = server.docmd("AUTH", f"PLAIN {_base64(both)}")
+    elif "LOGIN" in offered:
+        code, words = server.docmd("AUTH", f"LOGIN {_base64(username)}")
+        if code == 334:
+            code, words = server.docmd(_base64(password))
+    else:
+        raise LoginRefused(535, "the next hop offers neither AUTH PLAIN nor AUTH LOGIN")
+    if code != 235:
+        raise LoginRefused(code, words.decode("utf-8", "replace"))
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _login(hop: RelaySettings) -> tuple[str, str] | None:
+    password = hop.password.get_secret_value() if hop.password else None
+    if hop.username is None and password is None:
+        return None
+    if hop.username is None or password is None:
+        raise BadSetting(
+            "MAILSLICE_RELAY_USERNAME and MAILSLICE_RELAY_PASSWORD: one is set without the other; "
+            "allowed: both, or none"
+        )
+    always_tls = hop.implicit_tls or hop.starttls in {StartTls.MUST, StartTls.VERIFIED}
+    if not (always_tls or hop.auth_without_tls or is_loopback(hop.host)):
+        raise BadSetting(
+            f"MAILSLICE_RELAY_USERNAME is set, MAILSLICE_RELAY_HOST={hop.host!r} is not loopback, and "
+            f"MAILSLICE_RELAY_STARTTLS={hop.starttls}: the password would cross the network in the "
+            "clear; allowed: MAILSLICE_RELAY_STARTTLS=verified (or must), "
+            "MAILSLICE_RELAY_IMPLICIT_TLS=true, or MAILSLICE_RELAY_AUTH_WITHOUT_TLS=true"
+        )
+    return hop.username, password
+
+
+def _tls(hop: RelaySettings) -> ssl.SSLContext | None:
+    """What TLS is made with; None where there is to be none."""
+    verified = hop.starttls is StartTls.VERIFIED or (
+        hop.implicit_tls and hop.starttls is not StartTls.MUST
+    )
+    if hop.tls_ca is not None and not verified:
+        raise BadSetting(
+            f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r}: nothing is verified with "
+            f"MAILSLICE_RELAY_STARTTLS={hop.starttls}; allowed with it: verified"
+        )
+    if (hop.tls_certificate is None) != (hop.tls_key is None):
+        raise BadSetting(
+            "MAILSLICE_RELAY_TLS_CERTIFICATE and MAILSLICE_RELAY_TLS_KEY: one is set without the "
+            "other; allowed: both, or none"
+        )
+    if hop.starttls is StartTls.NONE and not hop.implicit_tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=hop.tls_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise BadSetting(
+            f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r} cannot be loaded: {error}; "
+            "allowed: a file of certificates, PEM"
+        ) from error
+    if not verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if hop.tls_certificate is not None:
+        try:
+            context.load_cert_chain(hop.tls_certificate, hop.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise BadSetting(
+                f"MAILSLICE_RELAY_TLS_CERTIFICATE={str(hop.tls_certificate)!r} with "
+                f"_TLS_KEY={str(hop.tls_key)!r} cannot be loaded: {error}"
+            ) from error
+    return context

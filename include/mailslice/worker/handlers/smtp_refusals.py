@@ -1,0 +1,87 @@
+"""Who was not served, and what the next server said of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mailslice.codec.reports import Failure
+
+NO_ANSWER = 0
+NO_UTF8, BAD_RECIPIENT, BAD_SENDER = "5.6.7", "5.1.3", "5.1.7"
+_BAD_ADDRESS = 553
+_OURS_TO_MEND = frozenset({530, 534, 535, 538})
+"""The next hop wants AUTH or TLS: our settings are wrong, not the mail."""
+_STATUS = re.compile(r"(5\.\d{1,3}\.\d{1,3})\b", re.ASCII)
+_REFUSED_HERE = {
+    NO_UTF8: (
+        "no SMTPUTF8",
+        "the next server takes no addresses beyond ASCII (SMTPUTF8), and the mail goes to or comes from one",
+    ),
+    BAD_RECIPIENT: ("bad address", "no mail server can be told this address"),
+    BAD_SENDER: ("bad sender", "no mail server can be told the address of the mail's sender"),
+}
+"""Status (RFC 3463) of what the next server was never asked -> in short, and for the mail's sender."""
+
+
+@dataclass(slots=True)
+class Refusals:
+    """The recipients that were not served: recipient -> SMTP code, 0 = no answer."""
+
+    for_now: dict[str, int] = field(default_factory=dict)
+    for_good: dict[str, int] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+    """Recipient -> what the server said, for reports."""
+    here: dict[str, str] = field(default_factory=dict)
+    """Recipient -> the status by which it was refused here, without asking the server: in `for_good`, too."""
+
+    def add(self, recipients: Iterable[str], code: int, words: str = "") -> None:
+        """5yz is for good, all else for now."""
+        kind = self.for_good if 500 <= code < 600 and code not in _OURS_TO_MEND else self.for_now
+        new = [recipient for recipient in recipients if recipient not in self.for_good]
+        kind.update(dict.fromkeys(new, code))
+        self.words.update(dict.fromkeys(new, words))
+
+    def add_here(self, recipient: str, status: str) -> None:
+        """Refused for good before the server was asked."""
+        self.add((recipient,), _BAD_ADDRESS)
+        self.here[recipient] = status
+
+    def failure(self, recipient: str) -> Failure:
+        """What a report says of a recipient that is given up."""
+        if (status := self.here.get(recipient)) is not None:
+            return Failure(recipient, status, _REFUSED_HERE[status][1])
+        code = self.for_good.get(recipient, self.for_now.get(recipient, NO_ANSWER))
+        said = (
+            " ".join(f"{code} {self.words.get(recipient, '')}".split())
+            if code != NO_ANSWER
+            else None
+        )
+        if recipient not in self.for_good:
+            return Failure(
+                recipient, "4.4.7", "it could not be delivered for too long, and is given up", said
+            )
+        status_there = _STATUS.match(self.words.get(recipient, ""))
+        return Failure(
+            recipient,
+            status_there[1] if status_there else "5.0.0",
+            "the next server refused it for good",
+            said,
+        )
+
+    def counted(self) -> str:
+        """The answers and how often each was given, without addresses."""
+        codes = (self.for_now | self.for_good).items()
+        named = Counter(
+            (
+                code,
+                _REFUSED_HERE[self.here[one]][0] if one in self.here else str(code or "no answer"),
+            )
+            for one, code in codes
+        )
+        return ", ".join(f"{name} for {count}" for (_, name), count in sorted(named.items()))
+
+    def __contains__(self, recipient: str) -> bool:
+        return recipient in self.for_now or recipient in self.for_good
