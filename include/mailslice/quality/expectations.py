@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pa.Table | DataFrame"
+"""What a gate judges: a few facts as dicts, a plan's rows as an Arrow table, or as a Spark frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One rule over one column of a small frame. `kind` is the class name in great_expectations.expectations, `arguments` are its own."""
+    """One rule over columns of a frame, row by row.
 
-    column: str
+    `kind` is the class name in great_expectations.expectations, `arguments` are its own.
+    A missing value breaks every rule over its column: the gate asks for that by itself.
+    """
+
+    columns: tuple[str, ...]
     sentence: str
     kind: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -23,60 +34,51 @@ class Expectation:
 
     @classmethod
     def between(cls, column: str, low: float | None, high: float | None, sentence: str) -> Self:
-        """Every value is a number from `low` to `high`, both included; None leaves a side open."""
-        return cls(
-            column,
-            sentence,
-            "ExpectColumnValuesToBeBetween",
-            {"column": column, "min_value": low, "max_value": high},
-        )
+        """Every value is from `low` to `high`, both included; None leaves a side open."""
+        arguments = {"column": column, "min_value": low, "max_value": high}
+        return cls((column,), sentence, "ExpectColumnValuesToBeBetween", arguments)
 
     @classmethod
     def one_of(cls, column: str, values: Sequence[object], sentence: str) -> Self:
         """Every value is one of these."""
-        return cls(
-            column,
-            sentence,
-            "ExpectColumnValuesToBeInSet",
-            {"column": column, "value_set": list(values)},
-        )
+        arguments = {"column": column, "value_set": list(values)}
+        return cls((column,), sentence, "ExpectColumnValuesToBeInSet", arguments)
 
     @classmethod
-    def unique(cls, column: str, sentence: str) -> Self:
-        """No value occurs twice."""
-        return cls(column, sentence, "ExpectColumnValuesToBeUnique", {"column": column})
-
-    @classmethod
-    def present(cls, column: str, sentence: str) -> Self:
-        """No value is missing."""
-        return cls(column, sentence, "ExpectColumnValuesToNotBeNull", {"column": column})
+    def unique(cls, columns: str | Sequence[str], sentence: str) -> Self:
+        """No value occurs twice; of several columns no combination of values."""
+        if isinstance(columns, str):
+            arguments: dict[str, Any] = {"column": columns}
+            return cls((columns,), sentence, "ExpectColumnValuesToBeUnique", arguments)
+        arguments = {"column_list": list(columns)}
+        return cls(tuple(columns), sentence, "ExpectCompoundColumnsToBeUnique", arguments)
 
     @classmethod
     def same(cls, column: str, other: str, sentence: str) -> Self:
         """In every row both columns are equal."""
-        return cls(
-            column,
-            sentence,
-            "ExpectColumnPairValuesToBeEqual",
-            {"column_A": column, "column_B": other},
-        )
-
-    @classmethod
-    def at_least_column(cls, larger: str, smaller: str, sentence: str) -> Self:
-        """In every row `larger` is not less than `smaller`; rows where either is missing are left out."""
-        arguments = {
-            "column_A": larger,
-            "column_B": smaller,
-            "or_equal": True,
-            "ignore_row_if": "either_value_is_missing",
-        }
-        return cls(larger, sentence, "ExpectColumnPairValuesAToBeGreaterThanB", arguments)
+        arguments = {"column_A": column, "column_B": other}
+        return cls((column, other), sentence, "ExpectColumnPairValuesToBeEqual", arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A small table and what is expected of it. Without rows nothing is looked at. Never put addresses in: values of failing rows are shown."""
+    """Rows and what is expected of them. Without rows it fails, unless it `may_be_empty`.
+
+    Never put addresses in: a few values of failing rows are shown.
+    """
 
     name: str
-    rows: Sequence[Mapping[str, Any]]
+    rows: Rows
     expectations: Sequence[Expectation]
+    may_be_empty: bool = False
+
+    def rules(self) -> Iterator[Expectation]:
+        """The expectations, after those that no column they are about lacks a value."""
+        for column in dict.fromkeys(name for each in self.expectations for name in each.columns):
+            yield Expectation(
+                (column,),
+                f"Every row has a value of {column}.",
+                "ExpectColumnValuesToNotBeNull",
+                {"column": column},
+            )
+        yield from self.expectations

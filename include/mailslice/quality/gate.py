@@ -1,4 +1,7 @@
-"""Run a gate: Great Expectations over small frames, Data Docs, and one error that says what does not hold."""
+"""Run a gate: Great Expectations over frames, Data Docs, and one error that says what does not hold.
+
+A frame holds either a few facts or all rows of a plan, in pandas or in Spark; see `duty.gates`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,20 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mailslice.model.errors import GateFailed
 from mailslice.quality.docs import Docs
-from mailslice.quality.expectations import Expectation, Frame
+from mailslice.quality.expectations import Expectation, Frame, Rows
+from mailslice.spark.failures import translated
 
 __all__ = ["Expectation", "Finding", "Frame", "GateResult", "run_gate"]
+_SHOWN = 3
+"""So many values of a column are shown: pages are for people, and hold no list of mails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +89,16 @@ def judge(name: str, frames: Sequence[Frame], docs: Docs) -> GateResult:
     with tempfile.TemporaryDirectory(prefix="mailslice-docs-") as folder:
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False}
-        for site, told in dict(context.variables.data_docs_sites or {}).items():
+        for site, settings in dict(context.variables.data_docs_sites or {}).items():
             shutil.rmtree(
-                told["store_backend"]["base_directory"], ignore_errors=True
+                settings["store_backend"]["base_directory"], ignore_errors=True
             )  # a temporary folder that nobody would remove
             context.delete_data_docs_site(site)
         context.add_data_docs_site("docs", _site(folder))
         findings: list[Finding] = []
         for frame in frames:
-            if frame.rows:
-                findings += _judge(
-                    context,
-                    frame,
-                    f"{docs.duty}.{name}.{frame.name}",
-                    RunIdentifier(run_name=docs.run_name),
-                )
+            suite = f"{docs.duty}.{name}.{frame.name}"
+            findings += _judge(context, frame, suite, RunIdentifier(run_name=docs.run_name))
         link = _publish(context, Path(folder), name, docs, findings)
     return GateResult(name, tuple(findings), link)
 
@@ -120,63 +122,98 @@ def _site(folder: str) -> dict[str, Any]:
 
 
 def _judge(context: Any, frame: Frame, suite_name: str, run_id: Any) -> list[Finding]:
+    with _table(frame.rows) as (table, count):
+        if not count:
+            return [] if frame.may_be_empty else [_empty(frame)]
+        in_spark = not hasattr(table, "iloc")
+        sources = context.data_sources
+        source = (sources.add_spark if in_spark else sources.add_pandas)(suite_name)
+        checkpoint = _checkpoint(context, frame, suite_name, source)
+        outcome = checkpoint.run(batch_parameters={"dataframe": table}, run_id=run_id)
+        (validation,) = outcome.run_results.values()
+        shown = table.limit(_SHOWN).toPandas() if in_spark else table.head(_SHOWN)
+        return [_finding(frame, shown, count, result) for result in validation.results]
+
+
+@contextmanager
+def _table(rows: Rows) -> Iterator[tuple[Any, int]]:
+    """The rows as Great Expectations takes them, and how many there are.
+
+    A Spark frame is computed here, once, and kept while it is judged. What its workers raise is
+    raised here: Great Expectations would make an expectation that fails of it.
+    """
+    import pandas as pd
+
+    if isinstance(rows, Sequence):
+        yield pd.DataFrame([dict(row) for row in rows]), len(rows)
+    elif hasattr(rows, "num_rows"):
+        yield rows.to_pandas(), rows.num_rows
+    else:
+        with translated():
+            frame = rows.persist()
+            count = frame.count()
+        try:
+            yield frame, count
+        finally:
+            frame.unpersist()
+
+
+def _checkpoint(context: Any, frame: Frame, suite_name: str, source: Any) -> Any:
     import great_expectations as gx
     import great_expectations.expectations as gxe
-    import pandas as pd
 
     built = [
         getattr(gxe, each.kind)(
             **each.arguments,
             description=each.sentence,
-            meta={"sentence": each.sentence, "notes": each.sentence},
+            meta={"rule": number, "notes": each.sentence},
         )
-        for each in frame.expectations
+        for number, each in enumerate(frame.rules())
     ]
     suite = context.suites.add(gx.ExpectationSuite(suite_name, expectations=built))
-    asset = context.data_sources.add_pandas(suite_name).add_dataframe_asset(frame.name)
+    asset = source.add_dataframe_asset(frame.name)
     data = asset.add_batch_definition_whole_dataframe("all")
     definition = context.validation_definitions.add(
         gx.ValidationDefinition(name=suite_name, data=data, suite=suite)
     )
-    checkpoint = context.checkpoints.add(
+    return context.checkpoints.add(
         gx.Checkpoint(
             name=suite_name,
             validation_definitions=[definition],
-            result_format={"result_format": "SUMMARY"},
+            result_format={"result_format": "SUMMARY", "partial_unexpected_count": _SHOWN},
         )
     )
-    table = pd.DataFrame([dict(row) for row in frame.rows])
-    outcome = checkpoint.run(batch_parameters={"dataframe": table}, run_id=run_id)
-    (validation,) = outcome.run_results.values()
-    return [_finding(frame, table, result) for result in validation.results]
 
 
-def _finding(frame: Frame, table: Any, result: Any) -> Finding:
-    arguments = result.expectation_config.kwargs
-    column = arguments.get("column") or f"{arguments.get('column_A')}, {arguments.get('column_B')}"
-    values = result.result.get("partial_unexpected_list") or _held(table, arguments.get("column"))
-    if error := (result.exception_info or {}).get("exception_message"):
-        values = [error]
-    shown = ", ".join(_shown(value) for value in list(dict.fromkeys(map(_hashable, values)))[:3])
+def _empty(frame: Frame) -> Finding:
+    return Finding(frame.name, "There are rows to judge.", False, "rows", "0", 0, 0)
+
+
+def _finding(frame: Frame, first: Any, count: int, result: Any) -> Finding:
+    rule = list(frame.rules())[result.expectation_config.meta["rule"]]
+    values = result.result.get("partial_unexpected_list") or _values(first, rule)
+    if not result.success and not result.result.get("unexpected_count"):
+        values = _errors(result.exception_info) or values
+    observed = ", ".join(list(dict.fromkeys(map(_text, values)))[:_SHOWN])
     failed = int(result.result.get("unexpected_count") or 0)
-    return Finding(
-        frame.name,
-        result.expectation_config.meta["sentence"],
-        bool(result.success),
-        column,
-        shown,
-        len(frame.rows),
-        failed,
-    )
+    column = ", ".join(rule.columns)
+    return Finding(frame.name, rule.sentence, bool(result.success), column, observed, count, failed)
 
 
-def _held(table: Any, column: str | None) -> list[Any]:
-    return table[column].tolist()[:3] if column in table else []
+def _values(first: Any, rule: Expectation) -> list[Any]:
+    """What the first rows hold, for an expectation that holds."""
+    if len(rule.columns) != 1 or rule.columns[0] not in first:
+        return []
+    return list(first[rule.columns[0]].tolist())
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _errors(info: Mapping[str, Any] | None) -> list[str]:
+    """What Great Expectations could not compute, and why: it names each metric by itself."""
+    found = info or {}
+    nested = [each for each in found.values() if isinstance(each, Mapping)]
+    messages = [each.get("exception_message") for each in (found, *nested)]
+    return [message for message in messages if message]
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())[:120]

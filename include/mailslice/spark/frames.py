@@ -13,6 +13,7 @@ from mailslice.spark.in_worker import one_task
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -56,7 +57,7 @@ def frame_of_keys(
     spark: SparkSession,
     keys: Sequence[K],
     work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
-    schema: str,
+    schema: str | StructType,
 ) -> DataFrame:
     """As `run_on_keys`, for results that Spark goes on with: a frame, nothing is run yet. `keys` are not empty."""
     slots = max(2, slots_of(spark))

@@ -99,4 +99,4 @@ def actions(plan: Plan) -> Frame:
             "no_mail_moved", 0, "What is no mail is neither redriven nor dropped as deleted."
         ),
     ]
-    return Frame("actions", rows, expect)
+    return Frame("actions", rows, expect, may_be_empty=True)

@@ -192,7 +192,7 @@ def test_the_gate_lets_no_live_row_be_touched_unless_max_share_says_so(planned):
         {**plan, "live": 10, "slices": [{"planned": 1, "unmarked": 2}]},
     )
     assert frame.rows[0]["live_touched_share"] == 0.2
-    (rule,) = [each for each in frame.expectations if each.column == "live_touched_share"]
+    (rule,) = [each for each in frame.expectations if each.columns == ("live_touched_share",)]
     assert rule.arguments["max_value"] == 0.0
 
 

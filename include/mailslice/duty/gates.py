@@ -1,0 +1,54 @@
+"""The gates of a duty: its plan's own rows, and what the stores say now.
+
+A duty's check is of this form; its verify is the same over what apply left:
+
+    plan = read_plan(context)
+    frames = [
+        Frame("plan", planned_rows(context, plan.files, SCHEMA), [...]),
+        Frame("stores", [facts_read_now(context)], [...]),
+    ]
+    return {**judged(context, "check", frames), "planDigest": plan.digest}
+
+- The plan's rows are all judged, one by one. Their number is a fact of the digest: hold it against
+  the rows (`Frame("plan", ...)` with `may_be_empty` only where the digest counts none).
+- Facts come from the stores as they are when the gate runs, or from a plan's file that is inside
+  the digest; never from sums that the step before wrote about itself.
+- A value that is missing and a frame without rows fail; nobody has to ask for that.
+- Each expectation has a test in which data in the stores or in the plan's files makes it fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mailslice.duty.context import StepContext
+from mailslice.quality.docs import Docs
+from mailslice.quality.gate import Frame, run_gate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mailslice.quality.expectations import Rows
+    from mailslice.spark.plan_rows import Derive
+
+
+def judged(context: StepContext, gate: str, frames: Sequence[Frame]) -> dict[str, Any]:
+    """What a step that gates gives of it. Raises GateFailed naming the expectation and the value."""
+    request = context.request
+    docs = Docs(context.folder.artifacts, request.duty, context.queue, request.run)
+    result = run_gate(gate, frames, docs)
+    return {"success": True, "expectations": result.lines(), "dataDocs": result.link}
+
+
+def planned_rows(
+    context: StepContext, files: Sequence[str], schema: pa.Schema, derive: Derive | None = None
+) -> Rows:
+    """The rows of these files of the run's folder, on the engine that the run works with.
+
+    `schema` and `derive`: see `spark.plan_rows`. PlanRefused comes from whoever reads the rows.
+    """
+    from mailslice.spark.plan_rows import plan_rows
+
+    names = [context.folder.file(file) for file in files]
+    return plan_rows(context.spark(), context.folder.artifacts, names, schema, derive)
