@@ -50,9 +50,10 @@ def _findings(frame: Frame) -> Iterator[Finding]:
             if (values.count(each) > 1 if unique else not _holds(rule, *each))
         ]
         column, observed = ", ".join(rule.columns), ", ".join(map(str, (broken or values)[0]))
-        yield Finding(
-            frame.name, rule.sentence, not broken, column, observed, len(rows), len(broken)
-        )
+        if broken or rule in frame.expectations:
+            yield Finding(
+                frame.name, rule.sentence, not broken, column, observed, len(rows), len(broken)
+            )
 
 
 def _rows(frame: Frame) -> list[dict[str, Any]]:
