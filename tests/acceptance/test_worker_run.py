@@ -423,11 +423,13 @@ def test_the_relay_handler_sends_on_and_dead_letters_who_is_refused_for_good(pla
 def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) -> None:
     cert, key = certificate(place.folder)
     tls = {"MAILSLICE_SMTP_IN_TLS_CERTIFICATE": str(cert), "MAILSLICE_SMTP_IN_TLS_KEY": str(key)}
-    server = place.start(
-        [MAILSLICE, "worker", "smtp-in", "--queue", place.queue, "--port", "0", "--json"], tls
-    )
+    health = free_port()
+    words = ["--queue", place.queue, "--port", "0", "--health-port", str(health), "--json"]
+    server = place.start([MAILSLICE, "worker", "smtp-in", *words], tls)
     assert server.stdout is not None
     port = json.loads(server.stdout.readline())["port"]
+    assert fetch(health, "/livez")[0] == 200
+    until(lambda: fetch(health, "/readyz")[0] == 200, "it reaches the stores before any mail")
     content = (
         b"Subject: x\r\n\r\nbare\nlf \xff\r\n.dot\r\n"
         + os.urandom(50_000).replace(b"\r", b"").replace(b"\n", b"")
@@ -440,6 +442,8 @@ def test_what_smtp_in_said_250_to_is_in_the_queue_byte_for_byte(place: Place) ->
         client.rcpt("r@x.example")
         assert client.data(content)[0] == 250
     assert place.size() == 1
+    counted = f'mailslice_smtp_mails_total{{code="250",queue="{place.queue}"}} 1.0'
+    assert counted in fetch(health, "/metrics")[1]
     server.kill()  # 250 was said: nothing may be lost by it
     (shown,) = place.cli("worker", "drain", place.queue, "--max", "1", "--outcome", "retry")
     assert (shown["sender"], shown["recipients"]) == ("s@x.example", ["r@x.example"])

@@ -274,6 +274,15 @@ def smtp_in(
             help="0 finds a free one; MAILSLICE_SMTP_IN_PORT.",
         ),
     ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            "--health-port",
+            parser=count("--health-port", least=0, most=65535),
+            metavar="PORT",
+            help="/livez, /readyz and /metrics; 0 = none; MAILSLICE_SMTP_IN_HEALTH_PORT.",
+        ),
+    ] = None,
 ) -> None:
     """Accept mail by SMTP until SIGTERM; 250 only after the enqueue is durable. Networks, AUTH and TLS: MAILSLICE_SMTP_IN_*."""
     from mailslice.stores.cassandra.lean import without_numpy
@@ -283,7 +292,8 @@ def smtp_in(
     _log_infos()
     with open_queue(queue) as opened:
         settings = opened.settings
-    given = {field: value for field, value in (("host", host), ("port", port)) if value is not None}
+    options = {"host": host, "port": port, "health_port": health_port}
+    given = {field: value for field, value in options.items() if value is not None}
     settings = settings.model_copy(update={"smtp_in": settings.smtp_in.model_copy(update=given)})
     run_smtp_in(
         settings,

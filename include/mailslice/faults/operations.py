@@ -26,6 +26,7 @@ from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.queue_worker import QueueWorker
 from mailslice.worker.smtp_in import serve
+from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import policy_of
 
 RECIPIENTS = ("first@example.net", "second@example.net")
@@ -196,6 +197,7 @@ async def _smtp(session: Session) -> None:
         server,
         stop,
         clock=system_clock,
+        metrics=SmtpMetrics(session.worker.wiring.queue),
         on_listening=lambda _, port: session.say("listening", port),
     )
 

@@ -417,9 +417,26 @@ class SmtpInSettings(Group):
         None, description="name in the greeting and in Received lines; the machine's when unset"
     )
     max_recipients: int = Field(10_000, ge=1, description="recipients of one mail")
+    auth_without_tls: bool = Field(
+        False,
+        description="allow passwords to come in the clear where MAILSLICE_SMTP_IN_HOST is not loopback: behind a port that is published on loopback only",
+    )
     max_connections: int = Field(100, ge=1, description="clients at once")
+    connections_per_client: int = Field(
+        10,
+        ge=1,
+        description="connections at once from one address (of IPv6 from one /64) outside of the allowed networks",
+    )
     timeout: Time = Field(
-        timedelta(minutes=5), description="of one command, and of each 64 KiB of a mail"
+        timedelta(minutes=5),
+        description="of one command, and of each 64 KiB of a mail; a whole mail has 10 minutes, and a second for each 100 KB",
+    )
+    refuse_bare_line_ends: bool = Field(
+        True,
+        description="refuse a mail with a bare CR or LF in it (550) from clients outside of the allowed networks: other servers may read it as two",
+    )
+    health_port: int = Field(
+        0, ge=0, le=65535, description="port of /livez, /readyz and /metrics; 0 = off"
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from io import BytesIO
 
 TOO_LARGE = "552 5.3.4 The mail is too large"
+BARE = "550 5.6.11 Bare <LF> or <CR> in the mail: its lines end with <CR><LF>"
 BUSY = "451 4.3.1 Too much mail at once, try again later"
 _STEP = 1 << 16
 
@@ -56,45 +57,68 @@ async def receive(
     reader: asyncio.StreamReader,
     limit: int,
     hold: Hold,
-    on_progress: Callable[[], None],
+    on_progress: Callable[[int], None],
     before: bytes = b"",
+    *,
+    refuse_bare: bool = False,
 ) -> bytes | str:
     """The mail with `before` in front of it (which does not count), or the refusal to answer with.
 
-    Takes memory from `hold` as it grows, and gives it back with a refusal. The mail is in memory once: a BytesIO hands over its buffer.
-    `on_progress` is called for every 64 KiB, so that a slow client is told from one that has gone.
+    Takes memory from `hold` as it grows, and gives it back with a refusal. The mail is in memory
+    once: a BytesIO hands over its buffer. `on_progress` is called with the bytes that have come, at
+    first and for every 64 KiB, so that a slow client is told from one that has gone.
     """
-    content = BytesIO()
-    content.write(before)
-    refusal: str | None = None
-    taken = seen = told = 0
+    mail = _Mail(limit, hold, before, refuse_bare=refuse_bare)
+    told = 0
     line_begins = True
+    on_progress(0)
     while True:
         piece, line_ends = await _piece(reader)
         if line_begins and piece.startswith(b"."):
             if piece == b".\r\n":
-                break
+                return mail.content.getvalue() if mail.refusal is None else mail.refusal
             piece = piece[1:]
         line_begins = line_ends
-        seen += len(piece)
-        if seen - told >= _STEP:
-            told = seen
-            on_progress()
-        if refusal is not None:
-            continue
-        if seen > limit:
-            refusal = TOO_LARGE
-        elif seen > taken:
-            if hold.grow(_STEP + len(piece)):
-                taken += _STEP + len(piece)
-            else:
-                refusal = BUSY
-        if refusal is None:
-            content.write(piece)
+        mail.add(piece, line_ends=line_ends)
+        if mail.came - told >= _STEP:
+            told = mail.came
+            on_progress(told)
+
+
+class _Mail:
+    """The bytes that have come, or why they are refused: then they are counted, and not kept."""
+
+    def __init__(self, limit: int, hold: Hold, before: bytes, *, refuse_bare: bool) -> None:
+        self._limit = limit
+        self._hold = hold
+        self._refuse_bare = refuse_bare
+        self._held = 0
+        self.came = 0
+        self.content = BytesIO()
+        self.content.write(before)
+        self.refusal: str | None = None
+
+    def add(self, piece: bytes, *, line_ends: bool) -> None:
+        self.came += len(piece)
+        if self.refusal is not None:
+            return
+        self.refusal = self._refused(piece, len(piece) - 2 * line_ends)
+        if self.refusal is None:
+            self.content.write(piece)
         else:
-            content = BytesIO()
-            hold.release()
-    return content.getvalue() if refusal is None else refusal
+            self.content = BytesIO()
+            self._hold.release()
+
+    def _refused(self, piece: bytes, end: int) -> str | None:
+        if self.came > self._limit:
+            return TOO_LARGE
+        if self._refuse_bare and (piece.find(b"\n", 0, end) >= 0 or piece.find(b"\r", 0, end) >= 0):
+            return BARE
+        if self.came > self._held:
+            if not self._hold.grow(_STEP + len(piece)):
+                return BUSY
+            self._held += _STEP + len(piece)
+        return None
 
 
 async def _piece(reader: asyncio.StreamReader) -> tuple[bytes, bool]:

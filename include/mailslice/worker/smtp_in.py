@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 import socket
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadSetting
+from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
+from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
+from mailslice.worker.smtp_conversation import (
+    ConnectionLimits,
+    Conversation,
+    conversation_factory,
+)
 from mailslice.worker.smtp_data import IntakeBudget
+from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import SmtpPolicy, policy_of
-from mailslice.worker.smtp_session import Conversation, Enqueuer, Intake, conversation_factory
+from mailslice.worker.smtp_session import Enqueuer, Intake
+
+if TYPE_CHECKING:
+    from mailslice.worker.queue_worker import QueueWorker
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +50,29 @@ def run_smtp_in(
     policy = policy_of(settings.smtp_in)
     # aiosmtpd logs every command at INFO, with addresses in it.
     logging.getLogger("mail.log").setLevel(logging.ERROR)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_until_signal(settings, queue, policy, on_listening))
+    metrics = SmtpMetrics(queue)
+    liveness = Liveness(1, time.monotonic)
+    liveness.started(0, os.getpid())
+    health = contextlib.ExitStack()
+    if port := settings.smtp_in.health_port:
+        pages = {
+            "/livez": liveness.livez,
+            "/readyz": liveness.readyz,
+            "/metrics": metrics.page,
+        }
+        server = HealthServer(settings.worker.health_host, port, pages)
+        health.callback(server.stop)
+        server.start()
+    with health, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_until_signal(settings, queue, policy, metrics, liveness, on_listening))
 
 
-async def _until_signal(
+async def _until_signal(  # noqa: PLR0917
     settings: Settings,
     queue: QueueName,
     policy: SmtpPolicy,
+    metrics: SmtpMetrics,
+    liveness: Liveness,
     on_listening: Callable[[str, int], None] | None,
 ) -> None:
     from mailslice.worker import open_worker
@@ -53,7 +81,40 @@ async def _until_signal(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with open_worker(_with_room_for_trace(settings), queue) as worker:
-        await serve(settings, policy, worker, stop, clock=system_clock, on_listening=on_listening)
+        watching = [
+            asyncio.create_task(_beat(worker, liveness)),
+            asyncio.create_task(_stay_connected(worker)),
+        ]
+        try:
+            await serve(
+                settings,
+                policy,
+                worker,
+                stop,
+                clock=system_clock,
+                metrics=metrics,
+                on_listening=on_listening,
+            )
+        finally:
+            for task in watching:
+                task.cancel()
+
+
+async def _beat(worker: QueueWorker, liveness: Liveness) -> None:
+    """The event loop turns, and reaches these stores."""
+    while True:
+        reached = {"RabbitMQ": worker.reaches_rabbitmq, "Cassandra": worker.reaches_cassandra}
+        away = tuple(store for store, is_reached in reached.items() if not is_reached)
+        liveness.beat(0, ProcessHealth(reached["RabbitMQ"], 0.0, 0, away))
+        await asyncio.sleep(1)
+
+
+async def _stay_connected(worker: QueueWorker) -> None:
+    """Who is not ready gets no mail, and only a mail would connect to the broker again."""
+    while True:
+        with contextlib.suppress(MailsliceError):
+            await worker.wiring.publisher.connect()
+        await asyncio.sleep(2)
 
 
 def _with_room_for_trace(settings: Settings) -> Settings:
@@ -71,6 +132,7 @@ async def serve(
     stop: asyncio.Event,
     *,
     clock: Clock,
+    metrics: SmtpMetrics,
     on_listening: Callable[[str, int], None] | None = None,
 ) -> None:
     """Listens until `stop` is set, then finishes what is being received."""
@@ -83,13 +145,15 @@ async def serve(
         max_recipients=wanted.max_recipients,
         budget=IntakeBudget(settings.worker.memory_budget_mib << 20),
         clock=clock,
+        metrics=metrics,
     )
     open_now: set[Conversation] = set()
+    metrics.count_connections(lambda: len(open_now))
     loop = asyncio.get_running_loop()
     conversation = conversation_factory(
         intake,
         open_now,
-        wanted.max_connections,
+        ConnectionLimits(wanted.max_connections, wanted.connections_per_client),
         policy,
         data_size_limit=settings.queue.max_mail_bytes,
         hostname=hostname,
@@ -116,13 +180,16 @@ async def serve(
 
 
 async def _finish(open_now: set[Conversation], intake: Intake) -> None:
-    """Mails that are being received may end; idle clients are sent away at once."""
+    """Mails that are being received may end; idle clients are sent away at once.
+
+    Whose mail is whole is not sent away at the deadline either: told 421, it would send again what is
+    enqueued all the same. The stores' time-outs end that.
+    """
     deadline = time.monotonic() + _DRAIN
     while open_now:
         for conversation in list(open_now):
-            if conversation.transport is not None and (
-                not conversation.receiving or time.monotonic() > deadline
-            ):
+            late = time.monotonic() > deadline and not conversation.enqueuing
+            if conversation.transport is not None and (late or not conversation.receiving):
                 conversation.dismiss()
         await asyncio.sleep(0.05)  # closing is seen by the conversation's own task
     await intake.drain()

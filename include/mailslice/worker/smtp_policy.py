@@ -19,13 +19,14 @@ _WIDEST = {4: 8, 6: 16}
 
 @dataclass(frozen=True, slots=True)
 class SmtpPolicy:
-    """The settings, checked. `tls` is None without a certificate; `auth_without_tls` only on loopback."""
+    """The settings, checked. `tls` is None without a certificate."""
 
     networks: tuple[IPNetwork, ...]
     username: str | None
     password: str | None
     tls: ssl.SSLContext | None
     auth_without_tls: bool
+    refuse_bare_line_ends: bool = True
 
     @property
     def offers_auth(self) -> bool:
@@ -56,12 +57,21 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
             "MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other; allowed: both, or none"
         )
     tls = _tls(settings)
-    if settings.username is not None and tls is None and not loopback:
+    auth_without_tls = loopback or settings.auth_without_tls
+    if settings.username is not None and tls is None and not auth_without_tls:
         raise BadSetting(
             f"MAILSLICE_SMTP_IN_USERNAME is set, MAILSLICE_SMTP_IN_HOST={settings.host!r} is not loopback, and there is no TLS: "
-            "passwords would cross the network in the clear; set MAILSLICE_SMTP_IN_TLS_CERTIFICATE and _TLS_KEY"
+            "passwords would cross the network in the clear; set MAILSLICE_SMTP_IN_TLS_CERTIFICATE and _TLS_KEY, "
+            "or, where only this machine reaches the port, MAILSLICE_SMTP_IN_AUTH_WITHOUT_TLS=true"
         )
-    return SmtpPolicy(networks, settings.username, password, tls, auth_without_tls=loopback)
+    return SmtpPolicy(
+        networks,
+        settings.username,
+        password,
+        tls,
+        auth_without_tls=auth_without_tls,
+        refuse_bare_line_ends=settings.refuse_bare_line_ends,
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -82,6 +92,13 @@ def client_address(peer: object) -> IPAddress | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
+
+
+def client_key(address: IPAddress | None) -> str:
+    """What counts as one client: an address of IPv4, a /64 of IPv6, of which anybody has that many."""
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return str(address)
 
 
 def _network(text: str) -> IPNetwork:

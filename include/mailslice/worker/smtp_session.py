@@ -1,4 +1,4 @@
-"""One SMTP conversation: what is answered to each command, and the way of a mail's bytes into the queue.
+"""What is answered to each SMTP command, and the way of a mail's bytes into the queue.
 
 The bytes after DATA are kept as they came, dots un-stuffed. One thing is put before them, as RFC 5321 4.4 demands of every server that accepts a
 mail: a Received line.
@@ -8,12 +8,11 @@ mail: a Received line.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from email.utils import format_datetime
 from typing import Any, Protocol
 from uuid import uuid4
@@ -26,20 +25,16 @@ from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import Mail, QueuedMail
-from mailslice.worker.smtp_data import BUSY, Hold, IntakeBudget, receive
-from mailslice.worker.smtp_path import NULL_PATH, read_path
+from mailslice.worker.smtp_data import BUSY, Hold, IntakeBudget
+from mailslice.worker.smtp_metrics import SmtpMetrics
+from mailslice.worker.smtp_path import NULL_PATH
 from mailslice.worker.smtp_policy import SmtpPolicy, client_address
 
 log = logging.getLogger(__name__)
 
 _NO_STORE = "451 4.3.0 The mail cannot be stored now, try again later"
-_AUTH_TRIES = 5
 _MOST_HOPS = 100
 """Received lines, after which a mail is taken to go round in circles (RFC 5321 6.3)."""
-_ANSWER_WITHIN = 600.0
-"""Seconds that a client waits for the answer to its mail (RFC 5321 4.5.3.2.6): it is not idle then, we are busy."""
-_GOODBYE = 2.0
-"""Seconds for a client that is sent away to read what it was told."""
 _FREE_RECIPIENTS = 100
 """Of one mail: as many as every server takes (RFC 5321 4.5.3.1.8). Beyond them they count as mail in memory."""
 _HOP = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
@@ -49,6 +44,12 @@ class Enqueuer(Protocol):
     """The part of `worker.QueueWorker` that intake needs."""
 
     async def enqueue(self, mail: Mail, content: bytes) -> QueuedMail: ...
+
+
+class HoldsMail(Protocol):
+    """The part of a `smtp_conversation.Conversation` that intake needs."""
+
+    hold: Hold
 
 
 class Intake:
@@ -63,6 +64,7 @@ class Intake:
         max_recipients: int,
         budget: IntakeBudget,
         clock: Clock,
+        metrics: SmtpMetrics,
     ) -> None:
         self._worker = worker
         self._policy = policy
@@ -70,12 +72,21 @@ class Intake:
         self._max_recipients = max_recipients
         self._budget = budget
         self._clock = clock
+        self.metrics = metrics
         self._enqueuing: set[asyncio.Task[str]] = set()
 
     @property
     def offers_auth(self) -> bool:
         """Whether clients may log in at all."""
         return self._policy.offers_auth
+
+    def is_stranger(self, session: Session) -> bool:
+        """Whether the client is outside of the networks that may send without AUTH."""
+        return not self._policy.allows(client_address(session.peer))
+
+    def refuses_bare_line_ends(self, session: Session) -> bool:
+        """Of strangers only: what is in the allowed networks may not know better."""
+        return self._policy.refuse_bare_line_ends and self.is_stranger(session)
 
     def hold(self) -> Hold:
         """For one mail: what it takes of the memory."""
@@ -112,13 +123,13 @@ class Intake:
 
     async def handle_RCPT(
         self,
-        server: Conversation,
+        server: HoldsMail,
         session: Session,
         envelope: Envelope,
         address: str,
         options: list[str],
     ) -> str:
-        if not (session.authenticated or self._policy.allows(client_address(session.peer))):
+        if self.is_stranger(session) and not session.authenticated:
             return "550 5.7.1 Relaying denied" + (
                 ": AUTH first" if self._policy.offers_auth else ""
             )
@@ -175,6 +186,8 @@ class Intake:
         good = isinstance(given, LoginPassword) and self._policy.accepts(
             given.login, given.password
         )
+        if not good:
+            self.metrics.wrong_password()
         return AuthResult(success=good, handled=False, auth_data=given)
 
     async def drain(self) -> None:
@@ -194,6 +207,7 @@ class Intake:
             return await self.handle_exception(error)
         finally:
             hold.release()
+        self.metrics.enqueued(len(content))
         log.info(
             "accepted %d bytes as %s",
             len(content),
@@ -240,136 +254,6 @@ class Intake:
             f"\t{format_datetime(self._clock())}",
         )
         return "".join(f"{line}\r\n" for line in lines).encode("ascii", "replace")
-
-
-class Conversation(SMTP):  # type: ignore[misc]
-    """aiosmtpd's protocol with a bound on clients and an own way of receiving mail, which counts memory and keeps lines of any length."""
-
-    line_length_limit = 1 << 16  # what the reader keeps of a line; a mail's lines may be longer
-
-    def __init__(
-        self, intake: Intake, open_now: set[Conversation], max_connections: int, **options: Any
-    ) -> None:
-        self.hold = intake.hold()
-        """Of the mail whose recipients are being named."""
-        super().__init__(
-            intake,
-            enable_SMTPUTF8=True,
-            decode_data=False,
-            ident="mailslice",
-            authenticator=intake.authenticate,
-            command_call_limit={"AUTH": _AUTH_TRIES, "*": 1_000_000},
-            **options,
-        )
-        self._intake = intake
-        self._open_now = open_now
-        self._max_connections = max_connections
-        self._dismissed: float | None = None
-        self.receiving = False
-
-    def _getaddr(self, arg: str) -> tuple[str | None, str | None]:
-        return read_path(arg) if arg else ("", "")
-
-    def _getparams(self, params: Sequence[str]) -> dict[str, str | bool] | None:
-        """AUTH= is for servers that ask who the sender is within a trusted network; here it says nothing, but clients that logged in send it (RFC 4954 5)."""
-        known: dict[str, str | bool] | None = super()._getparams(params)
-        if known is not None and self._intake.offers_auth:
-            known.pop("AUTH", None)
-        return known
-
-    async def _handle_client(self) -> None:
-        if len(self._open_now) >= self._max_connections:
-            await self.push("421 4.3.2 Too many connections, try again later")
-            self.transport.close()
-            return
-        self._open_now.add(self)
-        try:
-            await super()._handle_client()
-        finally:
-            self._open_now.discard(self)
-
-    @functools.wraps(SMTP.smtp_DATA)
-    async def smtp_DATA(self, arg: str | None) -> None:
-        if await self.check_helo_needed() or await self.check_auth_needed("DATA"):
-            return
-        if not self.envelope.rcpt_tos:
-            await self.push("503 5.5.1 RCPT first")
-        elif arg:
-            await self.push("501 Syntax: DATA")
-        else:
-            await self._take_mail()
-
-    async def _take_mail(self) -> None:
-        await self.push("354 End data with <CR><LF>.<CR><LF>")
-        self.receiving = True
-        try:
-            hold, self.hold = (
-                self.hold,
-                self._intake.hold(),
-            )  # it outlives a client that hangs up, as the enqueue does
-            answer = await self._intake.take(self.session, self.envelope, hold, self._receive)
-            self._reset_timeout()
-            self._set_post_data_state()
-            await self.push(answer)
-            crash.point("smtp:answered")
-        finally:
-            self.receiving = False
-
-    async def _receive(self, hold: Hold, before: bytes) -> bytes | str:
-        received = await receive(
-            self._reader, self.data_size_limit, hold, self._reset_timeout, before
-        )
-        self._reset_timeout(_ANSWER_WITHIN)
-        return received
-
-    def _set_post_data_state(self) -> None:
-        """What aiosmtpd does when another mail begins, or the same one anew."""
-        self.hold.release()
-        super()._set_post_data_state()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The end, whoever wanted it."""
-        self.hold.release()
-        super().connection_lost(error)
-
-    def _timeout_cb(self) -> None:
-        """A close would wait for a client that does not read for good, and its place among the clients with it."""
-        self._cut_off()
-
-    def _cut_off(self) -> None:
-        (self._original_transport or self.transport).abort()
-        if self._handler_coroutine is not None:
-            self._handler_coroutine.cancel()  # of a connection that ends within a TLS handshake asyncio tells nobody
-        self.hold.release()
-
-    def dismiss(self) -> None:
-        """Closes it, with the word for that (RFC 5321 3.8). Called again and again until it is gone: a client that does not read is cut off in the end."""
-        now = self.loop.time()
-        if self._dismissed is None:
-            self._dismissed = now
-        elif now - self._dismissed >= _GOODBYE:
-            self._cut_off()
-        if not self.transport.is_closing():
-            self._writer.write(b"421 4.3.2 The server is shutting down, try again later\r\n")
-            self.transport.close()
-
-
-def conversation_factory(
-    intake: Intake,
-    open_now: set[Conversation],
-    max_connections: int,
-    policy: SmtpPolicy,
-    **options: Any,
-) -> Callable[[], Conversation]:
-    """What makes a conversation for each client."""
-    return lambda: Conversation(
-        intake,
-        open_now,
-        max_connections,
-        tls_context=policy.tls,
-        auth_require_tls=not (policy.auth_without_tls and policy.offers_auth),
-        **options,
-    )
 
 
 def _wrong_address(address: str, *, utf8: bool) -> str | None:

@@ -8,6 +8,7 @@ import re
 import smtplib
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,11 +20,12 @@ from uuid import UUID
 import pytest
 
 from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
-from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker import smtp_in, smtp_session
+from mailslice.worker import smtp_conversation, smtp_in
 from mailslice.worker.smtp_data import IntakeBudget
 from mailslice.worker.smtp_in import serve
+from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import policy_of
 from tests.services.worker_process.sink import certificate
 
@@ -64,6 +66,19 @@ class Server:
     port: int
     stop: asyncio.Event
     task: asyncio.Task[None]
+    metrics: SmtpMetrics
+
+    def figures(self) -> dict[str, float]:
+        """Those that are not 0, by their names without the queue."""
+        lines = self.metrics.page()[2].decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {
+            re.sub(r"^mailslice_smtp_|,?queue=\"spool\"|\{\}", "", name).replace("{}", ""): float(
+                value
+            )
+            for name, value in pairs
+            if float(value) and "_created" not in name
+        }
 
     async def do(self, work: Callable[[smtplib.SMTP], Got]) -> Got:
         """Runs a blocking client in a thread."""
@@ -104,6 +119,7 @@ async def serving(*, finish: bool = True, **given: Any) -> AsyncIterator[Server]
     keeper, stop, listening = Keeper(), asyncio.Event(), asyncio.get_running_loop().create_future()
     if finish:
         keeper.may_finish.set()
+    metrics = SmtpMetrics(QueueName("spool"))
     task = asyncio.create_task(
         serve(
             settings,
@@ -111,13 +127,14 @@ async def serving(*, finish: bool = True, **given: Any) -> AsyncIterator[Server]
             keeper,
             stop,
             clock=lambda: NOW,
+            metrics=metrics,
             on_listening=lambda _host, port: listening.set_result(port),
         )
     )
     await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
-    server = Server(keeper, await listening, stop, task)
+    server = Server(keeper, await listening, stop, task, metrics)
     try:
         yield server
     finally:
@@ -499,6 +516,144 @@ async def test_one_client_too_many_is_421_and_may_come_again() -> None:
         assert greeting.startswith(b"220 mx.home.example ")
 
 
+STRANGER: dict[str, Any] = {"allowed_networks": (), "username": "u", "password": "p"}
+LOGIN = b"AUTH PLAIN AHUAcA=="
+
+
+async def greeting(server: Server) -> tuple[bytes, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    return await asyncio.wait_for(reader.readline(), 5), writer
+
+
+async def test_one_client_outside_of_the_networks_has_so_many_connections_and_no_more() -> None:
+    async with serving(connections_per_client=2, **STRANGER) as server:
+        clients = [await greeting(server) for _ in range(3)]
+        words = [word[:9] for word, _ in clients]
+        assert words == [b"220 mx.ho", b"220 mx.ho", b"421 4.3.2"]
+        assert server.figures() == {"connections": 2, 'connections_refused_total{of="client"}': 1}
+    async with serving(connections_per_client=2) as server:
+        clients = [await greeting(server) for _ in range(5)]
+        assert [word[:3] for word, _ in clients] == [b"220"] * 5
+
+
+async def test_a_wrong_password_is_answered_late_and_a_right_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(smtp_conversation, "_WRONG_PASSWORD_PAUSE", 1.0)
+    async with serving(**STRANGER) as server:
+        began = time.monotonic()
+        assert b"\r\n235 " in await server.say(b"EHLO c", LOGIN)
+        right = time.monotonic() - began
+        assert b"\r\n535 " in await server.say(b"EHLO c", b"AUTH PLAIN AHUAeA==")
+        wrong = time.monotonic() - began - right
+        assert (right < 0.5, wrong >= 1.0) == (True, True)
+        assert server.figures()["wrong_passwords_total"] == 1
+
+
+async def test_a_stranger_that_does_not_log_in_is_sent_away_however_busy_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(smtp_conversation, "_STRANGERS_AGE", 0.5)
+
+    async def busy(server: Server, *first: bytes) -> float:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            writer.write(b"".join(line + b"\r\n" for line in (b"EHLO c", *first)))
+            while time.monotonic() < began + 1.5:
+                writer.write(b"NOOP\r\n")
+                if not await reader.read(1000):
+                    break
+                await asyncio.sleep(0.05)
+        writer.close()
+        return time.monotonic() - began
+
+    async with serving(**STRANGER) as server:
+        assert await busy(server) < 1.2
+        assert await busy(server, LOGIN) >= 1.5
+    async with serving() as server:
+        assert await busy(server) >= 1.5
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"a\nb\r\n.", b"a\rb\r\n.", b"a\r\n\n.\r\n.", b"x" * 200_000 + b"\n\r\n.", b"\r\r\n."],
+)
+async def test_bare_line_ends_are_refused_from_strangers_and_taken_from_the_networks(
+    content: bytes,
+) -> None:
+    mail = (b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", content)
+    async with serving(**STRANGER) as server:
+        again = await server.say(b"EHLO c", LOGIN, *mail, *mail[:3], b"a\r\nb\r\n.")
+        assert again.count(b"\r\n550 5.6.11 Bare <LF> or <CR>") == 1
+        assert server.only[1] == b"a\r\nb\r\n", "the next mail of that client is taken"
+        assert server.figures()['mails_total{code="550"}'] == 1
+    async with serving(refuse_bare_line_ends=False, **STRANGER) as server:
+        assert b"\r\n250 2.0.0 " in await server.say(b"EHLO c", LOGIN, *mail)
+    async with serving() as server:
+        assert b"\r\n250 2.0.0 " in await server.say(b"EHLO c", *mail)
+
+
+async def test_long_lines_have_no_bare_ends() -> None:
+    long = b"x" * 300_000 + b"\r\n" + b"y" * 65_535 + b"\r\n."
+    async with serving(**STRANGER) as server:
+        mail = (b"MAIL FROM:<s@y>", b"RCPT TO:<a@x>", b"DATA", long)
+        assert b"\r\n250 2.0.0 " in await server.say(b"EHLO c", LOGIN, *mail)
+
+
+async def test_a_mail_that_trickles_in_is_cut_off_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(smtp_conversation, "_LEAST_TIME", 0.5)
+    piece = b"x" * 1022 + b"\r\n"
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"EHLO c\r\nMAIL FROM:<s@y>\r\nRCPT TO:<a@x>\r\nDATA\r\n")
+        await asyncio.wait_for(reader.readuntil(b"354 "), 5)
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            while not reader.at_eof() and time.monotonic() < began + 15:
+                writer.write(piece * 4)  # 80 KB a second: fast enough for each piece
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        assert 0.5 <= time.monotonic() - began < 10
+        assert server.keeper.kept == []
+        assert await server.do(send(piece * 2000)) == {}, "a mail that comes at once has its time"
+        writer.close()
+
+
+async def test_a_mail_that_is_whole_at_the_deadline_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(smtp_in, "_DRAIN", 0.2)
+    async with serving(finish=False) as server:
+        sending = asyncio.create_task(server.do(send()))
+        await asyncio.wait_for(server.keeper.begun.wait(), 5)
+        server.stop.set()
+        await asyncio.sleep(1)
+        assert not sending.done()
+        server.keeper.may_finish.set()
+        assert await sending == {}, "it would be sent again else, and is enqueued"
+        await asyncio.wait_for(server.task, 5)
+    assert len(server.keeper.kept) == 1
+
+
+async def test_figures_tell_what_was_answered() -> None:
+    async with serving() as server:
+        await server.do(send())
+        server.keeper.error = StoreUnavailable("S3 does not answer")
+        with pytest.raises(smtplib.SMTPDataError):
+            await server.do(send())
+        size = len(server.keeper.kept[0][1])
+        figures = server.figures()
+        figures.pop("connections", None)  # the last client is on its way out
+        assert figures == {
+            'mails_total{code="250"}': 1,
+            'mails_total{code="451"}': 1,
+            "bytes_total": size,
+        }
+
+
 async def test_an_idle_client_is_sent_away_after_the_timeout() -> None:
     async with serving(timeout="1s") as server:
         reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
@@ -538,7 +693,7 @@ async def test_a_client_that_never_reads_loses_its_place_after_the_timeout() -> 
 async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(smtp_session, "_GOODBYE", 0.3)
+    monkeypatch.setattr(smtp_conversation, "_GOODBYE", 0.3)
     async with serving() as server, deaf_client(server.port):
         server.stop.set()
         await asyncio.wait_for(server.task, 15)
@@ -547,7 +702,7 @@ async def test_a_client_that_never_reads_does_not_keep_the_server_from_ending(
 async def test_a_client_that_is_silent_within_its_tls_handshake_does_not_keep_the_server_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smtp_session, "_GOODBYE", 0.3)
+    monkeypatch.setattr(smtp_conversation, "_GOODBYE", 0.3)
     cert, key = certificate(tmp_path)
     async with serving(tls_certificate=cert, tls_key=key) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

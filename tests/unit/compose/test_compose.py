@@ -16,7 +16,8 @@ import yaml
 from mailslice.local.airflow import SPARK_POOL, airflow_environment
 from mailslice.local.services import store_settings
 from mailslice.local.settings import Profile, StackSettings, stack_settings
-from mailslice.model.settings import clone_root, read_env_file, variables
+from mailslice.model.settings import clone_root, load_settings, read_env_file, variables
+from mailslice.worker.smtp_policy import policy_of
 
 ROOT = clone_root()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text(encoding="utf-8"))
@@ -333,3 +334,16 @@ def test_commands_of_the_worker_image_are_commands_of_mailslice(service: str) ->
             service
         ]
     )
+
+
+def test_no_edit_of_the_port_line_makes_smtp_in_an_open_relay() -> None:
+    """Docker's proxy shows clients as its gateway, 172.17.0.1 and the like: nobody but AUTH may send."""
+    given = {
+        name: default(value)
+        for name, value in environment("mailslice-smtp-in").items()
+        if name.startswith("MAILSLICE_SMTP_IN_")
+    }
+    settings = load_settings({**given, "MAILSLICE_SMTP_IN_HOST": "0.0.0.0"}).smtp_in
+    policy = policy_of(settings)
+    assert policy.offers_auth
+    assert all(network.is_loopback for network in policy.networks)

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import SmtpInSettings
-from mailslice.worker.smtp_policy import client_address, is_loopback, policy_of
+from mailslice.worker.smtp_policy import client_address, client_key, is_loopback, policy_of
 
 WORLD = [
     ("0.0.0.0/0",),
@@ -127,3 +127,26 @@ def test_the_client_is_known_by_its_address(peer: object, address: str | None) -
 
 def test_an_unknown_client_is_not_allowed() -> None:
     assert not policy_of(settings()).allows(None)
+
+
+@pytest.mark.parametrize(
+    ("address", "key"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:1", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+    ],
+)
+def test_one_client_is_an_address_or_a_network_of_which_anybody_has_all(
+    address: str, key: str
+) -> None:
+    assert client_key(ipaddress.ip_address(address)) == key
+
+
+def test_passwords_in_the_clear_can_be_allowed_behind_a_port_of_this_machine() -> None:
+    open_to_all = {"host": "0.0.0.0", "username": "u", "password": "p"}
+    with pytest.raises(BadSetting, match="MAILSLICE_SMTP_IN_AUTH_WITHOUT_TLS=true"):
+        policy_of(SmtpInSettings.model_validate(open_to_all))
+    allowed = policy_of(SmtpInSettings.model_validate({**open_to_all, "auth_without_tls": True}))
+    assert (allowed.offers_auth, allowed.auth_without_tls, allowed.tls) == (True, True, None)

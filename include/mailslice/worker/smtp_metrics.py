@@ -1,0 +1,68 @@
+"""Prometheus figures of `worker smtp-in`: one process, so they are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge
+from prometheus_client import generate_latest as shown
+
+from mailslice.model.mail import QueueName
+from mailslice.worker.health import Answer
+
+
+class SmtpMetrics:
+    """What was answered to clients, labelled with the queue that their mails go to."""
+
+    def __init__(self, queue: QueueName) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._queue = queue
+        self._mails = Counter(
+            "mailslice_smtp_mails",
+            "Mails by the answer to them; 250 = enqueued",
+            ("queue", "code"),
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "mailslice_smtp_bytes", "Bytes of the mails enqueued", ("queue",), registry=registry
+        ).labels(queue)
+        self._refused = Counter(
+            "mailslice_smtp_connections_refused",
+            "Connections refused: too many of all clients, or of one",
+            ("queue", "of"),
+            registry=registry,
+        )
+        self._wrong_passwords = Counter(
+            "mailslice_smtp_wrong_passwords", "Logins refused", ("queue",), registry=registry
+        ).labels(queue)
+        self._connections = Gauge(
+            "mailslice_smtp_connections", "Clients connected", ("queue",), registry=registry
+        ).labels(queue)
+        for code in ("250", "451", "550", "552", "554"):
+            self._mails.labels(queue, code)
+        for of in ("all", "client"):
+            self._refused.labels(queue, of)
+
+    def answered(self, answer: str) -> None:
+        """A mail has its answer."""
+        self._mails.labels(self._queue, answer[:3]).inc()
+
+    def enqueued(self, size: int) -> None:
+        """So many bytes are durable."""
+        self._bytes.inc(size)
+
+    def refused(self, of: str) -> None:
+        """There were too many connections, of `all` or of one `client`."""
+        self._refused.labels(self._queue, of).inc()
+
+    def wrong_password(self) -> None:
+        """A login was refused."""
+        self._wrong_passwords.inc()
+
+    def count_connections(self, number: Callable[[], float]) -> None:
+        """What is asked for the number of clients."""
+        self._connections.set_function(number)
+
+    def page(self) -> Answer:
+        """/metrics."""
+        return 200, CONTENT_TYPE_LATEST, shown(self._registry)
