@@ -1,7 +1,7 @@
 """`mailslice stuck`: mails whose worker hung, and what a person decides about them."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +26,8 @@ _COLUMNS = ("enqueueId", "name", "stage", "worker", "since", "action")
 def list_(out: Output, queue: Queue) -> None:
     """Mails that were set aside and wait for a person, and, in shadow mode, what would be done with which."""
     with open_queue(queue) as opened:
-        out.rows(map(_shown, _listed(opened)), _COLUMNS, empty=f"no mail of {queue} is stuck")
+        rows = [*map(_shown, _quarantined(opened)), *_noted(opened)]
+        out.rows(iter(rows), _COLUMNS, empty=f"no mail of {queue} is stuck")
 
 
 @command(app, "release")
@@ -131,36 +132,56 @@ def _each(
         )
 
 
-def _listed(opened: OpenQueue) -> "Iterator[QuarantinedMail]":
-    """The rows, but for those that are released. A deployment without the table has none: nothing is created to find that out."""
-    from mailslice.model.clock import system_clock
-    from mailslice.queue.quarantine import Quarantine
+def _has_own_tables(opened: OpenQueue) -> bool:
+    """A deployment without them has nothing to show: nothing is created to find that out."""
     from mailslice.stores.cassandra.ddl import tables_of
     from mailslice.stores.cassandra.own import QuarantineTable
-    from mailslice.stores.cassandra.own.quarantine import State
 
     stores = opened.stores
-    if QuarantineTable.TABLE not in tables_of(stores.cassandra, stores.settings.own.keyspace):
-        return iter(())
-    mails = Quarantine(stores, opened.queue.name, system_clock).mails()
-    return iter(
-        sorted(
-            (mail for mail in mails if mail.state is not State.RELEASED),
-            key=lambda mail: (mail.since, mail.enqueue_id),
-        )
-    )
+    return QuarantineTable.TABLE in tables_of(stores.cassandra, stores.settings.own.keyspace)
+
+
+def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
+    """The rows of mails that are set aside, but for those that are released, by age."""
+    from mailslice.model.clock import system_clock
+    from mailslice.queue.quarantine import Quarantine
+
+    if not _has_own_tables(opened):
+        return []
+    mails = Quarantine(opened.stores, opened.queue.name, system_clock).waiting()
+    return sorted(mails, key=lambda mail: (mail.since, mail.enqueue_id))
+
+
+def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
+    """What the last run in shadow mode would do, as `_shown`."""
+    from datetime import datetime
+
+    from mailslice.duties.stuck_mails.acting import WOULD
+    from mailslice.duties.stuck_mails.noted import noted
+    from mailslice.duties.stuck_mails.verdicts import Action
+
+    if not _has_own_tables(opened):
+        return []
+    return [
+        {
+            **mail,
+            "since": datetime.fromisoformat(mail["since"]),
+            "action": WOULD[Action(mail["action"])],
+            "state": "noted",
+            "decided": datetime.fromisoformat(mail["decided"]),
+            "finished": None,
+        }
+        for mail in noted(opened.stores, opened.queue.name)
+    ]
 
 
 def _wanted(opened: OpenQueue, name: str | None, doing: str) -> "list[QuarantinedMail]":
     """What the command is about. BadInput when there is no mail of that name."""
-    from mailslice.stores.cassandra.own.quarantine import State
-
-    found = [mail for mail in _listed(opened) if name is None or mail.name == name]
-    kept = [mail for mail in found if mail.state is not State.NOTED]
+    kept = [mail for mail in _quarantined(opened) if name is None or mail.name == name]
     if name is not None and not kept:
         why = (
             "its worker has it: shadow mode sets nothing aside"
-            if found
+            if any(mail["name"] == name for mail in _noted(opened))
             else f"allowed are those that 'mailslice stuck list {opened.queue.name}' shows"
         )
         raise BadInput(

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
+from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import MailsliceError, Refused, TryAgain
 
 log = logging.getLogger(__name__)
@@ -57,8 +58,11 @@ class Lock:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises LockLost when the lock may be somebody else's by now. Call before every step that changes something."""
-        if self._lost or time.monotonic() - self._good > (TTL - _MARGIN).total_seconds():
+        """Raises LockLost when the lock may be somebody else's by now.
+
+        Call before every step that changes something. Also right after the machine was suspended.
+        """
+        if self._lost or elapsed_seconds() - self._good > (TTL - _MARGIN).total_seconds():
             raise LockLost(
                 f"the lock {self.name} could not be kept: Cassandra did not renew it in time; nothing more was changed, run it again"
             )
@@ -74,7 +78,7 @@ class Lock:
 
     def _beat(self) -> None:
         while not self._end.wait(HEARTBEAT.total_seconds()):
-            asked = time.monotonic()
+            asked = elapsed_seconds()
             try:
                 kept = self._table.renew(self.name, self.owner, TTL)
             except MailsliceError as error:
@@ -100,10 +104,10 @@ def locked(
     The owner is this very process, not the run: an Airflow retry must not slip in beside a first try that still lives.
     """
     owner = f"{run}/{uuid.uuid4()}"
-    deadline = time.monotonic() + patience.total_seconds()
+    deadline = elapsed_seconds() + patience.total_seconds()
     told = False
     while True:
-        asked = time.monotonic()
+        asked = elapsed_seconds()
         holder = table.acquire(name, owner, TTL)
         if holder == owner:
             break

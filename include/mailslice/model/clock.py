@@ -1,5 +1,6 @@
 """The clock is an argument. Only entry points pass `system_clock`; tests pass their own."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -10,3 +11,11 @@ Clock = Callable[[], datetime]
 def system_clock() -> datetime:
     """The machine's clock."""
     return datetime.now(UTC)
+
+
+def elapsed_seconds() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the machine is suspended.
+
+    `time.monotonic` stands still then on Linux: what must run out by itself would not.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -44,6 +44,26 @@ def still_live(
     return {one: rows[one] for one in wanted if one in rows}
 
 
+def is_over(
+    tables: QueueTables, queue: QueueName, enqueue_id: EnqueueId, *, every_replica: bool = False
+) -> bool:
+    """Whether a mail that had a row is done or deleted: it has a mark, or neither mark nor row.
+
+    No mark alone says nothing: a cleanup, James' or ours, drops rows and then marks of what is done.
+    Rows are looked for in every partition, also before browseStart: for what a kill left, not for
+    many. With `every_replica` all of them must say that there is no mark. Raises StoreUnavailable.
+    """
+    deleted = tables.deleted
+    is_marked = deleted.is_marked_on_any_replica if every_replica else deleted.is_marked
+    if is_marked(queue, enqueue_id):
+        return True
+    found = (
+        next(rows.find(queue, list(rows.places(queue)), enqueue_id), None)
+        for rows in tables.existing
+    )
+    return all(row is None for row in found)
+
+
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
     """Whether a delayed mail's copy is gone: long due, and no delay level nor the hop queue holds anything (None: nobody knows)."""
     return in_delay_queues == 0 and due + OVERDUE < now

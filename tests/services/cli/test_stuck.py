@@ -1,14 +1,19 @@
 """`mailslice stuck` on real stores: what it lists, what it asks, what a person gets wrong."""
 
+import itertools
+import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from mailslice.codec import message
 from mailslice.model.clock import system_clock
 from mailslice.model.settings import load_settings
 from mailslice.queue.mail_queue import MailQueue
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores import open_stores
+from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
 from tests.acceptance.command import Cli
 
 FIELDS = {"enqueueId", "name", "stage", "worker", "since", "action"}
@@ -42,7 +47,7 @@ def enqueued(cli, *names):
         )
 
 
-def set_aside(cli, stores, *names, action="closed", note=False):
+def set_aside(cli, stores, *names, action="closed"):
     """As stuck_mails does: quarantine, then the mark."""
     enqueued(cli, *names)
     quarantine = Quarantine(stores, cli.spool, system_clock)
@@ -53,11 +58,8 @@ def set_aside(cli, stores, *names, action="closed", note=False):
             "host:1:abc", "loaded", system_clock() - timedelta(hours=1), timedelta(hours=1)
         )
         decided = Decided(action, "held for 1h, allowed are 10m", "tester")
-        if note:
-            quarantine.note(row.item, holder, decided)
-        else:
-            quarantine.settle(quarantine.keep(row.item, holder, decided))
-            stores.tables.deleted.mark_many(cli.spool, [row.enqueue_id])
+        quarantine.settle(quarantine.keep(row.item, holder, decided))
+        stores.tables.deleted.mark_many(cli.spool, [row.enqueue_id])
 
 
 def test_a_queue_without_stuck_mails_has_none_and_says_so(fresh):
@@ -152,10 +154,51 @@ def test_discard_removes_for_good(cli, stores):
 
 
 def test_what_shadow_mode_noted_is_listed_and_neither_released_nor_discarded(cli, stores):
-    set_aside(cli, stores, "one", action="would close", note=True)
-    assert [line["action"] for line in cli.json("stuck", "list", "spool")] == ["would close"]
+    set_aside(cli, stores, "kept")
+    enqueued(cli, "one")
+    (row,) = MailQueue(stores, cli.spool, system_clock).browse()
+    now = system_clock()
+    mail = InFlightMail(
+        row.enqueue_id,
+        "one",
+        timedelta(hours=1),
+        "loaded",
+        1,
+        begun=True,
+        message=message.encode(row.item),
+    )
+    record = WorkerRecord("w1", "h", 1, now, timedelta(seconds=1), 1, (mail,))
+    ended = threading.Event()
+
+    def speak():
+        for beat in itertools.count(1):
+            stores.own.worker_records.save(cli.spool, replace(record, beat=beat))
+            if ended.wait(0.2):
+                return
+
+    speaking = threading.Thread(target=speak)
+    speaking.start()
+    try:
+        report = cli.json("duty", "run", "stuck_mails", "--queue", "spool", "--mode", "shadow")[-1]
+    finally:
+        ended.set()
+        speaking.join()
+    kept, noted = cli.json("stuck", "list", "spool")
+    assert kept.keys() == noted.keys()
+    assert (noted["name"], noted["action"], noted["state"], noted["content"], noted["worker"]) == (
+        "one",
+        "would close",
+        "noted",
+        "not copied",
+        "w1",
+    )
+    assert (noted["run"], noted["who"], noted["finished"]) == (report["run"], report["who"], None)
+    assert {type(kept[name]) for name in kept if name != "finished"} >= {str, int, float}
+    assert all(type(noted[name]) is type(kept[name]) for name in kept)
+    assert "would close" in cli("stuck", "list", "spool").out.decode()
     assert "shadow mode" in cli("stuck", "release", "spool", "--name", "one", code=2).err
-    assert cli("stuck", "discard", "spool", "--all", "--yes", "--json").out == b""
+    discarded = cli.json("stuck", "discard", "spool", "--all", "--yes")
+    assert [line["name"] for line in discarded] == ["kept"]
     assert len(cli.json("queue", "browse", "spool")) == 1
 
 

@@ -159,11 +159,7 @@ def recipients(mail):
 def test_a_row_that_waits_for_a_person_names_those_of_every_decision_about_the_mail(place):
     quarantine = place.quarantine()
     kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
-    assert (
-        quarantine.note(to(place, "a@x.example", "b@x.example"), HOLDER, CLOSED)
-        == quarantine.keep(place.item, HOLDER, CLOSED)
-        == kept
-    )  # may come to nothing
+    assert quarantine.keep(place.item, HOLDER, CLOSED) == kept  # may come to nothing
     again = quarantine.name(kept, to(place, "a@x.example", "b@x.example"), CLOSED)
     (now,) = quarantine.mails()
     assert again.message == now.message
@@ -268,7 +264,7 @@ def test_of_two_that_keep_a_mail_at_once_each_has_a_copy_of_its_own(place, stays
 
 def test_a_row_that_goes_as_another_is_refused_for_it_gives_way(place, monkeypatch):
     table = place.stores.own.quarantine
-    there = place.quarantine().note(place.item, HOLDER, CLOSED)
+    there = place.kept()
 
     def gone(*_):
         monkeypatch.undo()
@@ -279,28 +275,41 @@ def test_a_row_that_goes_as_another_is_refused_for_it_gives_way(place, monkeypat
     assert (added.worker, list(table.list(place.queue))) == ("another", [added])
 
 
-def test_a_copy_that_cannot_be_finished_is_taken_back(place, monkeypatch):
-    """A worker asks again every few seconds."""
+def test_a_copy_that_cannot_be_finished_is_gone_on_with(place, monkeypatch):
+    """A worker asks again every few seconds: what it leaves does not add up."""
 
     def away(*_):
-        monkeypatch.undo()
         raise StoreUnavailable("S3 answers 503")
 
     put = type(place.stores.own_blobs).put
     quarantine = place.quarantine()
-    quarantine.keep(
-        replace(place.item, enqueue_id=EnqueueId(place.item.enqueue_id.__class__(int=5))),
-        HOLDER,
-        CLOSED,
-    )
-    monkeypatch.setattr(
-        type(place.stores.own_blobs),
-        "put",
-        lambda self, key, content: away() if key.endswith("body") else put(self, key, content),
-    )
-    with pytest.raises(StoreUnavailable):
-        quarantine.keep(place.item, HOLDER, CLOSED)
-    assert len(place.own_keys()) == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            type(place.stores.own_blobs),
+            "put",
+            lambda self, key, content: away() if key.endswith("body") else put(self, key, content),
+        )
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                quarantine.keep(place.item, HOLDER, CLOSED)
+    assert len(place.own_keys()) == 1
+    assert list(quarantine.waiting()) == []
+    assert_kept_alone(place, quarantine.settle(quarantine.keep(place.item, HOLDER, CLOSED)))
+
+
+def test_of_two_who_copy_a_mail_beside_each_other_there_is_one_row_and_one_copy(place):
+    """The second goes on with the note of the first, which then finds the mail set aside."""
+    others = []
+
+    def meanwhile(point):
+        if point == "quarantine:copied":
+            others.append(place.quarantine().keep(place.item, HOLDER, IN_DOUBT, State.KEPT))
+
+    quarantine = place.quarantine()
+    crash.arm(meanwhile)
+    kept = quarantine.keep(place.item, replace(HOLDER, worker="w2"), CLOSED)
+    assert (kept, kept.action, kept.worker) == (others[0], "failed", HOLDER.worker)
+    assert_kept_alone(place, kept)
 
 
 def test_rows_of_an_earlier_version_have_their_copy_where_it_was(place):
@@ -337,10 +346,12 @@ def test_a_closing_that_was_cut_off_long_ago_does_not_hold_up_those_in_doubt(pla
 def test_the_row_of_another_decision_is_not_the_one_that_was_closing(place):
     quarantine = place.quarantine()
     closing = quarantine.keep(place.item, HOLDER, CLOSED)
-    assert quarantine.is_here(closing)
-    quarantine.withdraw(closing)
+    renewed = quarantine.renew(closing)
+    assert (renewed.state, renewed.decided > closing.decided) == (State.CLOSING, True)
+    assert quarantine.renew(closing) is None
+    quarantine.withdraw(renewed)
     quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
-    assert not quarantine.is_here(closing)
+    assert quarantine.renew(renewed) is None
 
 
 def test_a_mail_without_content_is_kept_as_lost_and_not_released(place):
@@ -354,12 +365,17 @@ def test_a_mail_without_content_is_kept_as_lost_and_not_released(place):
     assert list(place.quarantine().mails()) == []
 
 
-def test_a_note_of_shadow_mode_has_no_content_and_gives_way_to_a_decision(place):
-    noted = place.quarantine().note(place.item, HOLDER, Decided("would close", "shadow", "tester"))
-    assert (noted.state, place.own_keys()) == (State.NOTED, set())
+def test_what_an_earlier_version_noted_in_shadow_mode_gives_way_to_a_decision(place):
+    kept = place.kept()
+    noted = replace(
+        kept, attempt=2, state=State.NOTED, content=Content.NOT_COPIED, size=0, copy_id=""
+    )
+    assert place.stores.own.quarantine.add(place.queue, noted) == noted
+    assert place.quarantine().discard(kept)
     assert list(place.quarantine().waiting()) == []
-    assert place.kept().action == "closed"
-    assert len(list(place.quarantine().mails())) == 1
+    kept = place.quarantine().keep(place.item, replace(HOLDER, attempt=2), CLOSED)
+    assert (kept.state, kept.copy_id != "") == (State.CLOSING, True)
+    assert_kept_alone(place, place.quarantine().settle(kept))
 
 
 def test_a_release_is_a_new_entry(place):
@@ -568,21 +584,48 @@ def later(place):
     return place.quarantine(clock=lambda: system_clock() + OVER + MINUTE)
 
 
-def orphaned(place):
-    """A kept mail, and a copy of another one that has no row."""
+def test_a_copy_without_a_row_is_swept_at_once(place):
+    """Its row was written before it, and went before it."""
+    kept = place.kept()
+    table = place.stores.own.quarantine
+    other = Place(place.stores)
+    other.queue = place.queue
+    gone = other.kept()
+    assert place.quarantine().sweep() == 0
+    table.remove(place.queue, gone)
+    assert place.quarantine().sweep() == 2
+    assert_kept_alone(place, kept)
+
+
+def test_a_kill_between_note_and_row_leaves_a_note_and_no_orphan(place):
     with pytest.raises(Killed):
         place.quarantine(kill_at="quarantine:copied").keep(place.item, HOLDER, CLOSED)
-    kept = Place(place.stores)
-    kept.queue = place.queue
-    kept.kept()
+    assert later(place).sweep() == 0
+    assert list(place.quarantine().waiting()) == []
+    (noted,) = place.quarantine().mails()
+    assert place.quarantine().tidy(noted)
+    assert (place.own_keys(), list(place.quarantine().mails())) == (set(), [])
 
 
-def test_a_copy_without_a_row_is_swept_when_it_is_old(place):
-    orphaned(place)
-    assert place.quarantine().sweep() == 0
-    assert later(place).sweep() == 2
-    assert len(place.own_keys()) == 2
-    assert place.quarantine().content(next(place.quarantine().mails())) == HEADER + BODY
+@pytest.mark.parametrize("point", ["quarantine:noted", "quarantine:copied"])
+def test_a_keeping_that_stood_still_while_all_was_swept_keeps_the_mail_anew(place, point):
+    """Paused for longer than any time that a sweep could wait: no row points to a copy that is gone."""
+    swept = []
+
+    def paused(at):
+        if at == point and not swept:
+            other = later(place)  # nothing more is armed
+            swept.append(other.sweep())
+            assert [other.tidy(mail) for mail in other.mails()] == [True]
+            assert other.sweep() == 0
+
+    quarantine = place.quarantine()
+    crash.arm(paused)
+    kept = quarantine.keep_failed(to(place, "a@x.example"), HOLDER, IN_DOUBT)
+    assert swept == [0]
+    if point == "quarantine:noted":  # it has copied after its note went
+        assert place.quarantine().sweep() == 2
+    assert_kept_alone(place, kept)
 
 
 def test_copies_of_another_deployment_are_not_swept(place, fresh_module):
@@ -593,26 +636,50 @@ def test_copies_of_another_deployment_are_not_swept(place, fresh_module):
         other = Place(stores)
         other.queue = place.queue
         try:
-            other.kept()
+            kept = other.kept()
             for sweeping in (place, other):
-                with pytest.raises(
-                    Refused,
-                    match=rf"2 objects below quarantine/{place.queue}/ .* another deployment .* MAILSLICE_OWN_BUCKET",
-                ):
-                    later(sweeping).sweep()
+                assert later(sweeping).sweep() == 0
             assert len(place.own_keys()) == 4
+            stores.own.quarantine.remove(other.queue, kept)
+            assert later(place).sweep() == 0
+            assert later(other).sweep() == 2
         finally:
             stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
 
 
-def test_copies_of_an_earlier_version_are_swept_once_it_is_said_whose_they_are(place):
-    orphaned(place)
-    sayings = [blob.key for blob in place.stores.own_blobs.list(f"deployments/{place.queue}/")]
-    assert len(sayings) == 1
-    place.stores.own_blobs.delete_many(sayings)
-    with pytest.raises(Refused, match="has not been there for 10m"):
-        later(place).sweep()
+def orphan_of_the_version_before(place):
+    """Copy before row, and an object that says whose it is: a kill came between."""
+    mine = place.stores.own.locks.first("deployment", "never written: it is there already")
+    for part in ("header", "body"):
+        place.stores.own_blobs.put(
+            BlobId(f"quarantine/{place.queue}/{place.item.enqueue_id}/1/{'a' * 32}/{part}"), b"x"
+        )
+    place.stores.own_blobs.put(BlobId(f"deployments/{place.queue}/{mine}"), b"")
+    return mine
+
+
+def test_copies_of_an_earlier_version_are_swept_when_they_are_old_and_ours(place):
+    other = Place(place.stores)
+    other.queue = place.queue
+    other.kept()
+    mine = orphan_of_the_version_before(place)
+    assert place.quarantine().sweep() == 0
     assert later(place).sweep() == 2
+    assert len(place.own_keys()) == 2
+
+    orphan_of_the_version_before(place)
+    place.stores.own_blobs.put(BlobId(f"deployments/{place.queue}/another"), b"")
+    with pytest.raises(
+        Refused,
+        match=rf"2 objects of an earlier version below quarantine/{place.queue}/ .* of another; .* MAILSLICE_OWN_BUCKET",
+    ):
+        later(place).sweep()
+    assert len(place.own_keys()) == 4
+    place.stores.own_blobs.delete_many(
+        [BlobId(f"deployments/{place.queue}/{each}") for each in (mine, "another")]
+    )
+    with pytest.raises(Refused, match="of nobody"):
+        later(place).sweep()
 
 
 def test_a_queue_name_of_odd_characters_is_no_path(stores):

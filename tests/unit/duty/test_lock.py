@@ -1,6 +1,7 @@
 """The lock of a duty: one run at a time, a dead owner delays, a lost lock stops."""
 
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -103,6 +104,21 @@ def test_a_lock_that_could_not_be_renewed_in_time_is_as_good_as_lost(monkeypatch
         table.down = False
         table.renewed.clear()
         assert table.renewed.wait(5)
+
+
+def test_a_lock_whose_machine_was_suspended_is_as_good_as_lost(monkeypatch):
+    """`time.monotonic` stands still meanwhile, and the heartbeat's next wait has only begun."""
+    with locked(Table(), "x", "r1") as lock:
+        lock.check()
+        clock = time.clock_gettime
+        suspended = locks.TTL.total_seconds()
+        monkeypatch.setattr(
+            time,
+            "clock_gettime",
+            lambda which: clock(which) + (suspended if which == time.CLOCK_BOOTTIME else 0),
+        )
+        with pytest.raises(LockLost):
+            lock.check()
 
 
 def test_the_patience_is_longer_than_a_dead_owners_ttl():

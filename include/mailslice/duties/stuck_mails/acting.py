@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,9 +21,12 @@ from mailslice.model.mail import EnqueueId, Place, QueuedMail
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, Verdict
 from mailslice.queue.entries import publish
+from mailslice.queue.proofs import is_over
 from mailslice.queue.quarantine import OVER, Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
-from mailslice.stores.cassandra.own.quarantine import State
+from mailslice.stores.cassandra.own.quarantine import Content, State
+
+log = logging.getLogger(__name__)
 
 WOULD = {
     Action.CLOSED: "would close",
@@ -45,11 +49,18 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Acting:
-    """Acts on the mails of one plan."""
+    """Acts on the mails of one plan.
+
+    `still_locked` raises when the duty's lock may be another run's by now. `noted` are the mails that
+    an earlier run in shadow mode has written down, and when. `alarms`: what a person has to look at.
+    """
 
     context: StepContext
     plan: Plan
     quarantine: Quarantine
+    still_locked: Callable[[], None]
+    noted: Mapping[str, datetime] = field(default_factory=dict)
+    alarms: list[str] = field(default_factory=list)
 
     def act(self, planned: PlannedMail, found: Stuck) -> dict[str, Any]:
         """The decision, as the report shows it. Raises Skipped when the mail needs none any more."""
@@ -74,7 +85,7 @@ class Acting:
         """What an earlier try of this very run has closed: its decisions, finished."""
         mine = [
             mail
-            for mail in self.quarantine.mails()
+            for mail in self.quarantine.mails(serial=True)
             if mail.run == self.plan.run and mail.action == Action.CLOSED
         ]
         marked = self.context.stores.tables.deleted.marked(
@@ -87,18 +98,15 @@ class Acting:
         ]
         return {mail.enqueue_id: _kept(mail) for mail in done}
 
-    def forget_notes(self, planned: Collection[EnqueueId]) -> None:
-        """Notes of shadow mode about mails that are not stuck any more go."""
-        for mail in self.quarantine.mails():
-            if mail.state is State.NOTED and mail.enqueue_id not in planned:
-                self.quarantine.withdraw(mail)
-
     def _noted(self, item: QueuedMail, holder: Holder, action: Action) -> dict[str, Any]:
+        """What would be done; a decision is written the first time that a mail is found so."""
         decided = self._decided(WOULD[action], holder)
-        noted = self.quarantine.note(item, holder, decided)
-        if noted.decided >= self.plan.made_at:
-            self._log(item, holder, decided, VERDICTS[action], noted.decided)
-        return self._told(item, holder, action, noted)
+        at = self.noted.get(str(item.enqueue_id))
+        if at is None:
+            at = self.context.clock()
+            self._log(item, holder, decided, VERDICTS[action], at)
+        shown = _shown(item, holder, action, decided.why)
+        return {**shown, "content": Content.NOT_COPIED.value, "bytes": 0, "decided": iso(at)}
 
     def _closed(self, item: QueuedMail, holder: Holder) -> dict[str, Any]:
         """Content and row, decision, mark. A mail that its holder completed at this very moment is left to it.
@@ -118,13 +126,30 @@ class Acting:
         kept = self._named(kept, item, decided, take=True)
         self._log(item, holder, decided, VERDICTS[Action.CLOSED], kept.decided)
         crash.point("apply:decided")
-        if not self.quarantine.is_here(
-            kept
-        ):  # this process stood still, its lock ran out, and the run after it has withdrawn the mail
+        # This process may have stood still: its lock ran out, and the run after it has withdrawn the
+        # mail, or is at it. Renewed by a conditional write, the row is no longer what that run read.
+        self.still_locked()
+        renewed = self.quarantine.renew(kept)
+        if renewed is None:
             raise Skipped("withdrawn from quarantine meanwhile")
+        crash.point("apply:renewed")
         stores.tables.deleted.mark_many(queue, [item.enqueue_id])
         crash.point("apply:marked")
-        return self._told(item, holder, Action.CLOSED, self.quarantine.settle(kept))
+        kept = self.quarantine.settle(renewed)
+        if kept.state not in {State.KEPT, State.RELEASING, State.RELEASED}:
+            kept = self._kept_again(item, holder, decided)
+        return self._told(item, holder, Action.CLOSED, kept)
+
+    def _kept_again(self, item: QueuedMail, holder: Holder, decided: Decided) -> QuarantinedMail:
+        """The mail is marked, and its copy went at this very moment: it is kept anew."""
+        kept = self.quarantine.keep_for_good(item, holder, decided)
+        words = (
+            f"{item.enqueue_id} was withdrawn from quarantine while it was closed: kept anew, its content is "
+            f"{kept.content}; look at 'mailslice stuck list {self.context.queue}'"
+        )
+        log.error(words, extra={"action": "kept_anew", "enqueue_id": str(item.enqueue_id)})
+        self.alarms.append(words)
+        return kept
 
     def _recovered(self, item: QueuedMail, holder: Holder, place: Place | None) -> dict[str, Any]:
         """By its stage marks. `advance` takes the mail from the holder: from then on its own marks are refused."""
@@ -204,7 +229,7 @@ class Acting:
         if (
             kept.state is State.KEPT
             and kept.action == Action.CLOSED
-            and not self.quarantine.is_over(kept.enqueue_id)
+            and not is_over(self.context.stores.tables, self.context.queue, kept.enqueue_id)
         ):
             return kept  # the holder's, too: a run in mode close was killed when it had taken the row, and before it marked the mail
         raise Skipped(f"it is {kept.state} in quarantine, as {kept.action}")
@@ -236,12 +261,17 @@ class Acting:
         return {**_shown(item, holder, Action.COMPLETED, decided.why), "content": "done"}
 
     def _take(self, decision: Decision, kept: QuarantinedMail | None) -> None:
-        if not self.context.stores.own.mail_stages.advance(
-            self.context.queue, decision.record, decision.after
-        ):
-            if kept is not None:
-                self._withdraw(kept)
-            raise Skipped("its holder went on meanwhile")
+        """The record is ours from now on. Refused, the copy goes, unless an earlier write of this run
+        that was not answered turns out to have been done: then the next run finishes it.
+        """
+        self.still_locked()
+        stages, queue = self.context.stores.own.mail_stages, self.context.queue
+        if stages.advance(queue, decision.record, decision.after):
+            return
+        now = stages.read(queue, decision.record.enqueue_id)
+        if kept is not None and (now is None or now.owner != self.plan.run):
+            self._withdraw(kept)
+        raise Skipped("its holder went on meanwhile")
 
     def _publish(self, item: QueuedMail, decision: Decision, place: Place | None) -> None:
         """The same mail, to those that were not begun: its attempt is one more, so that the old holder is refused."""

@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from mailslice.duties.stuck_mails.acting import Acting, Skipped
-from mailslice.duties.stuck_mails.leftovers import finish, sweep
+from mailslice.duties.stuck_mails.leftovers import finish, forget_notes, sweep
+from mailslice.duties.stuck_mails.noted import noted_before
 from mailslice.duties.stuck_mails.plan_file import Plan, PlannedMail, read_plan
 from mailslice.duties.stuck_mails.seen import Seen, Stuck, look, stuck
 from mailslice.duties.stuck_mails.verdicts import Action
@@ -69,7 +70,9 @@ class _Work:
         finished, unswept = ({}, None) if shadow else self._tidied(quarantine, planned)
         seen = self._look()
         found = {each.mail.enqueue_id: each for each in stuck(seen, self.plan.timeout)}
-        acting = Acting(context, self.plan, quarantine)
+        acting = Acting(
+            context, self.plan, quarantine, self.lock.check, noted_before(context) if shadow else {}
+        )
         earlier = {} if shadow else acting.earlier_try()
         left = 0
         for number, mail in enumerate(self.plan.mails):
@@ -80,8 +83,10 @@ class _Work:
                 left = len(self.plan.mails) - number
                 break
             self._one(acting, mail, seen, found.get(mail.enqueue_id))
-        acting.forget_notes(planned if shadow else set())
-        if not shadow:
+        self.errors += acting.alarms
+        if shadow:
+            forget_notes(quarantine)
+        else:
             self._discard(seen)
         return self._summary(left, finished, unswept)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
@@ -10,12 +11,15 @@ from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action
 from mailslice.duty.context import StepContext
-from mailslice.model.errors import Refused
+from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.queue.entries import publish
+from mailslice.queue.proofs import is_over
 from mailslice.queue.quarantine import OVER, Quarantine
 from mailslice.stores.cassandra.own import QuarantinedMail
 from mailslice.stores.cassandra.own.quarantine import State
+
+log = logging.getLogger(__name__)
 
 _GOING = {State.DISCARDING, State.RELEASED}
 
@@ -33,7 +37,7 @@ def finish(
         for each in record.done
     }
     finished: Counter[str] = Counter()
-    for mail in quarantine.mails():
+    for mail in quarantine.mails(serial=True):
         # A mail whose recipients in doubt were failed goes on with the others: that one is completed says nothing of these.
         if (
             mail.action == Action.CLOSED
@@ -46,11 +50,25 @@ def finish(
         elif mail.state is State.RECOVERING:
             finished[_recover(context, quarantine, mail)] += 1
         # What was on its way out is so for every plan: nothing can be kept beside it.
-        elif (mail.state in _GOING or mail.enqueue_id not in planned) and quarantine.tidy(
-            mail, None if mail.action == Action.CLOSED else OVER
-        ):
+        elif (mail.state in _GOING or mail.enqueue_id not in planned) and _tidied(quarantine, mail):
             finished[f"was {mail.state}"] += 1
     return dict(finished)
+
+
+def forget_notes(quarantine: Quarantine) -> None:
+    """What earlier versions noted in shadow mode goes: the report says the same."""
+    for mail in quarantine.mails(serial=True):
+        if mail.state is State.NOTED:
+            quarantine.tidy(mail)
+
+
+def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
+    """Whether it could be finished; while a replica is away nobody knows that a mail has no mark."""
+    try:
+        return quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
+    except StoreUnavailable as error:
+        log.warning("%s stays in quarantine as %s: %s", mail.enqueue_id, mail.state, error)
+        return False
 
 
 def sweep(quarantine: Quarantine) -> tuple[dict[str, int], str | None]:
@@ -72,7 +90,7 @@ def _recover(context: StepContext, quarantine: Quarantine, mail: QuarantinedMail
     if mail.action == Action.FAILED:
         tell_sender(stores, codec.decode(mail.message), context.clock)
     # A James that took what was published says nothing to the record.
-    if record.owner == mail.run and not quarantine.is_over(mail.enqueue_id):
+    if record.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
         if record.remaining:
             item = codec.decode(mail.message)
             left = replace(item, mail=replace(item.mail, recipients=record.remaining))

@@ -38,6 +38,8 @@ _APPLIED = (
     "finishedOfEarlierRuns",
 )
 _SHOWN = 200
+_NOTED = 1000
+"""In shadow mode, where the report is all that tells: `stuck list` shows these."""
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def partial(folder: RunFolder) -> dict[str, Any]:
         **{name: plan[name] for name in _PLANNED if name in plan},
         **{name: applied[name] for name in _APPLIED if name in applied},
         "bytes": sum(each.get("bytes", 0) for each in decisions),
-        "mails": decisions[:_SHOWN],
+        "mails": decisions[: _NOTED if applied.get("noted") else _SHOWN],
         "quarantined": verified.get("waiting"),
     }
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Generic, TypeVar
 
+from cassandra import ConsistencyLevel
 from cassandra.cluster import ResponseFuture
 from cassandra.query import PreparedStatement
 
@@ -54,6 +55,16 @@ class DeletedMails:
     def is_marked(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is marked."""
         return bool(self._session.execute(self._one, [queue, enqueue_id]))
+
+    def is_marked_on_any_replica(self, queue: QueueName, enqueue_id: EnqueueId) -> bool:
+        """As `is_marked`, by all replicas: a mark that was not answered may be on one of them alone.
+
+        Raises StoreUnavailable when one is away.
+        """
+        bound = self._one.bind([queue, enqueue_id])
+        bound.consistency_level = ConsistencyLevel.ALL
+        bound.is_idempotent = False  # no other node could answer for the one that is away
+        return bool(self._session.execute(bound))
 
     def marked(
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8

@@ -65,7 +65,7 @@ class CassandraSession:
         )  # what it warns of is raised here, or mends itself
         self.settings = settings
         self.address = connecting.address(settings)
-        self._prepared: dict[tuple[str, bool, bool], PreparedStatement] = {}
+        self._prepared: dict[tuple[str, bool, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
         self._cluster, self._session = _connect(settings)
         self.again = Again(self._session)
@@ -103,14 +103,17 @@ class CassandraSession:
         return PackedReader(self)
 
     def prepare(
-        self, cql: str, *, idempotent: bool = True, paged: bool = True
+        self, cql: str, *, idempotent: bool = True, paged: bool = True, serial: bool = False
     ) -> PreparedStatement:
         """The prepared statement of `cql`, from the second time on without a request. `idempotent` False for LWT and counters: sent once, to one node.
 
         `paged` False for an IN of partition keys, whose answer is small: Cassandra reads the partitions of a paged one after each other, each by a pager of
         its own, and those of an unpaged one beside each other.
+
+        `serial` for a read of one partition that must see a conditional write (LWT) whose answer
+        did not come: a plain read may miss it, and the next LWT then finishes it.
         """
-        key = (cql, idempotent, paged)
+        key = (cql, idempotent, paged, serial)
         if (known := self._prepared.get(key)) is not None:
             return known
         statement = self._prepared_by_driver(
@@ -120,6 +123,8 @@ class CassandraSession:
         if not idempotent:  # the driver's own policy sends to the next node what broke off at the first, done or not
             statement.retry_policy = FallthroughRetryPolicy()
         statement.fetch_size = PAGE_ROWS if paged else None
+        if serial:
+            statement.consistency_level = ConsistencyLevel.SERIAL
         with self._lock:
             return self._prepared.setdefault(key, statement)
 

@@ -9,15 +9,18 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.duties.stuck_mails import acting
+from mailslice.duty.lock import LockLost
 from mailslice.duty.road import run_step
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import GateFailed, PlanRefused, Refused, StoreUnavailable
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.queue.mail_queue import MailQueue
-from mailslice.queue.quarantine import Quarantine
+from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores.blobs.admin import AdminBlobs
+from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 from mailslice.stores.cassandra.own.quarantine import Content, State
+from tests.services.cassandra.unanswered import Unanswered
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
 
 NOTHING = {"closed": 0, "released": 0, "failed": 0, "completed": 0, "discardedRecords": 0}
@@ -230,21 +233,97 @@ def test_a_mail_that_is_completed_while_it_is_copied_is_left_to_its_holder(place
     ) == ([], [], [])
 
 
-def test_a_mail_that_was_withdrawn_while_its_closing_stood_still_is_not_marked(place, monkeypatch):
-    """The lock ran out, and the next run withdrew it: a mark would be of a mail whose copy is gone."""
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_mail_whose_withdrawal_was_not_answered_is_not_marked(place, monkeypatch, answered):
+    """Accepted by a minority: no plain read shows it, and the next conditional write finishes it."""
+    item = place.mail()
+    place.worker(place.held(item))
+    with Unanswered("quarantine") as writes:
+
+        def withdrawn(point):
+            if point == "apply:decided":
+                (kept,) = place.kept()
+                if answered:
+                    assert place.quarantine.withdraw(kept)
+                    return
+                writes.arm()
+                with pytest.raises(StoreUnavailable):
+                    place.quarantine.withdraw(kept)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("mailslice.model.crash.point", withdrawn)
+            report = place.run()
+    assert report["skippedBy"] == {"withdrawn from quarantine meanwhile": 1}
+    assert not place.is_marked(item)
+    assert place.run()["closed"] == 1
+    assert place.quarantine.content(place.kept()[0]) == HEADER + BODY
+
+
+def test_a_mail_that_is_withdrawn_at_its_mark_is_kept_anew_and_an_alarm(place, monkeypatch):
+    """Whatever could do that: a marked mail without a copy is lost."""
     item = place.mail()
     place.worker(place.held(item))
 
     def withdrawn(point):
-        if point == "apply:decided":
+        if point == "apply:marked":
             (kept,) = place.kept()
             assert place.quarantine.withdraw(kept)
 
     with monkeypatch.context() as patch:
         patch.setattr("mailslice.model.crash.point", withdrawn)
         report = place.run()
-    assert report["skippedBy"] == {"withdrawn from quarantine meanwhile": 1}
-    assert (place.is_marked(item), place.kept()) == (False, [])
+    (kept,) = place.kept()
+    assert (kept.state, kept.content) == (State.KEPT, Content.KEPT)
+    assert place.quarantine.content(kept) == HEADER + BODY
+    assert (report["status"], report["closed"], report["errorCount"]) == ("failed", 1, 1)
+    assert f"{item.enqueue_id} was withdrawn from quarantine" in report["message"]
+
+
+def test_a_closing_whose_machine_was_suspended_marks_nothing(place, monkeypatch):
+    """Its lock is another run's by now."""
+    item = place.mail()
+    place.worker(place.held(item))
+    clock = time.clock_gettime
+
+    def resumed(point):
+        if point == "apply:decided":
+            patch.setattr(
+                time,
+                "clock_gettime",
+                lambda which: clock(which) + 120 * (which == time.CLOCK_BOOTTIME),
+            )
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", resumed)
+        with pytest.raises(LockLost):
+            place.run()
+    assert not place.is_marked(item)
+
+
+def test_a_mark_that_may_be_on_one_replica_holds_the_withdrawal_up(place, monkeypatch):
+    """A copy goes only when every replica says that there is no mark."""
+    item = place.mail()
+    worker = place.worker(place.held(item))
+
+    def killed(point):
+        if point == "apply:renewed":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailslice.model.crash.point", killed)
+        with pytest.raises(KeyboardInterrupt):
+            place.run()
+    worker.say(in_flight=())
+
+    def away(*_):
+        raise StoreUnavailable("a replica is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeletedMails, "is_marked_on_any_replica", away)
+        assert place.run()["status"] == "nothing to do"
+    assert [mail.state for mail in place.kept()] == [State.CLOSING]
+    assert place.run()["finishedOfEarlierRuns"] == {"was closing": 1}
+    assert place.kept() == []
 
 
 def test_copies_that_may_be_another_deployments_are_told_in_the_report(place, monkeypatch):
@@ -311,22 +390,37 @@ def test_shadow_mode_writes_down_what_it_would_do_and_changes_nothing(place):
     ) == ("shadow", 1, 0, 1, "done")
     assert counts(report) == NOTHING
     assert not place.is_marked(item)
-    (noted,) = place.kept()
-    assert (noted.action, noted.state, noted.content) == (
-        "would close",
-        State.NOTED,
-        Content.NOT_COPIED,
+    (noted,) = report["mails"]
+    assert (noted["enqueueId"], noted["action"], noted["content"], noted["bytes"]) == (
+        str(item.enqueue_id),
+        "closed",
+        "not copied",
+        0,
     )
-    assert list(place.quarantine.waiting()) == []
+    assert place.kept() == []
     assert place.stores.own.worker_records.read(place.queue, dead.name).in_flight
-    place.run(mode="shadow")
-    assert [decision.action for decision in place.decisions()] == ["would close"]
+    (again,) = place.run(mode="shadow")["mails"]
+    assert (again["decided"], again["ageSeconds"] > noted["ageSeconds"]) == (noted["decided"], True)
+    (decision,) = place.decisions()
+    assert (decision.action, decision.run) == ("would close", report["run"])
     worker.say(in_flight=())
-    place.run(mode="shadow")
+    assert place.run(mode="shadow")["mails"] == []
+
+
+@pytest.mark.parametrize("mode", ["shadow", "close"])
+def test_what_an_earlier_version_noted_in_shadow_mode_goes(place, mode):
+    item = place.mail()
+    holder = Holder("w", "loaded", system_clock(), timedelta(minutes=11))
+    decided = Decided("would close", "held", "tester", "r")
+    kept = place.quarantine.keep(item, holder, decided)
+    noted = replace(kept, state=State.NOTED, content=Content.NOT_COPIED, copy_id="", attempt=2)
+    place.stores.own.quarantine.add(place.queue, noted)
+    place.quarantine.withdraw(kept)
+    place.run(mode=mode)
     assert place.kept() == []
 
 
-def test_what_shadow_mode_noted_gives_way_to_the_closing(place):
+def test_what_shadow_mode_said_is_no_bar_to_the_closing(place):
     place.worker(place.held(place.mail()))
     place.run(mode="shadow")
     assert place.run()["closed"] == 1

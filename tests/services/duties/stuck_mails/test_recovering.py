@@ -8,12 +8,14 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.model.clock import system_clock
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import RabbitNames
 from mailslice.model.stages import MailStage, Stage
 from mailslice.queue import directory
 from mailslice.queue.quarantine import Decided, Holder
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from tests.services.cassandra.unanswered import Unanswered
 from tests.services.duties.stuck_mails.conftest import BODY, HEADER
 
 A, B, C = "a@x.example", "b@x.example", "c@x.example"
@@ -173,7 +175,8 @@ def test_shadow_mode_says_what_recover_would_do(recover):
     for marks in ({}, {"sending": (A,)}, {"sent": (A,)}):
         held(recover, A, **marks)
     report = recover.run(mode="shadow")
-    assert sorted(mail.action for mail in recover.kept()) == [
+    assert sorted(mail["action"] for mail in report["mails"]) == ["completed", "failed", "released"]
+    assert sorted(decision.action for decision in recover.decisions()) == [
         "would complete",
         "would fail",
         "would release",
@@ -443,6 +446,31 @@ def test_a_failing_that_was_cut_off_is_finished_by_the_next_run(recover, monkeyp
     assert {each.mail.recipients for each in published(recover)} == ({left} if left else set())
     assert recover.run(mode="recover")["planned"] == 0
     assert published(recover) == []
+
+
+@pytest.mark.parametrize("sending", [(A, B), ()])
+def test_a_taking_that_was_not_answered_is_finished_by_the_next_run(recover, sending):
+    """Accepted by a minority: no plain read shows it, and the next conditional write finishes it.
+
+    Nobody withdraws the copy before that is known: it would be all there is of those in doubt.
+    """
+    item, worker, _ = held(recover, A, B, sending=sending)
+    with Unanswered("mail_stages") as writes:
+        writes.arm()
+        with pytest.raises(StoreUnavailable):
+            recover.run(mode="recover")
+        assert [mail.state for mail in recover.kept()] == [State.RECOVERING]
+        worker.say(in_flight=())
+        report = recover.run(mode="recover")
+    assert report["finishedOfEarlierRuns"] == {"failed" if sending else "released": 1}
+    assert stage(recover, item).attempt == 2
+    if sending:
+        (kept,) = recover.kept()
+        assert (kept.state, message.decode(kept.message).mail.recipients) == (State.KEPT, (A, B))
+        assert recover.quarantine.content(kept) == HEADER + BODY
+        assert (recover.is_marked(item), published(recover)) == (True, [])
+    else:
+        assert (recover.kept(), published(recover)) == ([], [item])
 
 
 def test_ages_and_names_of_the_report_are_those_of_the_mail(recover):

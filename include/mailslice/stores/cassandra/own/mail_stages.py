@@ -30,7 +30,7 @@ MAIL_STAGES_TABLE = """(
     recipients frozen<map<text, text>>,
     updated timestamp,
     PRIMARY KEY ((queuename, enqueueid))
-) WITH gc_grace_seconds = 86400"""
+)"""
 
 _IDS_A_REQUEST = 100
 _VALUES = ("owner", "attempt", "step", "stage", "remaining", "recipients", "updated")
@@ -56,8 +56,8 @@ class MailStages:
         return self._session.submit(self._read, [queue, enqueue_id])
 
     def read(self, queue: QueueName, enqueue_id: EnqueueId) -> MailStage | None:
-        """The mail's record, or None when nobody began."""
-        rows = self._session.execute(self._read, [queue, enqueue_id])
+        """The mail's record, or None when nobody began. SERIAL: a write that was not answered shows."""
+        rows = self._session.execute(self._read_serial, [queue, enqueue_id])
         return self.record(rows[0], enqueue_id) if rows else None
 
     def some(
@@ -102,10 +102,18 @@ class MailStages:
         return bool(rows[0][0])
 
     @cached_property
-    def _read(self) -> PreparedStatement:
-        return self._session.prepare(
+    def _select(self) -> str:
+        return (
             f"SELECT {', '.join(_VALUES)} FROM {self._name} WHERE queuename = ? AND enqueueid = ?"
         )
+
+    @cached_property
+    def _read(self) -> PreparedStatement:
+        return self._session.prepare(self._select)
+
+    @cached_property
+    def _read_serial(self) -> PreparedStatement:
+        return self._session.prepare(self._select, serial=True)
 
     @cached_property
     def _some(self) -> PreparedStatement:

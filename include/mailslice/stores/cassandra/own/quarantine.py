@@ -1,8 +1,9 @@
-"""quarantine: mails that were set aside, with all that was known of them; their content is in mailslice's own bucket.
+"""quarantine: mails that were set aside, with all that was known of them.
 
-A row a mail and attempt. Every write but the first is conditional on the state it follows, and all are LWT: of two who act on a mail one is refused, and no
-clock decides. A row goes when its mail was released or discarded. A mail may be kept anew under the key of a row that went: each keeping has a copy of its own,
-named in its row (`copy_id`), so that who still forgets the one before takes nothing of it.
+Their content is in mailslice's own bucket. A row a mail and attempt. Every write but the first is
+conditional on the state it follows, and all are LWT: of two who act on a mail one is refused, and
+no clock decides. A row goes when its mail was released or discarded. A mail may be kept anew under
+the key of a row that went: each keeping has a copy of its own, named in its row (`copy_id`).
 """
 
 from __future__ import annotations
@@ -48,36 +49,13 @@ QUARANTINE_TABLE = """(
     PRIMARY KEY (queuename, enqueueid, attempt)
 )"""
 
-_COLUMNS = (
-    *(
-        "queuename",
-        "enqueueid",
-        "attempt",
-        "state",
-        "name",
-        "action",
-        "stage",
-        "worker",
-        "since",
-        "age_ms",
-        "why",
-        "decided",
-        "run",
-        "who",
-    ),
-    *(
-        "message",
-        "headerblobid",
-        "bodyblobid",
-        "content",
-        "bytes",
-        "released_as",
-        "voided",
-        "finished",
-        "entered",
-        "copy_id",
-    ),
+_KEY_COLUMNS = ("queuename", "enqueueid", "attempt")
+_VALUE_COLUMNS = (
+    *("state", "name", "action", "stage", "worker", "since", "age_ms", "why", "decided", "run"),
+    *("who", "message", "headerblobid", "bodyblobid", "content", "bytes", "released_as", "voided"),
+    *("finished", "entered", "copy_id"),
 )
+_COLUMNS = (*_KEY_COLUMNS, *_VALUE_COLUMNS)
 _KEY = "queuename = ? AND enqueueid = ? AND attempt = ?"
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -86,7 +64,7 @@ class State(StrEnum):
     """How far the setting aside of a mail, or its way back, has come."""
 
     NOTED = "noted"
-    """In shadow mode: what would be done; no content is kept, and the mail is its holder's."""
+    """Its content is about to be copied. Nothing is set aside yet: the mail is its holder's."""
     CLOSING = "closing"
     """The content is here; the deleted mark may not be written yet."""
     RECOVERING = "recovering"
@@ -115,7 +93,8 @@ class QuarantinedMail:
     `message` is James' JSON of it, with the recipients that this is about. `since` and `age`: how long `worker` had held it. `voided` are enqueue ids of
     releases that were cut off. `finished`: when it was seen that the worker completed the mail after all. `entered` is `released_as` once the row of
     that new entry is in the view: if it has neither row nor deleted mark later, it was delivered or deleted, and then cleaned away. `copy_id`: which copy of
-    the content is this row's; empty for one of an earlier version, which had no other.
+    the content is this row's: the deployment's id and an id of its own. Earlier versions wrote the
+    latter alone, or nothing.
     """
 
     enqueue_id: EnqueueId
@@ -160,40 +139,39 @@ class QuarantineTable:
             # It went between the two: ours was not written, either.
         return _as_stored(mail)
 
-    def list(self, queue: QueueName) -> Iterator[QuarantinedMail]:
-        """All rows of the queue, by enqueue id, a page at a time."""
-        for row in self._session.stream(self._list, [queue]):
+    def list(self, queue: QueueName, *, serial: bool = False) -> Iterator[QuarantinedMail]:
+        """All rows of the queue, by enqueue id, a page at a time.
+
+        `serial` before something is decided: a write that was not answered shows.
+        """
+        for row in self._session.stream(self._list_serial if serial else self._list, [queue]):
             yield _row(row)
 
     def read(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
-        """The row, or None."""
+        """The row, or None. SERIAL: a write that was not answered shows."""
         rows = self._session.execute(self._read, [queue, enqueue_id, attempt])
         return _row(rows[0]) if rows else None
 
     def move(
         self, queue: QueueName, mail: QuarantinedMail, **changes: object
     ) -> QuarantinedMail | None:
-        """Change state, released_as, voided, finished, entered, decided, message, why, action, run or who of a row that is still as `mail`; the changed row.
+        """Change the row, if it is still as `mail`; the changed row. None: another was faster."""
+        return self.put(queue, mail, replace(mail, **changes))  # type: ignore[arg-type]
 
-        None when another was faster.
-        As `mail` is a row of the same state, released_as and decided: who changes anything else changes one of these, too.
+    def put(
+        self, queue: QueueName, before: QuarantinedMail, after: QuarantinedMail
+    ) -> QuarantinedMail | None:
+        """Write `after` in place of `before`, if the row is still that; None: another was faster.
+
+        It is when state, released_as and decided are. Who changes anything else changes one of
+        these, too.
         """
-        after = replace(mail, **changes)  # type: ignore[arg-type]
-        finished = None if after.finished is None else epoch_ms(after.finished)
-        written: list[object] = [
-            after.state.value,
-            after.released_as,
-            list(after.voided),
-            finished,
-            after.entered,
-            epoch_ms(after.decided),
-        ]
-        written += [after.message, after.why, after.action, after.run, after.who]
-        known = [mail.state.value, mail.released_as, epoch_ms(mail.decided)]
+        values = _values(queue, after)[len(_KEY_COLUMNS) :]
+        known = [before.state.value, before.released_as, epoch_ms(before.decided)]
         rows = self._session.execute(
-            self._move, [*written, queue, mail.enqueue_id, mail.attempt, *known]
+            self._put, [*values, queue, before.enqueue_id, before.attempt, *known]
         )
-        return after if rows[0][0] else None
+        return _as_stored(after) if rows[0][0] else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
         """Delete the row if it is still as `mail`, of the same state, decided and copy_id; False when another was faster."""
@@ -213,22 +191,27 @@ class QuarantineTable:
         )
 
     @cached_property
+    def _select(self) -> str:
+        return f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name}"
+
+    @cached_property
     def _list(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name} WHERE queuename = ?"
-        )
+        return self._session.prepare(f"{self._select} WHERE queuename = ?")
+
+    @cached_property
+    def _list_serial(self) -> PreparedStatement:
+        return self._session.prepare(f"{self._select} WHERE queuename = ?", serial=True)
 
     @cached_property
     def _read(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name} WHERE {_KEY}"
-        )
+        return self._session.prepare(f"{self._select} WHERE {_KEY}", serial=True)
 
     @cached_property
-    def _move(self) -> PreparedStatement:
-        changed = "state = ?, released_as = ?, voided = ?, finished = ?, entered = ?, decided = ?, message = ?, why = ?, action = ?, run = ?, who = ?"
+    def _put(self) -> PreparedStatement:
+        changed = ", ".join(f"{name} = ?" for name in _VALUE_COLUMNS)
         return self._session.prepare(
-            f"UPDATE {self._name} SET {changed} WHERE {_KEY} IF state = ? AND released_as = ? AND decided = ?",
+            f"UPDATE {self._name} SET {changed} WHERE {_KEY}"
+            " IF state = ? AND released_as = ? AND decided = ?",
             idempotent=False,
         )
 
@@ -242,33 +225,10 @@ class QuarantineTable:
 
 def _values(queue: QueueName, mail: QuarantinedMail) -> list[object]:
     return [
-        *(
-            queue,
-            mail.enqueue_id,
-            mail.attempt,
-            mail.state.value,
-            mail.name,
-            mail.action,
-            mail.stage,
-            mail.worker,
-        ),
-        *(
-            epoch_ms(mail.since),
-            mail.age // _MILLISECOND,
-            mail.why,
-            epoch_ms(mail.decided),
-            mail.run,
-            mail.who,
-        ),
-        *(
-            mail.message,
-            mail.header_blob_id,
-            mail.body_blob_id,
-            mail.content.value,
-            mail.size,
-            mail.released_as,
-            list(mail.voided),
-        ),
+        *(queue, mail.enqueue_id, mail.attempt, mail.state.value, mail.name, mail.action),
+        *(mail.stage, mail.worker, epoch_ms(mail.since), mail.age // _MILLISECOND, mail.why),
+        *(epoch_ms(mail.decided), mail.run, mail.who, mail.message, mail.header_blob_id),
+        *(mail.body_blob_id, mail.content.value, mail.size, mail.released_as, list(mail.voided)),
         None if mail.finished is None else epoch_ms(mail.finished),
         mail.entered,
         mail.copy_id or None,

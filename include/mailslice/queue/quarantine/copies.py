@@ -1,0 +1,138 @@
+"""The content of quarantined mails, in mailslice's own bucket.
+
+A copy has a key of its own: `quarantine/QUEUE/ID/ATTEMPT/DEPLOYMENT/COPY/header` and `/body`. The
+row is written before its copy and names it. So an object that no row names after it was listed has
+lost its row, and no keeping can still end with it: the sweep needs no clock. Objects of another
+deployment that uses the bucket are known by their key, and left.
+
+Earlier versions wrote the row after the copy, keys without DEPLOYMENT, and an object
+`deployments/QUEUE/ID` that says whose they are. What is left of these goes by that object.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from uuid import uuid4
+
+from mailslice.model.clock import Clock
+from mailslice.model.errors import ContentMissing, Refused, StoreUnavailable
+from mailslice.model.mail import BlobId, QueuedMail, QueueName
+from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
+
+log = logging.getLogger(__name__)
+
+_EARLIER_DEPTH = 6
+"""The most parts in a key of an earlier version."""
+_EARLIER_AGE = timedelta(minutes=10)
+"""An earlier version that is still running may be about to write the row."""
+
+
+class Copies:
+    """The copies of one queue."""
+
+    def __init__(self, stores: Stores, queue: QueueName, clock: Clock) -> None:
+        self._stores = stores
+        self._own = stores.own_blobs
+        self._queue = quote(queue, safe="")
+        self._clock = clock
+
+    def new_id(self) -> str:
+        """For the `copy_id` of a row that is about to be written."""
+        self._own.ensure_bucket()
+        return f"{self._deployment}/{uuid4().hex}"
+
+    def names(self, mail: QuarantinedMail) -> bool:
+        """Whether the row names a copy by a key of this version."""
+        return mail.copy_id.startswith(f"{self._deployment}/")
+
+    def make(self, mail: QuarantinedMail, item: QueuedMail) -> tuple[Content, int]:
+        """Copy what `item` refers to; whether it was there, and its size. Twice is once."""
+        size = 0
+        sources = (item.header_blob_id, item.body_blob_id)
+        for source, key in zip(sources, self._keys(mail), strict=True):
+            try:
+                content = self._stores.blobs.get(source)
+            except ContentMissing as error:
+                log.warning(
+                    "quarantine: content lost: %s",
+                    error,
+                    extra={"action": "content_lost", "enqueue_id": str(item.enqueue_id)},
+                )
+                return Content.LOST, 0
+            self._own.put(key, content)
+            size += len(content)
+        return Content.KEPT, size
+
+    def read(self, mail: QuarantinedMail) -> bytes:
+        """The bytes. Raises ContentMissing when there is no copy."""
+        if mail.content is not Content.KEPT:
+            raise ContentMissing(
+                f"the quarantine of {self._queue} has no content of {mail.enqueue_id}: {mail.content}"
+            )
+        header, body = self._keys(mail)
+        return self._own.get(header) + self._own.get(body)
+
+    def remove(self, mail: QuarantinedMail) -> None:
+        """Delete the copy that the row names. Raises StoreUnavailable."""
+        if not mail.copy_id and mail.content is not Content.KEPT:
+            return
+        if failed := self._own.delete_many(self._keys(mail)):
+            raise StoreUnavailable(
+                f"S3 could not delete {len(failed)} objects of the quarantine of {self._queue}"
+            )
+
+    def sweep(self, rows: Callable[[], Iterable[QuarantinedMail]]) -> int:
+        """Delete the copies that no row names; how many objects.
+
+        Raises Refused for what an earlier version wrote and another deployment may have rows for.
+        """
+        if not self._own.bucket_exists():
+            return 0
+        found = {blob.key: blob.modified for blob in self._own.list(f"quarantine/{self._queue}/")}
+        if not found:
+            return 0
+        known = {key for mail in rows() for key in self._keys(mail)}
+        unnamed = [key for key in found if key not in known]
+        ours = [key for key in unnamed if f"/{self._deployment}/" in key]
+        earlier = [
+            key
+            for key in unnamed
+            if len(key.split("/")) <= _EARLIER_DEPTH and self._clock() - found[key] > _EARLIER_AGE
+        ]
+        if earlier and (said := self._said()) != {self._deployment}:
+            self._own.delete_many(ours)
+            raise Refused(
+                f"{len(earlier)} objects of an earlier version below quarantine/{self._queue}/ in the own bucket "
+                f"{self._own.bucket!r} have no row here and are left: by deployments/{self._queue}/ "
+                f"they may be of {', '.join(sorted(said - {self._deployment})) or 'nobody'}; "
+                "each deployment needs a MAILSLICE_OWN_BUCKET of its own"
+            )
+        going = [*ours, *earlier]
+        return len(going) - len(self._own.delete_many(going))
+
+    def _said(self) -> set[str]:
+        """Which deployments of an earlier version have kept mail of this queue in the bucket."""
+        prefix = f"deployments/{self._queue}/"
+        return {blob.key.removeprefix(prefix) for blob in self._own.list(prefix)}
+
+    def _keys(self, mail: QuarantinedMail) -> tuple[BlobId, BlobId]:
+        folder = "/".join(
+            filter(
+                None,
+                (f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}", mail.copy_id),
+            )
+        )
+        return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
+
+    @cached_property
+    def _deployment(self) -> str:
+        """An id that the own keyspace keeps for good, whatever its addresses become."""
+        return self._stores.own.locks.first("deployment", str(uuid4()))
