@@ -47,6 +47,7 @@ _COLUMNS = (
     ("longest", "longestSeconds"),
     ("p99", "p99Seconds"),
     ("failed", "notCompleted"),
+    ("hops", "delayHops"),
 )
 
 T = TypeVar("T")
@@ -146,7 +147,8 @@ class Top:
 def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
     """Of the workers that live: how many, mails in their handlers and fetched ahead, the longest one's seconds, p99 of all that they handled.
 
-    `completed` and `notCompleted` (retried, rejected, bounced) count what they settled since they started.
+    `completed` and `notCompleted` (retried, rejected, bounced) count what they settled since they started;
+    `delayHops` the copies of delayed mails that they put into a delay level.
     """
     if records is None:
         return dict.fromkeys(
@@ -158,6 +160,7 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
                 "p99Seconds",
                 "completed",
                 "notCompleted",
+                "delayHops",
             )
         )
     alive = [record for record in records if record.is_alive]
@@ -183,6 +186,7 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
         "p99Seconds": None if p99 is None else round(p99, 3),
         "completed": completed,
         "notCompleted": settled - completed,
+        "delayHops": sum(record.hops for record in alive),
     }
 
 

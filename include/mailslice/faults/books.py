@@ -14,7 +14,6 @@ from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewR
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.census import dead_letters
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -67,7 +66,7 @@ def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
         for name in (
             names.work_queue,
             names.hop_queue,
-            *(names.delay_queue(level) for level in DELAY_LEVELS),
+            *stores.management.delay_queues(queue),
         ):
             count = _ready(connection, name)
             if count is None:

@@ -45,6 +45,7 @@ from mailslice.faults.operations import (
 from mailslice.faults.proxy import Proxy
 from mailslice.faults.restarts import Restarts
 from mailslice.model.clock import system_clock
+from mailslice.model.delay_levels import DELAY_LEVELS
 from mailslice.model.mail import EnqueueId, QueuedMail, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import load_settings
@@ -53,7 +54,6 @@ from mailslice.queue.directory import create
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores import Stores
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
-from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
 from mailslice.worker.consuming import following
 from mailslice.worker.queue_worker import QueueWorker, open_worker, worker_of
 

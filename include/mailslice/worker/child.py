@@ -25,6 +25,7 @@ from mailslice.worker.consumer import ConsumerTask
 if TYPE_CHECKING:
     from mailslice.worker.dequeuer import Deliveries
     from mailslice.worker.handling import Handling, Settled
+    from mailslice.worker.metrics import ConsumerMetrics
     from mailslice.worker.queue_worker import QueueWorker
 
 log = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
         worker.wiring.on_throttled = metrics.destination_asked
         worker.wiring.on_fault = metrics.prepare_failed
         deliveries = worker.deliveries(task.prefetch)
-        turning = asyncio.create_task(_turn(link, worker, deliveries, handling))
+        turning = asyncio.create_task(_turn(link, worker, deliveries, handling, metrics))
         marked = " and stage marks" if worker.wiring.stages is not None else ""
         log.info(
             "consuming %s with %s%s, %d at once",
@@ -195,9 +196,14 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
 
 
 async def _turn(
-    link: Link, worker: QueueWorker, deliveries: Deliveries, handling: Handling
+    link: Link,
+    worker: QueueWorker,
+    deliveries: Deliveries,
+    handling: Handling,
+    metrics: ConsumerMetrics,
 ) -> None:
     while True:
+        metrics.observe(worker.wiring.doings)
         link.turned = time.monotonic()
         link.connected = deliveries.connected
         link.in_flight = handling.in_flight

@@ -24,6 +24,7 @@ from uuid import UUID, uuid4
 from mailslice.codec import message as codec
 from mailslice.codec.headers import failures_in, headers_of, place_in
 from mailslice.model import crash
+from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, QueueMissing
 from mailslice.model.mail import EnqueueId, Place
@@ -37,7 +38,6 @@ from mailslice.model.names import (
 )
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
 from mailslice.worker.cleaned import was_cleaned
 from mailslice.worker.given import check_span
 from mailslice.worker.wiring import Wiring
@@ -47,14 +47,11 @@ LONGEST_DELAY = timedelta(days=30)
 _KEPT = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
 _FLUSHED_AT_ONCE = 200
 _REMEMBERED = 1000
+_WAITING_BYTES = 2 * 1024 * 1024
+_LEAST_BYTES = 8 * 1024
+"""The room for copies that wait here for their last stretch, and what a small one takes of it: 256 of those."""
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
-
-
-def level_for(remaining: timedelta) -> int:
-    """Seconds of the level for a copy that is due in `remaining`: the longest one that does not overshoot, so that no mail is late by a level."""
-    seconds = remaining.total_seconds()
-    return max((level for level in DELAY_LEVELS if level <= seconds), default=DELAY_LEVELS[0])
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,25 +93,28 @@ class Delays:
 
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
-        self._declared = False
+        self._declared: set[int | None] = set()
         self._lock = asyncio.Lock()
+        self._waiting_bytes = 0
         self._published: dict[UUID, None] = {}
         """The newest tokens of rows whose mails were published here: whoever read a row before it was closed does not publish it again."""
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
         """By token: two copies of one mail, or a copy and a flush, publish it once."""
 
-    async def declare(self) -> None:
-        """The hop queue and the levels, once a process."""
+    async def declare(self, level: int | None = None) -> None:
+        """The hop queue, and that level, once a process: most queues never see most of the levels."""
         async with self._lock:
-            if not self._declared:
+            if level not in self._declared:
                 await asyncio.to_thread(
-                    self._wiring.stores.rabbitmq.declare_delays, self._wiring.queue
+                    self._wiring.stores.rabbitmq.declare_delays,
+                    self._wiring.queue,
+                    () if level is None else (level,),
                 )
-                self._declared = True
+                self._declared |= {None, level}
 
     def missing(self) -> None:
         """Something of it is gone: the next `declare` looks again. Whoever rebuilds a broker declares James' queues, and not ours."""
-        self._declared = False
+        self._declared.clear()
 
     async def schedule(
         self,
@@ -128,7 +128,7 @@ class Delays:
 
         An older row of the mail is overwritten: its copy, if there is one, is dropped when it surfaces.
         """
-        await self.declare()
+        await self.declare(level_for(due - self._wiring.clock()))
         table = await self._wiring.delayed_mails()
         before = await self._read(table, enqueue_id)
         token = uuid4()
@@ -194,16 +194,28 @@ class Delays:
                 else:
                     await self._release(table, row, message.headers, message.timestamp)
                 break
-            if remaining >= timedelta(seconds=DELAY_LEVELS[0]):
-                await self.declare()  # the level may be gone since: nobody else is sure to look
+            if remaining > self._longest_wait:
                 await self._publish_copy(
                     row.message, message.headers, message.timestamp, row.token, row.due
                 )
                 break
-            await asyncio.sleep(
-                remaining.total_seconds()
-            )  # and look again: it may have been flushed or deleted meanwhile
+            await self._wait(remaining, len(message.body))
+            # And look again: it may have been flushed or deleted meanwhile.
         message.ack()
+
+    @property
+    def _longest_wait(self) -> timedelta:
+        """For how long a copy may wait here: the less, the more wait already. What is over goes through a level."""
+        free = max(0.0, 1 - self._waiting_bytes / _WAITING_BYTES)
+        return max(timedelta(seconds=DELAY_LEVELS[0]), LONGEST_WAIT * free)
+
+    async def _wait(self, remaining: timedelta, size: int) -> None:
+        taken = max(size, _LEAST_BYTES)
+        self._waiting_bytes += taken
+        try:
+            await asyncio.sleep(remaining.total_seconds())
+        finally:
+            self._waiting_bytes -= taken
 
     async def flush(self) -> int:
         """Delivers every delayed mail of the queue now; how many. Their late copies are dropped when they surface."""
@@ -298,18 +310,20 @@ class Delays:
         token: UUID,
         due: datetime,
     ) -> None:
-        level = self._wiring.names.delay_queue(level_for(due - self._wiring.clock()))
+        level = level_for(due - self._wiring.clock())
+        await self.declare(level)
         try:
             await self._wiring.publisher.publish(
                 "",
                 body,
                 {**own_headers(headers), HEADER_DELAY_TOKEN: str(token)},
                 timestamp,
-                routing_key=level,
+                routing_key=self._wiring.names.delay_queue(level),
             )
         except QueueMissing:
             self.missing()
             raise
+        self._wiring.doings.hops += 1
 
     async def _deliver(
         self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None

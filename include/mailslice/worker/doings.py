@@ -33,6 +33,8 @@ class Doings:
         """The last ones completed, to be looked up: another copy may have been asked about before, and loaded after."""
         self.count = 0
         self.finished = 0
+        self.hops = 0
+        """Copies of delayed mails that were put into a level."""
         self._outdated: dict[tuple[EnqueueId, bytes], None] = {}
 
     def ended(self, seconds: float) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from mailslice.codec.reports import Failure
 from mailslice.model.back_off import BackOff
+from mailslice.model.delay_levels import snapped
 from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.model.settings import GiveUp, Settings
@@ -130,7 +131,9 @@ def _again(
     failures = delivery.failures + 1
     pause = outcome.after
     if outcome.back_off:
-        pause = max(pause or timedelta(0), policy.back_off.pause(failures, policy.chance()))
+        pause = max(
+            pause or timedelta(0), snapped(policy.back_off.pause(failures, policy.chance()))
+        )
     counts = (
         outcome.counted and not outcome.throttled and pause is not None and pause > timedelta(0)
     )

@@ -22,7 +22,8 @@ from mailslice.worker.patience import Patience
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
-_PREFETCH = 256
+_PREFETCH = 512
+"""Twice what may wait here for its last stretch (`Delays`)."""
 
 
 class HopConsumer:

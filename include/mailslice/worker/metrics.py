@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mailslice.model.mail import QueueName
+from mailslice.worker.doings import Doings
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -26,6 +27,7 @@ class ConsumerMetrics:
             registry=registry,
         )
         self._queue = queue
+        self._hops_before = 0
         for outcome in ("completed", "retried", "rejected", "bounced", "given_back"):
             self._outcomes.labels(queue, outcome)
         self._failures = Counter(
@@ -58,6 +60,12 @@ class ConsumerMetrics:
             ("queue", "rule", "answer"),
             registry=registry,
         )
+        self._hops = Counter(
+            "mailslice_delay_hops",
+            "Copies of delayed mails put into a delay level",
+            ("queue",),
+            registry=registry,
+        ).labels(queue)
         self._in_flight = Gauge(
             "mailslice_mails_in_flight",
             "Mails in a handler",
@@ -102,6 +110,11 @@ class ConsumerMetrics:
     def destination_asked(self, rule: str, granted: bool) -> None:
         """A destination with a limit took a mail, or put it off. By rule, of which there are few, and not by domain."""
         self._destinations.labels(self._queue, rule, "granted" if granted else "throttled").inc()
+
+    def observe(self, doings: Doings) -> None:
+        """What a worker counts by itself, as it stands now."""
+        self._hops.inc(doings.hops - self._hops_before)
+        self._hops_before = doings.hops
 
     def store_failed(self) -> None:
         """A store did not answer."""

@@ -146,6 +146,7 @@ class Recorder:
             times=doings.times,
             settled=doings.count,
             completed=doings.finished,
+            hops=doings.hops,
             stage_marks=self._wiring.stages is not None and self._wiring.handler_marks,
         )
         await self._wiring.bridge.rows(self._table.save_future(self._wiring.queue, record))

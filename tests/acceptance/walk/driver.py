@@ -27,7 +27,6 @@ from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.topology import DELAY_LEVELS
 from mailslice.worker import QueueWorker, open_worker
 from tests.acceptance.walk.books import Books, Journal, State, balance, read
 from tests.acceptance.walk.consumer import CALM
@@ -364,9 +363,8 @@ class Walk:
         """How many are ready in the delay levels, the hop queue and the work queue: the way they go, so that none slips past."""
         names = RabbitNames(self.queue)
         before = [
-            name
-            for name in (*(names.delay_queue(level) for level in DELAY_LEVELS), names.hop_queue)
-            if stores.management.queue_exists(name)
+            *stores.management.delay_queues(self.queue),
+            *([names.hop_queue] if stores.management.queue_exists(names.hop_queue) else []),
         ]
         with blocking_connection(self.direct.settings.rabbitmq) as connection:
             channel = connection.channel()

@@ -81,6 +81,7 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
             stage_marks=True,
             settled=9,
             completed=7,
+            hops=5,
         ),
     )
     (found,) = table.list(queue)
@@ -96,7 +97,7 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
     )
     assert len(found.done) == 2
     assert found.stage_marks
-    assert (found.settled, found.completed) == (9, 7)
+    assert (found.settled, found.completed, found.hops) == (9, 7, 5)
     assert found == replace(
         table.read(queue, "host:1:abc"), times=found.times, read_at=found.read_at
     )

@@ -36,6 +36,7 @@ KEYS = [
     "p99Seconds",
     "completed",
     "notCompleted",
+    "delayHops",
     "problems",
 ]
 SILENCE = "127.0.0.1:1"

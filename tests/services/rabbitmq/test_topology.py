@@ -15,7 +15,7 @@ from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management, seen_empty
-from mailslice.stores.rabbitmq.topology import DELAY_LEVELS, Topology
+from mailslice.stores.rabbitmq.topology import Topology
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SPOOL = QueueName("spool")
@@ -120,7 +120,7 @@ def test_the_levels_of_one_queue_are_told_from_those_of_another(fresh: Any) -> N
 
 def test_a_message_goes_through_a_level_to_the_hop_queue(fresh: Any) -> None:
     names = RabbitNames(SPOOL)
-    Topology(fresh.settings).declare_delays(SPOOL, DELAY_LEVELS[:1])
+    Topology(fresh.settings).declare_delays(SPOOL, [1])
     published = time.monotonic()
     publish(fresh.settings, "", b"later", names.delay_queue(1))
     wait_for(lambda: count(fresh.settings, names.hop_queue))

@@ -119,7 +119,7 @@ async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_ne
     ):
         item = await worker.enqueue(mail("now"), CONTENT)
         delivery = await next_of(deliveries)
-        await worker.enqueue(mail("warm"), CONTENT, delay=timedelta(hours=1))
+        await worker.enqueue(mail("warm"), CONTENT, delay=timedelta(seconds=1))
         with blocking_connection(spool.settings.rabbitmq) as connection:
             connection.channel().queue_delete(spool.names.delay_queue(1))
         with pytest.raises(
@@ -138,7 +138,7 @@ async def test_levels_and_hop_that_somebody_deleted_are_declared_again_by_the_ne
 
 
 async def test_a_level_that_is_gone_when_a_copy_goes_round_is_declared_for_it(spool: Any) -> None:
-    level = spool.names.delay_queue(600)
+    level = spool.names.delay_queue(1800)
     async with (
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(4)) as deliveries,

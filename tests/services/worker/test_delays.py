@@ -68,6 +68,7 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
         item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=3.5))
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
+            assert worker.wiring.doings.hops == 1
             assert (
                 timedelta(seconds=3.5) <= datetime.now(UTC) - began < timedelta(seconds=12)
             )  # far from the next level's 30 s
@@ -76,6 +77,20 @@ async def test_a_mail_goes_round_the_levels_and_can_be_delayed_twice(spool: Any)
             assert second.item == item
             await second.complete()
             assert await nothing_within(deliveries, 1.5)
+
+
+async def test_copies_go_through_levels_where_no_more_may_wait_in_the_worker(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mailslice.worker.delays._WAITING_BYTES", 1)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        for number in range(2):
+            await worker.enqueue(mail(f"m-{number}"), CONTENT, delay=timedelta(seconds=3.5))
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            for _ in range(2):
+                await (await next_of(deliveries)).complete()
+    # One waits for its last 2.5 s; the other meets it waiting, and takes a level a second.
+    assert worker.wiring.doings.hops == 1 + 3
 
 
 async def test_a_mail_is_never_early_although_its_handler_delays_it_at_once_again_and_again(

@@ -23,8 +23,6 @@ from mailslice.stores.rabbitmq.management import Management
 Arguments = Mapping[str, Any]
 _NOT_FOUND = 404
 _DIFFERS = 406
-DELAY_LEVELS = (1, 5, 30, 120, 600, 3600, 6 * 3600, 24 * 3600)
-"""Seconds that the delay levels hold a message. Fixed: a queue's TTL cannot change once it is declared."""
 
 
 def work_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
@@ -98,7 +96,7 @@ class Topology:
         made.exchange(names.dead_letter_exchange)
         made.queue(names.dead_letter_queue, {}, names.dead_letter_exchange)
 
-    def declare_delays(self, queue: QueueName, levels: Iterable[int] = DELAY_LEVELS) -> None:
+    def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
         """What is mailslice's own: the hop exchange and queue, and those delay levels."""
         names = RabbitNames(queue)
         with blocking_connection(self._settings.rabbitmq) as connection:

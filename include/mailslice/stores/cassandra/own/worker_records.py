@@ -39,6 +39,7 @@ WORKER_RECORDS_TABLE = """(
     times frozen<map<int, bigint>>,
     settled bigint,
     completed bigint,
+    hops bigint,
     PRIMARY KEY (queuename, worker)
 ) WITH gc_grace_seconds = 3600"""
 
@@ -54,7 +55,7 @@ _COLUMNS = (
         "every_ms",
         "stage_marks",
     ),
-    *("in_flight", "messages", "done", "times", "settled", "completed"),
+    *("in_flight", "messages", "done", "times", "settled", "completed", "hops"),
 )
 _TTL_SECONDS = 86400
 _MISSED_BEATS = 4
@@ -135,6 +136,8 @@ class WorkerRecord:
     settled: int = 0
     completed: int = 0
     """Mails that it handed out and settled since it started, and those of them that were completed: the others were retried, rejected or bounced."""
+    hops: int = 0
+    """Copies of delayed mails that it put into a level since it started."""
     stage_marks: bool = False
     """Whether it writes stage marks: without them a stage says nothing of what was sent."""
     heartbeat: datetime | None = None
@@ -207,6 +210,7 @@ class WorkerRecords:
                 times,
                 record.settled,
                 record.completed,
+                record.hops,
             ],
         )
 
@@ -288,6 +292,7 @@ def _record(row: Row) -> WorkerRecord:
         times,
         settled,
         completed,
+        hops,
         written,
         now,
     ) = row
@@ -306,6 +311,7 @@ def _record(row: Row) -> WorkerRecord:
         times=ProcessingTimes(dict(times or {})),
         settled=settled or 0,
         completed=completed or 0,
+        hops=hops or 0,
         stage_marks=bool(stage_marks),
         heartbeat=None if heartbeat is None else instant(heartbeat),
         read_at=instant(now),

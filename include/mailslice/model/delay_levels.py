@@ -1,0 +1,61 @@
+"""The delay levels, and which of them a mail takes. Pure.
+
+A delay is read as a number of three digits: steps of two days, of four hours, of a quarter of an hour. Each digit is
+a level, so three hops reach every due time of 30 days but for its last quarter of an hour, which a worker waits out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from datetime import timedelta
+
+_DAY, _HOUR, _QUARTER = 24 * 3600, 3600, 900
+_SHORT = (1, 5, 30, 60, 120, 240, 480, 600, 6 * _HOUR)
+"""With a quarter of an hour and its multiples: the default back-off, and what earlier versions had."""
+DELAY_LEVELS: tuple[int, ...] = tuple(
+    sorted(
+        {
+            *_SHORT,
+            *range(_QUARTER, 4 * _HOUR, _QUARTER),
+            *range(4 * _HOUR, 2 * _DAY, 4 * _HOUR),
+            *range(2 * _DAY, 30 * _DAY + 1, 2 * _DAY),
+        }
+    )
+)
+"""Seconds that the delay levels hold a message. A queue's TTL cannot change once it is declared: levels may be added,
+and none may go."""
+LONGEST_WAIT = timedelta(seconds=_QUARTER)
+"""A worker holds a copy that is due within this time: half of RabbitMQ's `consumer_timeout`."""
+SLACK = 0.5
+"""Seconds by which a level may be longer than what remains. A due time is fixed before the row is written, so a delay
+of an hour is a few milliseconds short of an hour when its level is chosen."""
+_SNAP = 0.125
+"""The share of a pause by which levels may miss it."""
+
+
+def level_for(remaining: timedelta) -> int:
+    """Seconds of the longest level that `remaining` fills, but for `SLACK`; the shortest level for less than that."""
+    seconds = remaining.total_seconds() + SLACK
+    return DELAY_LEVELS[max(bisect(DELAY_LEVELS, seconds) - 1, 0)]
+
+
+_SUMS = sorted(
+    {
+        first + second
+        for first in DELAY_LEVELS
+        for second in (0, *DELAY_LEVELS)
+        if level_for(timedelta(seconds=first + second)) == first
+    }
+)
+"""What a mail can wait by two levels."""
+
+
+def snapped(pause: timedelta) -> timedelta:
+    """The sum of at most two levels that is nearest to `pause`; `pause` where none is within an eighth of it.
+
+    Pauses that need not be kept to the second then wait in the broker alone.
+    """
+    seconds = pause.total_seconds()
+    at = bisect(_SUMS, seconds)
+    nearest = min(_SUMS[max(at - 1, 0) : at + 1], key=lambda total: abs(total - seconds))
+    return timedelta(seconds=nearest) if abs(nearest - seconds) <= _SNAP * seconds else pause
