@@ -143,7 +143,7 @@ async def test_a_level_that_is_gone_when_a_copy_goes_round_is_declared_for_it(sp
         open_worker(spool.settings, spool.queue) as worker,
         aclosing(worker.deliveries(4)) as deliveries,
     ):
-        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(minutes=30))
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(minutes=31))
         token = str(spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id).token)
         with blocking_connection(spool.settings.rabbitmq) as connection:
             connection.channel().queue_delete(level)
