@@ -8,7 +8,13 @@ from typing import Any
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import Place
-from mailslice.model.names import HEADER_BUCKET, HEADER_FAILURES, HEADER_SLICE
+from mailslice.model.names import (
+    HEADER_BUCKET,
+    HEADER_FAILURES,
+    HEADER_SLICE,
+    ROUTING_KEY,
+    RabbitNames,
+)
 
 _HIGHEST_INT = 2**31 - 1
 """Cassandra's int."""
@@ -35,6 +41,24 @@ def place_in(headers: Mapping[str, Any]) -> Place | None:
     except OverflowError:
         return None
     return Place(at, int(bucket)) if at.year < _LAST_YEAR else None
+
+
+def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
+    """The headers that RabbitMQ gives a message which is rejected in the work queue."""
+    death = {
+        "reason": "rejected",
+        "count": 1,
+        "exchange": names.exchange,
+        "time": at,
+        "routing-keys": [ROUTING_KEY],
+        "queue": names.work_queue,
+    }
+    return {
+        "x-death": [death],
+        "x-first-death-exchange": names.exchange,
+        "x-first-death-queue": names.work_queue,
+        "x-first-death-reason": "rejected",
+    }
 
 
 def failures_in(headers: Mapping[str, Any]) -> int:

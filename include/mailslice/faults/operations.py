@@ -218,11 +218,8 @@ async def _settle(
     session: Session,
     kind: str,
     how: Callable[[Delivery], Awaitable[None]],
-    *,
-    prepare: Callable[[QueueWorker], None] = lambda _: None,
 ) -> None:
     """One mail is taken, one that has all of its recipients still, and settled."""
-    prepare(session.worker)
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
         delivery = await _next(session, deliveries)
         while delivery.item.mail.recipients != RECIPIENTS:
@@ -363,11 +360,6 @@ async def _clear(session: Session) -> None:
     session.say("deleted")
 
 
-def _of_james_35(worker: QueueWorker) -> None:
-    """A work queue without a dead letter exchange: a reject is a copy, then an ack."""
-    worker.wiring.broker_dead_letters = False
-
-
 _bounced = partial(Delivery.bounce, reason="refused", failures=REFUSED)
 OPERATIONS = {
     "enqueue": Operation(_enqueue),
@@ -394,15 +386,6 @@ OPERATIONS = {
     ),
     "reject": Operation(
         partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused")),
-        Seeds.WAITING,
-    ),
-    "reject-copy": Operation(
-        partial(
-            _settle,
-            kind="rejected",
-            how=partial(Delivery.reject, reason="refused"),
-            prepare=_of_james_35,
-        ),
         Seeds.WAITING,
     ),
     "bounce": Operation(

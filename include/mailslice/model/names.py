@@ -29,6 +29,9 @@ HEADER_BUCKET = "x-mailslice-bucket"
 HEADER_DELAY_TOKEN = "x-mailslice-token"  # noqa: S105 - a random id, not a secret
 HEADER_REDRIVE_COUNT = "x-redrive-count"
 HEADER_REASON = "x-mailslice-reason"
+HEADER_DIED = "x-mailslice-died"
+"""Of a dead letter that a worker published: when, in seconds since the epoch (AMQP long). RabbitMQ 4 does not believe an
+`x-death` that it has not written."""
 HEADER_FAILURES = "x-mailslice-failures"
 """Attempts at the mail that failed so far: a retry that counts adds one."""
 HEADER_THROTTLED = "x-mailslice-throttled"

@@ -1,6 +1,6 @@
 """The dead letters of a queue: each as the broker holds it, why it died, and whether it may go back.
 
-Why a mail died is in `x-death` (the broker's own), in a header of copies (queues of James 3.5), in the worker's note, or to be seen: a blob is missing.
+Why a mail died is in `x-death` (the broker's own), in a header of the copy that a worker published, or to be seen: a blob is missing.
 James leaves no reason at all: of its rejects only missing content can be told from the rest.
 """
 
@@ -10,16 +10,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import place_in
+from mailslice.codec.headers import moment, place_in
 from mailslice.codec.row import instant
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
-from mailslice.model.names import HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
+from mailslice.model.names import HEADER_DIED, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.queue.proofs import there
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import DeadLetterNote
@@ -27,7 +27,6 @@ from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
 """How a worker's reason begins, of a mail without its blobs, and of one that a cleanup has dealt with."""
-_CLOCKS_DIFFER = timedelta(minutes=10)
 _QUIET_SECONDS = 0.2
 """A look is no proof: what comes a moment later is seen by the next one."""
 
@@ -60,12 +59,10 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A letter with its cause. `redrives` by header and note, the greater; `content` None where nobody looked. `died_at` may be the note's."""
+    """A letter with its cause. `redrives` by header and note, the greater; `content` None where nobody looked."""
 
     letter: Letter
     cause: Cause
-    reason: str | None
-    died_at: datetime | None
     redrives: int
     marked: bool
     content: bool | None
@@ -113,7 +110,9 @@ def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
     common: dict[str, Any] = {
         "position": position,
         "key": _key(message, death),
-        "died_at": instant(when) if isinstance(when, datetime) else None,
+        "died_at": instant(when)
+        if isinstance(when, datetime)
+        else moment(message.headers.get(HEADER_DIED)),
         "death": str(why) if why is not None else None,
         "reason": reason if isinstance(reason, str) else None,
         "redrives": redrives if isinstance(redrives, int) and redrives > 0 else 0,
@@ -148,9 +147,7 @@ def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[J
         for letter in letters
     }
     silent = [
-        letter
-        for letter in letters
-        if letter.death not in _OF_THE_BROKER and _reason(letter, noted[letter.position]) is None
+        letter for letter in letters if letter.death not in _OF_THE_BROKER and letter.reason is None
     ]
     content = content_there(
         stores, (letter for letter in silent if letter.enqueue_id not in marked)
@@ -170,8 +167,9 @@ def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
     }
 
 
-def cause_of(letter: Letter, reason: str | None, content: bool | None) -> Cause:
-    """Why it died, by the letter itself, the reason that was told, and whether its content is there (None: nobody looked)."""
+def cause_of(letter: Letter, content: bool | None) -> Cause:
+    """Why it died, by the letter itself and whether its content is there (None: nobody looked)."""
+    reason = letter.reason
     if letter.problem is not None:
         return Cause.BAD_JSON
     if letter.death in _OF_THE_BROKER:
@@ -186,23 +184,8 @@ def cause_of(letter: Letter, reason: str | None, content: bool | None) -> Cause:
 def _judged(
     letter: Letter, note: DeadLetterNote | None, marked: bool, content: bool | None
 ) -> Judged:
-    reason = _reason(letter, note)
-    died_at = letter.died_at or (note.noted_at if note is not None else None)
     redrives = max(letter.redrives, note.redrives if note is not None else 0)
-    return Judged(
-        letter, cause_of(letter, reason, content), reason, died_at, redrives, marked, content
-    )
-
-
-def _reason(letter: Letter, note: DeadLetterNote | None) -> str | None:
-    """What was told of this very death: in the letter's own header, or by the worker's note, unless that is of an earlier death."""
-    if letter.reason or note is None or note.noted_at is None:
-        return letter.reason or None
-    return (
-        note.reason
-        if letter.died_at is None or note.noted_at >= letter.died_at - _CLOCKS_DIFFER
-        else None
-    )
+    return Judged(letter, cause_of(letter, content), redrives, marked, content)
 
 
 def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:

@@ -9,18 +9,18 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import failures_in, headers_of, place_in
+from mailslice.codec.headers import deaths, failures_in, headers_of, place_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
 from mailslice.model.mail import Place, QueuedMail, ViewRow
 from mailslice.model.names import (
     HEADER_BUCKET,
+    HEADER_DIED,
     HEADER_FAILURES,
     HEADER_REASON,
     HEADER_SLICE,
     HEADER_THROTTLED,
-    RabbitNames,
 )
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
@@ -30,7 +30,6 @@ from mailslice.worker.delays import Delays, checked_delay, own_headers
 from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.marks import Marks
-from mailslice.worker.noting import note_dead_letter
 from mailslice.worker.throttle import BlockingThrottle
 from mailslice.worker.wiring import Wiring
 
@@ -224,20 +223,12 @@ class Delivery:
             await self._delays.forget(self._item.enqueue_id)
         if self.settled.is_set():
             return  # asked twice at once
-        if left == self._message_recipients:
-            await dead_letter(
-                self._wiring, self._message, reason, str(self._item.enqueue_id), settle=self._settle
-            )
-        else:
-            fewer = replace(self._message, body=codec.encode(_narrowed(self._item, left)))
-            await dead_letter(
-                self._wiring,
-                fewer,
-                reason,
-                str(self._item.enqueue_id),
-                changed=True,
-                settle=self._settle,
-            )
+        message = self._message
+        if left != self._message_recipients:
+            message = replace(message, body=codec.encode(_narrowed(self._item, left)))
+        await dead_letter(
+            self._wiring, message, reason, str(self._item.enqueue_id), settle=self._settle
+        )
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
         """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
@@ -437,56 +428,32 @@ async def dead_letter(
     reason: str,
     what: str = "a message that is no mail",
     *,
-    changed: bool = False,
     sent: Callable[[], None] = lambda: None,
     settle: Callable[[Callable[[], bool]], object] = lambda by: by(),
 ) -> None:
-    """To the dead letter queue: by the broker where the work queue has a dead letter exchange, else by a confirmed copy before the ack.
+    """A confirmed copy to the dead letter exchange, and then the ack: a reject gets no answer, and the broker drops in silence what it cannot route.
 
-    `changed`: the message's body is not what the broker has, so it must be the copy. `sent` is called as soon as the message is settled: to settle it
-    again, for example because the worker stops while the reason is noted, would cost the channel. `settle` is given what settles it, to do that or, when
-    somebody else has done so meanwhile, not.
-
-    A reject carries no header, so the reason is in the log, and noted for the duty dead_letters. Raises StoreUnavailable: the message is still held, then.
+    `sent` is called as soon as the message is settled: to settle it again, because the worker stops, would cost the channel. `settle` is given what
+    settles it, to do that or, when somebody else has done so meanwhile, not. Raises StoreUnavailable: the message is still held, then.
     """
-    reason = reason.encode(
-        "utf-8", "replace"
-    ).decode()  # a header, or a note, that cannot be written would keep the mail here for ever
     log.warning(
         "dead letter: %s: %s",
         what,
         reason,
         extra={"action": "dead_letter", "enqueue_id": what, "queue": wiring.queue},
     )
-    if wiring.broker_dead_letters and not changed:
-        settle(message.dead_letter)
-    else:
-        await copy_to_dead_letters(wiring, message, reason, settle=settle)
+    # A header that cannot be written would keep the mail here for ever.
+    readable = reason.encode("utf-8", "replace").decode()
+    now = wiring.clock()
+    headers = {
+        **own_headers(message.headers),
+        **deaths(wiring.names, now),
+        HEADER_REASON: readable[:500],
+        HEADER_DIED: int(now.timestamp()),
+    }
+    await wiring.publish_dead_letter(message.body, headers, message.timestamp)
+    crash.point("dead-letter:copied")
+    settle(message.ack)
     sent()
     await message.link.flushed()
     crash.point("dead-letter:sent")
-    await note_dead_letter(wiring, message, reason)
-    crash.point("dead-letter:noted")
-
-
-async def copy_to_dead_letters(
-    wiring: Wiring,
-    message: Message,
-    reason: str,
-    *,
-    settle: Callable[[Callable[[], bool]], object] = lambda by: by(),
-) -> None:
-    """A confirmed copy to the dead letter exchange, which is made when it is missing, and then the ack."""
-    exchange = RabbitNames(wiring.queue).dead_letter_exchange
-    await wiring.ensure_dead_letters()
-    try:
-        await wiring.publisher.publish(
-            exchange,
-            message.body,
-            {**own_headers(message.headers), HEADER_REASON: reason[:500]},
-            message.timestamp,
-        )
-    except StoreUnavailable:
-        wiring.dead_letters_there = False  # it may be for that: the next try looks
-        raise
-    settle(message.ack)

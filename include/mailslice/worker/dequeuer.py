@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError, QueueMissing
+from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
@@ -166,9 +166,6 @@ class Deliveries:
     def _lost(self, link: Link | None, why: MailsliceError) -> None:
         """What was not handed out is forgotten: the broker hands it out again, under new tags."""
         self._connected = False
-        if isinstance(why, QueueMissing):
-            # The queue that comes in its place may have no dead letter exchange, nor may there be one.
-            self._wiring.broker_dead_letters = self._wiring.dead_letters_there = False
         self._troubled(why)
         self._slots.lose(link)
 

@@ -17,7 +17,7 @@ from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_DELIVERY_COUNT
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.delays import Delays, own_headers
-from mailslice.worker.delivery import copy_to_dead_letters
+from mailslice.worker.delivery import dead_letter
 from mailslice.worker.patience import Patience
 from mailslice.worker.wiring import Wiring
 
@@ -153,9 +153,7 @@ class HopConsumer:
             await self._delays.surfaced(message)
         except Undecodable as error:
             # The hop queue has no dead letter exchange: a reject would drop it.
-            await copy_to_dead_letters(
-                self._wiring, message, f"not a mail, in the hop queue: {error}"
-            )
+            await dead_letter(self._wiring, message, f"not a mail, in the hop queue: {error}")
 
 
 def _is_counted(message: Message) -> bool:

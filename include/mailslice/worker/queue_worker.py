@@ -11,9 +11,9 @@ from pathlib import Path
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, QueuedMail, QueueName
-from mailslice.model.names import RabbitNames, queue_name
+from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
 from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
 from mailslice.queue.directory import require
@@ -111,6 +111,7 @@ class QueueWorker:
         if self.wiring.reporter is not None:
             await self.wiring.reporter.close()
         await self.wiring.discarder.close()
+        await self.wiring.side_publisher.close()
         await self.wiring.publisher.close()
 
 
@@ -138,24 +139,18 @@ async def worker_of(
     """As `open_worker`, on stores that are open already and stay so: workers of several queues may share them."""
     return_large_blocks()
     blobs = HotBlobs(stores.settings.s3, stores.settings.s3.bucket)
-    view, broker_dead_letters = await asyncio.to_thread(_prepared, stores, queue)
+    view = await asyncio.to_thread(_prepared, stores, queue)
     if not await blobs.bucket_is_there():
         await asyncio.to_thread(_create_bucket, stores)
-    worker = QueueWorker(
-        _wire(stores, queue, clock, view, blobs, broker_dead_letters=broker_dead_letters)
-    )
+    worker = QueueWorker(_wire(stores, queue, clock, view, blobs))
     try:
         yield worker
     finally:
         await worker.close()
 
 
-def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:
-    """The shape of the view, and whether a reject keeps the message.
-
-    The dead letter exchange and queue are made sure of: RabbitMQ drops, without a word, what it rejects to an exchange that is not there.
-    When the management API does not answer, rejects are published and confirmed by us: that is right for every queue.
-    """
+def _prepared(stores: Stores, queue: QueueName) -> Shape:
+    """The shape of the view. The dead letter exchange and queue are made sure of: James 3.5 declares none."""
     require(stores, queue)
     stores.rabbitmq.declare_dead_letter(queue)
     guard = ConfigurationGuard(stores.tables, stores.settings)
@@ -165,11 +160,7 @@ def _prepared(stores: Stores, queue: QueueName) -> tuple[Shape, bool]:
         table.prepare()
     stores.tables.deleted.prepare()
     _prepare_stages(stores, queue)
-    try:
-        arguments = stores.management.arguments(RabbitNames(queue).work_queue) or {}
-    except StoreUnavailable:
-        arguments = {}
-    return view, arguments.get("x-dead-letter-exchange") == RabbitNames(queue).dead_letter_exchange
+    return view
 
 
 def _create_bucket(stores: Stores) -> None:
@@ -198,8 +189,6 @@ def _wire(
     clock: Clock,
     view: Shape,
     blobs: HotBlobs,
-    *,
-    broker_dead_letters: bool,
 ) -> Wiring:
     settings = stores.settings
     # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
@@ -213,12 +202,12 @@ def _wire(
         tables=stores.tables,
         bridge=Bridge(stores.cassandra),
         publisher=Publisher(settings.rabbitmq),
+        side_publisher=Publisher(settings.rabbitmq),
         blobs=blobs,
         blob_ids=BlobIds(settings.blob, clock),
         discarder=BlobDiscarder(blobs),
         enqueue_budget=ContentBudget(half),
         loader=Loader(blobs, ContentBudget(half)),
-        broker_dead_letters=broker_dead_letters,
     )
     if queue in settings.queue.stage_marks:
         wiring.stages = Stages(wiring)

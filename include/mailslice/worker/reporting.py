@@ -29,7 +29,10 @@ class Reporter:
         # The limit is for what others give us: a report of very many recipients would be refused however often it is tried.
         unlimited = wiring.settings.queue.model_copy(update={"max_mail_bytes": sys.maxsize})
         elsewhere = replace(
-            wiring, queue=queue, settings=wiring.settings.model_copy(update={"queue": unlimited})
+            wiring,
+            queue=queue,
+            settings=wiring.settings.model_copy(update={"queue": unlimited}),
+            publisher=wiring.side_publisher,
         )
         self._blobs = wiring.blobs
         self._clock = wiring.clock

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
@@ -39,7 +41,7 @@ def _nothing(*_: object) -> None:
 
 @dataclass(slots=True)
 class Wiring:
-    """Open things. `broker_dead_letters`: the work queue has a dead letter exchange, so a reject keeps the message (James 3.5 declares none)."""
+    """Open things."""
 
     settings: Settings
     queue: QueueName
@@ -49,14 +51,13 @@ class Wiring:
     tables: QueueTables
     bridge: Bridge
     publisher: Publisher
+    side_publisher: Publisher
+    """For dead letters and reports: to publish to an exchange that is gone costs the connection, and what others wait for on it."""
     blobs: HotBlobs
     blob_ids: BlobIds
     discarder: BlobDiscarder
     enqueue_budget: ContentBudget
     loader: Loader
-    broker_dead_letters: bool
-    dead_letters_there: bool = True
-    """Whether the dead letter exchange and queue were made sure of, as at the start, since anything was missing."""
     worker: str = field(default_factory=worker_name)
     """The identity of this worker, in its record and wherever it owns something."""
     in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
@@ -77,7 +78,6 @@ class Wiring:
     """Only where destinations have limits."""
     on_throttled: Callable[[str, bool], None] = _nothing
     """Called with the rule, and whether a mail was let through, for each destination with a limit that was asked: for figures."""
-    _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
     told: deque[tuple[EnqueueId, int]] = field(default_factory=lambda: deque(maxlen=1000))
     """The last mails and attempts whose failures this worker has told: asked again before it is written down, it does not tell again."""
 
@@ -101,12 +101,16 @@ class Wiring:
         self.stores.own.delayed_mails.prepare()
         return self.stores.own.delayed_mails
 
-    async def ensure_dead_letters(self) -> None:
-        """The dead letter exchange and queue, where one was missing. To publish to what is not there costs the channel, and what others wait for on it."""
-        async with self._declaring:
-            if not self.dead_letters_there:
-                await asyncio.to_thread(self.stores.rabbitmq.declare_dead_letter, self.queue)
-                self.dead_letters_there = True
+    async def publish_dead_letter(
+        self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None
+    ) -> None:
+        """Returns when the broker has confirmed it. An exchange, queue or binding that somebody deleted is declared, once. Raises StoreUnavailable."""
+        exchange = self.names.dead_letter_exchange
+        try:
+            await self.side_publisher.publish(exchange, body, headers, timestamp)
+        except StoreUnavailable:
+            await asyncio.to_thread(self.stores.rabbitmq.declare_dead_letter, self.queue)
+            await self.side_publisher.publish(exchange, body, headers, timestamp)
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is deleted or done, at the settings' consistency."""

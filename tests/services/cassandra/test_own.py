@@ -234,16 +234,14 @@ def test_slice_statistics_are_kept_by_time(own, queue):
     assert list(own.slice_statistics.list(queue)) == [second]
 
 
-def test_notes_of_dead_letters_keep_the_newest_reason_and_the_rounds_apart(own, queue):
+def test_the_rounds_of_dead_letters_are_kept(own, queue):
     one, two, three = uuid4(), uuid4(), uuid4()
     assert own.dead_letter_notes.read(queue, []) == {}
-    own.dead_letter_notes.note_future(queue, one, "first", NOW).result()
-    own.dead_letter_notes.note_future(queue, one, "x" * 600, NOW + MINUTE).result()
     own.dead_letter_notes.count_redrive(queue, one, 1, NOW)
     own.dead_letter_notes.count_redrive(queue, two, 2, NOW)
     assert own.dead_letter_notes.read(queue, [one, two, three, one]) == {
-        one: DeadLetterNote("x" * 500, NOW + MINUTE, 1, NOW),
-        two: DeadLetterNote(None, None, 2, NOW),
+        one: DeadLetterNote(1, NOW),
+        two: DeadLetterNote(2, NOW),
     }
     assert own.dead_letter_notes.read(some_queue(), [one]) == {}
     many = [uuid4() for _ in range(250)]

@@ -24,7 +24,6 @@ _ASK_NOTHING = {
         "retry-fewer",
         "retry-later",
         "reject",
-        "reject-copy",
     },
     "cassandra": set[str](),
 }

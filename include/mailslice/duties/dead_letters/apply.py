@@ -36,6 +36,7 @@ from mailslice.model import crash
 from mailslice.model.mail import Place
 from mailslice.model.names import (
     HEADER_DELAY_TOKEN,
+    HEADER_DIED,
     HEADER_FAILURES,
     HEADER_REASON,
     HEADER_REDRIVE_COUNT,
@@ -60,6 +61,7 @@ _OF_THE_BROKER = frozenset(
         "CC",
         "BCC",
         HEADER_REASON,
+        HEADER_DIED,
         HEADER_DELAY_TOKEN,
         HEADER_FAILURES,
         HEADER_THROTTLED,

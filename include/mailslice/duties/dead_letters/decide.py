@@ -99,7 +99,7 @@ def matches(each: Judged, params: Params, now: datetime) -> bool:
         and (params.sender is None or same(each.letter.sender, sender))
         and (
             params.older_than is None
-            or (each.died_at is not None and now - each.died_at >= params.older_than)
+            or (each.letter.died_at is not None and now - each.letter.died_at >= params.older_than)
         )
     )
 

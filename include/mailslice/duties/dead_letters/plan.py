@@ -65,7 +65,7 @@ def _ages(decisions: Sequence[Decision], now: datetime) -> dict[str, Any]:
     """Of each cause: how many, and when the oldest and the newest died, as far as that is known."""
     found: dict[str, Any] = {}
     for cause in Cause:
-        died = [each.judged.died_at for each in decisions if each.judged.cause is cause]
+        died = [each.judged.letter.died_at for each in decisions if each.judged.cause is cause]
         known = sorted(when for when in died if when is not None)
         if died:
             oldest = round((now - known[0]).total_seconds()) if known else None
@@ -92,17 +92,17 @@ def _sample(decisions: Sequence[Decision], now: datetime) -> list[dict[str, Any]
 def letter_json(decision: Decision, now: datetime) -> dict[str, Any]:
     """One letter as reports show it."""
     judged, letter = decision.judged, decision.judged.letter
-    problem = letter.problem or judged.reason
+    problem = letter.problem or letter.reason
     return {
         "position": letter.position,
         "enqueueId": None if letter.enqueue_id is None else str(letter.enqueue_id),
         "name": None if letter.name is None else shown(letter.name)[:_LONGEST],
         "cause": judged.cause.value,
         "reason": None if problem is None else shown(problem)[:_LONGEST],
-        "diedAt": iso(judged.died_at),
+        "diedAt": iso(letter.died_at),
         "ageSeconds": None
-        if judged.died_at is None
-        else round((now - judged.died_at).total_seconds()),
+        if letter.died_at is None
+        else round((now - letter.died_at).total_seconds()),
         "redrives": judged.redrives,
         "action": decision.action.value,
         "why": decision.why,

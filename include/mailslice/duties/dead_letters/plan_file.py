@@ -41,7 +41,7 @@ class PlannedLetter:
         """From a decision."""
         judged, letter = decision.judged, decision.judged.letter
         enqueue_id = "" if letter.enqueue_id is None else str(letter.enqueue_id)
-        died = iso(judged.died_at) or ""
+        died = iso(letter.died_at) or ""
         return cls(
             letter.position,
             letter.key,

@@ -45,10 +45,6 @@ class Message:
         """Returns it to the queue, at once."""
         return self._settle(lambda: self.link.channel.basic_nack(self.tag, requeue=True))
 
-    def dead_letter(self) -> bool:
-        """Rejects it: RabbitMQ moves it to the queue's dead letter exchange, and **drops** it where there is none."""
-        return self._settle(lambda: self.link.channel.basic_reject(self.tag, requeue=False))
-
     def _settle(self, send: Callable[[], object]) -> bool:
         if not self.link.is_open:
             return False

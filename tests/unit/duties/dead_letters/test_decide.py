@@ -65,7 +65,7 @@ def judged(
         name=name,
         sender=sender,
     )
-    return Judged(letter, cause, None, died, redrives, marked, True)
+    return Judged(letter, cause, redrives, marked, True)
 
 
 def all_there(found):
@@ -211,6 +211,7 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
         ("rejected", "cleaned: its slice was cleaned", False, Cause.CLEANED),
         ("rejected", "no such user", True, Cause.REJECTED),
         (None, "no such user", True, Cause.REJECTED),
+        (None, "", True, Cause.REJECTED),
         ("expired", "content missing: header", False, Cause.EXPIRED),
         ("delivery_limit", None, None, Cause.DELIVERY_LIMIT),
         ("maxlen", None, True, Cause.OTHER),
@@ -219,8 +220,8 @@ def test_whatever_is_given_nothing_marked_bare_cleaned_or_doubled_goes_back(
     ],
 )
 def test_the_cause(death, reason, content, cause):
-    letter = Letter(0, "k", None, death, None, 0, 1, enqueue_id=EnqueueId(UUID(int=1)))
-    assert cause_of(letter, reason, content) is cause
+    letter = Letter(0, "k", None, death, reason, 0, 1, enqueue_id=EnqueueId(UUID(int=1)))
+    assert cause_of(letter, content) is cause
 
 
 def test_what_is_no_mail_is_bad_json_however_it_died():
@@ -228,7 +229,7 @@ def test_what_is_no_mail_is_bad_json_however_it_died():
         HeldMessage(1, b"{", {"x-death": [{"reason": "expired", "queue": "q"}]}, None), 0, "q"
     )
     assert (letter.enqueue_id, letter.death) == (None, "expired")
-    assert cause_of(letter, None, None) is Cause.BAD_JSON
+    assert cause_of(letter, None) is Cause.BAD_JSON
 
 
 def test_the_newest_death_in_the_work_queue_counts_and_the_key_does_not_change_with_the_broker_s_own_counts():
@@ -348,7 +349,7 @@ def test_whatever_lies_in_the_queue_can_be_looked_at_exported_and_published_agai
         None,
         None,
     )
-    assert cause_of(letter, None, None) is Cause.BAD_JSON
+    assert cause_of(letter, None) is Cause.BAD_JSON
     encode_table([], redrive_headers(headers, 1))
     json.loads(json.dumps(told_of(headers), default=plain))
 

@@ -1,4 +1,4 @@
-"""dead_letter_notes: why a worker dead-lettered a mail (a reject carries no header), and how often the mail was redriven since."""
+"""dead_letter_notes: how often a mail was redriven from the dead letters. Why it died is in its letter (ADR 53)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from cassandra.cluster import ResponseFuture
 from cassandra.query import PreparedStatement
 
 from mailslice.codec.row import epoch_ms, instant
@@ -17,23 +16,18 @@ from mailslice.stores.cassandra.session import CassandraSession, Params
 DEAD_LETTER_NOTES_TABLE = """(
     queuename text,
     enqueueid uuid,
-    reason text,
-    noted_at timestamp,
     redrives int,
     redriven_at timestamp,
     PRIMARY KEY ((queuename, enqueueid))
 )"""
 _IDS_A_REQUEST = 100
 _TTL_SECONDS = 365 * 86400
-_LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterNote:
-    """What is known of one mail. `reason` and `noted_at` are of its newest dead-lettering by a worker of ours; None when there was none (James writes none)."""
+    """What is known of one mail."""
 
-    reason: str | None = None
-    noted_at: datetime | None = None
     redrives: int = 0
     redriven_at: datetime | None = None
 
@@ -46,18 +40,6 @@ class DeadLetterNotes:
     def __init__(self, session: CassandraSession, keyspace: str) -> None:
         self._session = session
         self._name = f"{keyspace}.{self.TABLE}"
-
-    def prepare(self) -> None:
-        """Prepares what an event loop will ask, where waiting is allowed."""
-        _ = self._note
-
-    def note_future(
-        self, queue: QueueName, enqueue_id: EnqueueId, reason: str, at: datetime
-    ) -> ResponseFuture:
-        """Remember why the mail is dead-lettered, without waiting. No address in `reason`; what is over 500 characters is cut."""
-        return self._session.submit(
-            self._note, [queue, enqueue_id, reason[:_LONGEST_REASON], epoch_ms(at)]
-        )
 
     def count_redrive(
         self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime
@@ -77,17 +59,7 @@ class DeadLetterNotes:
         found = (
             row for _, rows in self._session.map(self._some, chunks, in_flight) for row in rows
         )
-        return {
-            EnqueueId(row[0]): DeadLetterNote(row[1], _time(row[2]), row[3] or 0, _time(row[4]))
-            for row in found
-        }
-
-    @cached_property
-    def _note(self) -> PreparedStatement:
-        columns = "queuename, enqueueid, reason, noted_at"
-        return self._session.prepare(
-            f"INSERT INTO {self._name} ({columns}) VALUES (?, ?, ?, ?) USING TTL {_TTL_SECONDS}"
-        )
+        return {EnqueueId(row[0]): DeadLetterNote(row[1] or 0, _time(row[2])) for row in found}
 
     @cached_property
     def _count(self) -> PreparedStatement:
@@ -98,7 +70,7 @@ class DeadLetterNotes:
 
     @cached_property
     def _some(self) -> PreparedStatement:
-        columns = "enqueueid, reason, noted_at, redrives, redriven_at"
+        columns = "enqueueid, redrives, redriven_at"
         return self._session.prepare(
             f"SELECT {columns} FROM {self._name} WHERE queuename = ? AND enqueueid IN ?",
             paged=False,
