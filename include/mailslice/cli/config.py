@@ -1,6 +1,6 @@
 """`mailslice config`: the configuration of the queue view that is stored in Cassandra, and the one the settings want."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,7 @@ from mailslice.cli.arguments import Reason
 from mailslice.cli.command import command, group
 from mailslice.cli.door import open_stores, record
 from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -58,6 +59,35 @@ def apply(out: Output, reason: Reason = None) -> None:
                 wanted=shapes.configuration(guard.stored()),
             )
         out.one(_comparison(stores) | {"applied": applied})
+
+
+@command(app, "shared")
+def shared(
+    out: Output,
+    value: Annotated[
+        str | None, typer.Argument(help="true or false; nothing only shows", show_default=False)
+    ] = None,
+    reason: Reason = None,
+) -> None:
+    """Whether James works on the queues, too, as all processes have it; with true or false: store that. Refused while a worker runs by the other one."""
+    from mailslice.queue import sharing
+
+    if value not in {None, "true", "false"}:
+        raise BadInput(f"config shared {value!r}: allowed are true and false")
+    with open_stores() as stores:
+        changed = value is not None and sharing.change(stores, shared=value == "true")
+        if changed:
+            record(stores.settings, "config shared", None, reason, shared=value == "true")
+        stored = sharing.stored(stores)
+        out.one(
+            {
+                "shared": stored is not False,
+                "stored": stored,
+                "wanted": sharing.given(stores.settings),
+                "changed": changed,
+                "source": stores.settings.source,
+            }
+        )
 
 
 def _comparison(stores: "Stores") -> dict[str, object]:

@@ -20,6 +20,7 @@ from mailslice.duty.retention import prune_sometimes
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import MailsliceError, Refused
 from mailslice.model.settings import Settings
+from mailslice.queue.sharing import agree
 from mailslice.stores import Stores, open_stores
 
 OnStep = Callable[[str, dict[str, Any]], None]
@@ -91,13 +92,16 @@ class _Run:
 
 def _step(run: _Run, step: str) -> dict[str, Any]:
     function = run.duty.step(step)
-    context = StepContext(run.request, run.params, run.settings, run.stores, run.folder, run.clock)
     started, began = run.clock(), time.perf_counter()
     try:
         if step != "report":
             # What an earlier try of this run met is not why this one ends, should it be killed without a word.
             run.folder.artifacts.remove(run.folder.file(FAILURE))
-        found = function(context)
+        # A report is written of a run that was refused for this, too.
+        agreed = agree(run.stores) if run.duty.needs_queue and step != "report" else run.settings
+        found = function(
+            StepContext(run.request, run.params, agreed, run.stores, run.folder, run.clock)
+        )
     except Exception as error:
         _record_failure(
             run,

@@ -225,7 +225,8 @@ class QueueSettings(Group):
     )
     shared: bool = Field(
         True,
-        description="James works on these queues, too: marks go only when the broker was seen drained",
+        description="James works on these queues, too: marks go only when the broker was seen drained; "
+        "kept in the own keyspace, followed when unset (`mailslice config shared`)",
     )
     max_mail_bytes: int = Field(
         150 * 1024 * 1024,

@@ -99,13 +99,10 @@ class Stores:
 
     def worker_records(self, queue: QueueName) -> list[WorkerRecord]:
         """What the workers of the queue say of themselves, ended ones too; nothing where none has ever written (reading makes no table)."""
-        from mailslice.stores.cassandra.ddl import tables_of
-        from mailslice.stores.cassandra.own import WorkerRecords
+        from mailslice.stores.cassandra.own import existing_worker_records
 
-        keyspace = self.settings.own.keyspace
-        if WorkerRecords.TABLE not in tables_of(self.cassandra, keyspace):
-            return []
-        return WorkerRecords(self.cassandra, keyspace).list(queue)
+        records = existing_worker_records(self.cassandra, self.settings)
+        return [] if records is None else records.list(queue)
 
     @cached_property
     def rabbitmq(self) -> Topology:

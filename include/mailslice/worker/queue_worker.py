@@ -17,6 +17,7 @@ from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
 from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
 from mailslice.queue.directory import require
+from mailslice.queue.sharing import agree
 from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.rabbitmq.publisher import Publisher
@@ -155,6 +156,7 @@ def _prepared(stores: Stores, queue: QueueName) -> Shape:
     stores.rabbitmq.declare_dead_letter(queue)
     guard = ConfigurationGuard(stores.tables, stores.settings)
     guard.ensure()
+    agree(stores)
     view = shape(guard, stores.settings)
     for table in stores.tables.existing:
         table.prepare()

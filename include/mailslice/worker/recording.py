@@ -148,6 +148,7 @@ class Recorder:
             completed=doings.finished,
             hops=doings.hops,
             stage_marks=self._wiring.stages is not None and self._wiring.handler_marks,
+            shared=self._wiring.settings.queue.shared,
         )
         await self._wiring.bridge.rows(self._table.save_future(self._wiring.queue, record))
         self._written = asyncio.get_running_loop().time()

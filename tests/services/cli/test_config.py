@@ -84,3 +84,20 @@ def test_an_allowed_change_is_refused_by_every_command_until_it_is_applied(cli):
         "bucketCount may not decrease: stored 2, wanted 1"
         in cli.but(MAILSLICE_QUEUE_BUCKET_COUNT="1")("config", "apply", code=3).err
     )
+
+
+def test_shared_is_shown_stored_and_refused_where_a_process_differs(cli):
+    other = cli.but(MAILSLICE_QUEUE_SHARED="true")
+    assert cli("config", "shared", "--json").one["shared"] is True
+    assert cli("config", "shared", "false", "--json").one["changed"] is True
+    assert cli("config", "shared", "false", "--json").one["changed"] is False
+    assert other("config", "shared", "--json").one["stored"] is False
+    for words in (
+        ["mail", "enqueue", "spool", "-", "--sender", "a@b.example", "--recipient", "a@b.example"],
+        ["worker", "drain", "spool"],
+        ["duty", "run", "queue_size", "--queue", "spool"],
+    ):
+        refused = other(*words, code=3).err
+        assert "MAILSLICE_QUEUE_SHARED=true" in refused
+        assert "false is stored" in refused
+    assert "'maybe'" in cli("config", "shared", "maybe", code=2).err

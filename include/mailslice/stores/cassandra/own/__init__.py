@@ -79,13 +79,16 @@ __all__ = [
     "dead_letter_notes",
     "destinations",
     "existing_delayed_mails",
+    "existing_locks",
+    "existing_worker_records",
+    "locks",
     "own_tables",
     "worker_records",
 ]
 
 TABLES = {
     "runs": RUNS_TABLE,
-    "locks": LOCKS_TABLE,
+    Locks.TABLE: LOCKS_TABLE,
     "delayed_mails": DELAYED_MAILS_TABLE,
     "queue_samples": QUEUE_SAMPLES_TABLE,
     "pending_marks": PENDING_MARKS_TABLE,
@@ -147,6 +150,26 @@ def worker_records(session: CassandraSession, settings: Settings) -> WorkerRecor
     """That table alone, created when missing: a worker needs no other, and need not wait for the making of all."""
     wanted = {WorkerRecords.TABLE: TABLES[WorkerRecords.TABLE]}
     return WorkerRecords(session, _created(session, settings, wanted))
+
+
+def existing_worker_records(session: CassandraSession, settings: Settings) -> WorkerRecords | None:
+    """That table alone, or None where no worker ever wrote one: who only looks creates nothing."""
+    keyspace = settings.own.keyspace
+    if WorkerRecords.TABLE not in tables_of(session, keyspace):
+        return None
+    add_missing(session, keyspace, {WorkerRecords.TABLE: WORKER_RECORDS_TABLE})
+    return WorkerRecords(session, keyspace)
+
+
+def locks(session: CassandraSession, settings: Settings) -> Locks:
+    """That table alone, created when missing."""
+    return Locks(session, _created(session, settings, {Locks.TABLE: LOCKS_TABLE}))
+
+
+def existing_locks(session: CassandraSession, settings: Settings) -> Locks | None:
+    """That table alone, or None where nothing was ever locked: who only looks creates nothing."""
+    keyspace = settings.own.keyspace
+    return Locks(session, keyspace) if Locks.TABLE in tables_of(session, keyspace) else None
 
 
 def existing_delayed_mails(session: CassandraSession, settings: Settings) -> DelayedMails | None:

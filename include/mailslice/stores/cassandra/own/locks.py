@@ -13,11 +13,13 @@ LOCKS_TABLE = "(name text PRIMARY KEY, owner text) WITH gc_grace_seconds = 86400
 
 
 class Locks:
-    """LWT rows, name -> owner. All three calls are safe to repeat after an error whose outcome is unknown."""
+    """LWT rows, name -> owner. All calls are safe to repeat after an error whose outcome is unknown."""
+
+    TABLE = "locks"
 
     def __init__(self, session: CassandraSession, keyspace: str) -> None:
         self._session = session
-        self._name = f"{keyspace}.locks"
+        self._name = f"{keyspace}.{self.TABLE}"
 
     def acquire(self, name: str, owner: str, ttl: timedelta) -> str:
         """Take the lock if nobody has it; gives who has it now: `owner` itself when it was taken, or was its own already."""
@@ -51,6 +53,16 @@ class Locks:
             return there
         rows = self._session.execute(self._first, [name, value])
         return value if rows[0][0] else str(rows[0][-1])
+
+    def change(self, name: str, before: str, value: str) -> bool:
+        """Put `value` in the place of `before`, for good; False when something else was there."""
+        return bool(self._session.execute(self._change, [value, name, before])[0][0])
+
+    @cached_property
+    def _change(self) -> PreparedStatement:
+        return self._session.prepare(
+            f"UPDATE {self._name} SET owner = ? WHERE name = ? IF owner = ?", idempotent=False
+        )
 
     @cached_property
     def _first(self) -> PreparedStatement:

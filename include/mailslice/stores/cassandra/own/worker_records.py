@@ -40,6 +40,7 @@ WORKER_RECORDS_TABLE = """(
     settled bigint,
     completed bigint,
     hops bigint,
+    shared boolean,
     PRIMARY KEY (queuename, worker)
 ) WITH gc_grace_seconds = 3600"""
 
@@ -55,7 +56,7 @@ _COLUMNS = (
         "every_ms",
         "stage_marks",
     ),
-    *("in_flight", "messages", "done", "times", "settled", "completed", "hops"),
+    *("in_flight", "messages", "done", "times", "settled", "completed", "hops", "shared"),
 )
 _TTL_SECONDS = 86400
 _MISSED_BEATS = 4
@@ -140,6 +141,8 @@ class WorkerRecord:
     """Copies of delayed mails that it put into a level since it started."""
     stage_marks: bool = False
     """Whether it writes stage marks: without them a stage says nothing of what was sent."""
+    shared: bool | None = None
+    """By which MAILSLICE_QUEUE_SHARED it works; None in a record of an earlier version."""
     heartbeat: datetime | None = None
     read_at: datetime | None = None
     written_us: int = 0
@@ -211,6 +214,7 @@ class WorkerRecords:
                 record.settled,
                 record.completed,
                 record.hops,
+                record.shared,
             ],
         )
 
@@ -293,6 +297,7 @@ def _record(row: Row) -> WorkerRecord:
         settled,
         completed,
         hops,
+        shared,
         written,
         now,
     ) = row
@@ -313,6 +318,7 @@ def _record(row: Row) -> WorkerRecord:
         completed=completed or 0,
         hops=hops or 0,
         stage_marks=bool(stage_marks),
+        shared=shared,
         heartbeat=None if heartbeat is None else instant(heartbeat),
         read_at=instant(now),
         written_us=written or 0,

@@ -1,0 +1,131 @@
+"""Whether James works on the queues, too: one answer for all processes of a deployment (ADR 46).
+
+With MAILSLICE_QUEUE_SHARED=false a cleanup drops deleted marks with their rows, and a worker looks
+for the row of an old delivery instead. A worker that does not look hands out what was deleted. So
+the answer is kept in the own keyspace. Nothing is stored there as long as all say "shared", which
+is the default: a deployment beside James needs no own keyspace for it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from mailslice.model.errors import ConfigurationDiffers, Refused
+
+if TYPE_CHECKING:
+    from mailslice.model.mail import QueueName
+    from mailslice.model.settings import Settings
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.own import WorkerRecord
+
+NAME = "queue shared"
+"""The row of the table `locks` that keeps the answer."""
+VARIABLE = "MAILSLICE_QUEUE_SHARED"
+_RUNNING = timedelta(seconds=150)
+"""A worker that said something so lately may still run: an idle one writes its record once a minute."""
+_SHOWN = 3
+
+
+def stored(stores: Stores) -> bool | None:
+    """The stored answer; None where nothing was stored, which means shared. Creates nothing."""
+    from mailslice.stores.cassandra.own import existing_locks
+
+    locks = existing_locks(stores.cassandra, stores.settings)
+    value = locks.holder(NAME) if locks is not None else None
+    return None if value is None else value == _text(True)
+
+
+def given(settings: Settings) -> bool | None:
+    """What the settings say; None where the variable is not set."""
+    queue = settings.queue
+    return queue.shared if "shared" in queue.model_fields_set else None
+
+
+def agree(stores: Stores) -> Settings:
+    """The settings with the stored answer, which `stores.settings` are from now on.
+
+    The first process that says `false` stores it. Raises ConfigurationDiffers where the settings
+    say something else than what is stored, or than a worker that runs.
+    """
+    said, kept = given(stores.settings), stored(stores)
+    if said is False and kept is None:
+        require_nobody_else(stores, shared=False)
+        kept = _first(stores)
+    answer = kept is not False
+    if said is not None and said is not answer:
+        raise ConfigurationDiffers(
+            f"{VARIABLE}={_text(said)} (in the {stores.settings.source}), and {_text(answer)} is "
+            f"stored in keyspace {stores.settings.own.keyspace}: a cleanup and a worker that differ "
+            f"hand out deleted mails. Say {_text(answer)} here or unset it; `mailslice config "
+            f"shared {_text(said)}` changes what is stored while no worker runs"
+        )
+    queue = stores.settings.queue.model_copy(update={"shared": answer})
+    stores.settings = stores.settings.model_copy(update={"queue": queue})
+    return stores.settings
+
+
+def change(stores: Stores, *, shared: bool) -> bool:
+    """Store the answer; whether it was another one.
+
+    Raises ConfigurationDiffers as long as a worker runs that goes by the other one.
+    """
+    before = stored(stores)
+    if (before is not False) is shared:
+        return False
+    require_nobody_else(stores, shared=shared)
+    done = (
+        _first(stores) is shared
+        if before is None
+        else stores.own.locks.change(NAME, _text(before), _text(shared))
+    )
+    if not done:
+        raise Refused(f"config shared: another process changed {VARIABLE} meanwhile; look again")
+    return True
+
+
+def require_nobody_else(stores: Stores, *, shared: bool) -> None:
+    """Raises ConfigurationDiffers while a worker of any queue runs that goes by the other answer."""
+    found = [
+        (queue, record)
+        for queue, record in dissenters(stores, shared=shared)
+        if record.shared is not None and record.silence < _RUNNING
+    ]
+    if found:
+        who = ", ".join(f"{record.worker} (queue {queue!r})" for queue, record in found[:_SHOWN])
+        raise ConfigurationDiffers(
+            f"{VARIABLE}={_text(shared)} (in the {stores.settings.source}), and {len(found)} workers "
+            f"go by {_text(not shared)} or did {_RUNNING.seconds} s ago: {who}. Stop them first, "
+            f"then start all with the same value"
+        )
+
+
+def dissenters(
+    stores: Stores, *, shared: bool, queue: QueueName | None = None
+) -> list[tuple[QueueName, WorkerRecord]]:
+    """Workers of the last day whose record does not say this answer, of one queue or of all.
+
+    A record of an earlier version says nothing, and is among them.
+    """
+    from mailslice.stores.cassandra.own import existing_worker_records
+
+    records = existing_worker_records(stores.cassandra, stores.settings)
+    if records is None:
+        return []
+    return [
+        (name, record)
+        for name in ([queue] if queue is not None else list(records.queues()))
+        for record in records.list(name)
+        if record.shared is not shared
+    ]
+
+
+def _first(stores: Stores) -> bool:
+    from mailslice.stores.cassandra.own import locks
+
+    table = locks(stores.cassandra, stores.settings)
+    return table.first(NAME, _text(False)) == _text(True)
+
+
+def _text(shared: bool) -> str:
+    return "true" if shared else "false"
