@@ -42,6 +42,7 @@ class OneDuty:
     """Its steps do nothing, or raise what `raises` has for them."""
 
     params = DutyParams
+    needs_queue = False
 
     def __init__(self):
         self.raises = {}
