@@ -189,6 +189,7 @@ async def _put(stores: Stores, keys: list[BlobId]) -> None:
 
     for at in range(0, len(keys), _AT_ONCE):
         await asyncio.gather(*(put(key) for key in keys[at : at + _AT_ONCE]))
+    hot.close()
 
 
 def _limits(stores: Stores) -> dict[str, int]:

@@ -84,7 +84,9 @@ async def _blobs(
         cpu, operations, in_flight, lambda number: blobs.put(ids[number], contents[number % 2])
     )
     gets = await many(cpu, operations, in_flight, lambda number: blobs.get(ids[number]))
-    return puts, gets, await _deletes(blobs, cpu, ids)
+    deletes = await _deletes(blobs, cpu, ids)
+    blobs.close()
+    return puts, gets, deletes
 
 
 async def _deletes(blobs: HotBlobs, cpu: StoreCpu, ids: list[BlobId]) -> Measured:

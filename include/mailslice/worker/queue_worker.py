@@ -113,6 +113,7 @@ class QueueWorker:
             await self.wiring.reporter.close()
         await self.wiring.discarder.close()
         await self.wiring.side_publisher.close()
+        self.wiring.blobs.close()
         await self.wiring.publisher.close()
 
 

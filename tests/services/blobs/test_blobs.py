@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -26,9 +27,16 @@ def admin(fresh: Any) -> AdminBlobs:
     return AdminBlobs(fresh.settings.s3, fresh.settings.s3.bucket)
 
 
-@pytest.fixture
-def hot(fresh: Any) -> HotBlobs:
-    return HotBlobs(fresh.settings.s3, fresh.settings.s3.bucket)
+@pytest.fixture(params=["small", "obstore"])
+async def hot(
+    fresh: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[HotBlobs]:
+    """Both clients in turn: `small` in front of obstore, and obstore alone."""
+    if request.param == "obstore":
+        monkeypatch.setattr("mailslice.stores.blobs.hot.speaks_to", lambda _settings: False)
+    blobs = HotBlobs(fresh.settings.s3, fresh.settings.s3.bucket)
+    yield blobs
+    blobs.close()
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -11,7 +11,7 @@ import pytest
 import mailslice.worker
 
 HEAVY = ("airflow", "pyspark", "great_expectations", "pandas", "pyarrow", "matplotlib", "numpy")
-DRIVERS = ("cassandra", "pika", "boto3", "botocore", "obstore", "aiosmtpd")
+DRIVERS = ("cassandra", "pika", "boto3", "botocore", "obstore", "httptools", "aiosmtpd")
 GUARD = """
 import sys
 class Guard:

@@ -1,4 +1,8 @@
-"""The blob store of the hot path: obstore (Rust), awaited; many requests in flight on no thread of ours."""
+"""The blob store of the hot path: many requests in flight on no thread of ours.
+
+Small objects go by a client of our own on the event loop (`small`).
+What it does not do, and whatever does not go well, goes by obstore (Rust).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.keys import crate_changes, is_impossible
 from mailslice.stores.blobs.place import s3_place, wrong_key
+from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,8 +32,6 @@ if TYPE_CHECKING:
 _SLOWEST_BYTES_A_SECOND = 1024 * 1024
 """A request may take the time-out, and as long on top as its bytes take at this speed."""
 _CHUNK = 1024 * 1024
-_FIRST = 64 * 1024
-"""Bytes that are asked for at first. What is smaller is there then: an answer, and then its bytes, cross twice from obstore's threads to ours."""
 _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 _ERRORS = (BaseError, OSError, TimeoutError)
 """obstore raises FileNotFoundError for a missing object, its own classes for the rest."""
@@ -42,6 +45,12 @@ class HotBlobs:
         self._bucket = bucket
         self._seconds = settings.timeout.total_seconds()
         self._store = _store(settings, bucket)
+        self._small = SmallObjects(settings, bucket) if speaks_to(settings) else None
+
+    def close(self) -> None:
+        """Closes the connections that are unused."""
+        if self._small is not None:
+            self._small.close()
 
     @cached_property
     def _admin(self) -> AdminBlobs:
@@ -71,10 +80,14 @@ class HotBlobs:
             return
         try:
             async with asyncio.timeout(self._allowed(size)):
-                await obstore.put_async(self._store, blob_id, content, use_multipart=False)
+                await self._put(blob_id, content, size)
         except _ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
+
+    async def _put(self, blob_id: BlobId, content: Buffer, size: int) -> None:
+        if self._small is None or size > SMALL or not await self._small.put(blob_id, content):
+            await obstore.put_async(self._store, blob_id, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> OpenBlob:
         """Asks for the object; its size is known before its bytes are read. Raises ContentMissing when the bucket is there and the object is not."""
@@ -88,18 +101,25 @@ class HotBlobs:
         except _ERRORS as error:
             raise self._meaning(error) from error
 
+    async def _first(self, blob_id: BlobId) -> Buffer:
+        """Up to 64 KiB. What is smaller is there then, with one answer."""
+        first = None if self._small is None else await self._small.get(blob_id)
+        if first is not None:
+            return first
+        return await obstore.get_range_async(self._store, blob_id, start=0, end=SMALL)
+
     async def _opened(self, blob_id: BlobId) -> OpenBlob:
         try:
-            first = await obstore.get_range_async(self._store, blob_id, start=0, end=_FIRST)
+            first = await self._first(blob_id)
         except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
             raise
         except BaseError:  # an empty object has no part, and some server may give none
             return OpenBlob(self, b"", await obstore.get_async(self._store, blob_id))
-        if len(first) < _FIRST:
+        if memoryview(first).nbytes < SMALL:
             return OpenBlob(self, first)
         # From the last byte on, which is there: an object may end with it.
         rest = await obstore.get_async(
-            self._store, blob_id, options={"range": {"offset": _FIRST - 1}}
+            self._store, blob_id, options={"range": {"offset": SMALL - 1}}
         )
         return OpenBlob(self, memoryview(first)[:-1], rest)
 

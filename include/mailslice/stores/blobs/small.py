@@ -1,0 +1,142 @@
+"""PUTs and GETs of small objects by a client of our own, on the event loop.
+
+It knows success alone. For anything else `hot` asks obstore: retries, errors, proxies and
+credentials of the machine are understood there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from hashlib import sha256
+from random import uniform
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.http_pool import Answer, HttpPool
+from mailslice.stores.blobs.sigv4 import EMPTY, Signer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+log = logging.getLogger(__name__)
+SMALL = 64 * 1024
+"""Bytes of the largest object."""
+_CONNECT_SECONDS = 5.0
+_FAILURES = 5
+_REST_SECONDS = 5.0
+"""After five failures in a row obstore alone is asked for 5 s.
+
+Else a server that this client is not made for would be asked twice each time.
+"""
+_BUSY = (429, 500, 502, 503, 504)
+_NOTHING_THERE = (404, 416)
+"""No such key; an empty object."""
+_RESTING = Answer()
+_BUSY_PAUSE = 0.1
+"""Seconds at most; obstore, which is asked next, pauses as long before its second try."""
+
+
+def speaks_to(settings: S3Settings) -> bool:
+    """Whether the keys are in the settings (not the machine's own), and no proxy stands between."""
+    endpoint = urlsplit(settings.endpoint)
+    proxies = getproxies()
+    is_direct = not (endpoint.scheme in proxies or "all" in proxies) or bool(
+        proxy_bypass(endpoint.netloc)
+    )
+    return is_direct and settings.access_key is not None and settings.secret_key is not None
+
+
+class SmallObjects:
+    """One bucket, addressed by path, for one event loop."""
+
+    def __init__(self, settings: S3Settings, bucket: str) -> None:
+        endpoint = urlsplit(settings.endpoint)
+        secure = endpoint.scheme == "https"
+        usual = 443 if secure else 80
+        port = endpoint.port or usual
+        name = endpoint.hostname or ""
+        host = (f"[{name}]" if ":" in name else name) + ("" if port == usual else f":{port}")
+        secret = settings.secret_key.get_secret_value() if settings.secret_key else ""
+        seconds = min(settings.timeout.total_seconds(), _CONNECT_SECONDS)
+        self._prefix = f"{endpoint.path.rstrip('/')}/{bucket}/"
+        self._signer = Signer(host, settings.region, settings.access_key or "", secret)
+        self._pool = HttpPool(name, port, _tls(settings) if secure else None, seconds, 2 * SMALL)
+        self._failures = 0
+        self._rests_until = 0.0
+
+    async def put(self, key: BlobId, content: Buffer) -> bool:
+        """Writes the object, over an older one. False: it may be written or not."""
+        path = self._prefix + quote(key)
+        head = (
+            f"PUT {path} HTTP/1.1\r\n"
+            f"{self._signer.headers('PUT', path, sha256(content).hexdigest())}"
+            f"Content-Length: {memoryview(content).nbytes}\r\n"
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        answer = await self._answer(b"".join((head.encode(), content)))
+        return self._is_well(answer, answer.status == 200 and b"etag" in answer.headers)
+
+    async def get(self, key: BlobId) -> bytes | None:
+        """The first 64 KiB of the object: all of it, when there are fewer. None: ask obstore."""
+        path = self._prefix + quote(key)
+        head = (
+            f"GET {path} HTTP/1.1\r\n{self._signer.headers('GET', path, EMPTY)}"
+            f"Range: bytes=0-{SMALL - 1}\r\n\r\n"
+        )
+        answer = await self._answer(head.encode())
+        if answer.status in _NOTHING_THERE:
+            return None
+        return answer.body if self._is_well(answer, _is_first_part(answer)) else None
+
+    def close(self) -> None:
+        """Closes the connections that are unused."""
+        self._pool.close()
+
+    async def _answer(self, request: bytes) -> Answer:
+        """What S3 answers; status 0: nothing, or it was not asked."""
+        if asyncio.get_running_loop().time() < self._rests_until:
+            return _RESTING
+        try:
+            answer = await self._pool.request(request)
+        except (OSError, UnicodeError) as error:  # a host name that is none is a UnicodeError
+            return Answer(body=(str(error) or type(error).__name__).encode())
+        if answer.status in _BUSY:
+            await asyncio.sleep(uniform(_BUSY_PAUSE / 2, _BUSY_PAUSE))
+        return answer
+
+    def _is_well(self, answer: Answer, well: bool) -> bool:
+        """Counts what did not go well."""
+        if well:
+            self._failures = 0
+        elif answer is not _RESTING:
+            self._failures += 1
+            if self._failures >= _FAILURES:
+                self._failures = 0
+                self._rests_until = asyncio.get_running_loop().time() + _REST_SECONDS
+                why = f"status {answer.status}" if answer.status else answer.body.decode()
+                log.info("small objects go by obstore for %g s: %s", _REST_SECONDS, why)
+        return well
+
+
+def _is_first_part(answer: Answer) -> bool:
+    part, _, total = answer.headers.get(b"content-range", b"").partition(b"/")
+    size = len(answer.body)
+    return (
+        answer.status == 206
+        and part == b"bytes 0-%d" % (size - 1)
+        and total.isdigit()
+        and size == min(int(total), SMALL)
+    )
+
+
+def _tls(settings: S3Settings) -> ssl.SSLContext:
+    """As obstore: the authority of the settings beside those of the machine."""
+    context = ssl.create_default_context()
+    if settings.ca:
+        context.load_verify_locations(cafile=settings.ca)
+    return context

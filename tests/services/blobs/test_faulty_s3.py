@@ -1,0 +1,288 @@
+"""Small objects at a server with faults: whichever client asks, the outcome is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from mailslice.model.errors import BadSetting, ContentMissing, StoreUnavailable
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.hot import HotBlobs
+from mailslice.stores.blobs.small import SMALL, speaks_to
+from tests.services.blobs.s3_server import (
+    BUSY,
+    DENIED,
+    NO_KEY,
+    STORED,
+    Act,
+    Closed,
+    Server,
+    answer,
+    cut,
+    issued,
+    late,
+    part,
+    reset,
+    say,
+    serving,
+)
+
+KEY = BlobId("1_600_ab+c/de=")
+CONTENT = b"header and body " * 200
+
+
+def settings(server: Server, **given: Any) -> S3Settings:
+    scheme = "https" if "ca" in given else "http"
+    return S3Settings(
+        endpoint=f"{scheme}://127.0.0.1:{server.port}",
+        access_key="a",
+        secret_key=SecretStr("b"),
+        **{"timeout": timedelta(seconds=3), **given},
+    )
+
+
+@pytest.fixture(params=["small", "obstore"])
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both clients in turn: `small` in front of obstore, and obstore alone."""
+    if request.param == "obstore":
+        monkeypatch.setattr("mailslice.stores.blobs.hot.speaks_to", lambda _settings: False)
+    name: str = request.param
+    return name
+
+
+def chunked(content: bytes) -> bytes:
+    whole = part(content, None, "Transfer-Encoding: chunked")
+    head = whole[: -len(content)]
+    pieces = [content[at : at + 1000] for at in range(0, len(content), 1000)]
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
+
+
+GOOD: dict[str, list[Act]] = {
+    "plain": [],
+    "reset": [reset],
+    "closed without a word": [cut()],
+    "short": [cut(part(CONTENT)[:500])],
+    "short head": [cut(part(CONTENT)[:30])],
+    "not of HTTP": [cut(b"220 mail.example ESMTP\r\n")],
+    "busy": [say(answer(503, BUSY))],
+    "broken": [say(answer(500, b"oops"))],
+    "in two pieces": [late(0.1, part(CONTENT))],
+    "early hints": [say(b"HTTP/1.1 103 Early Hints\r\n\r\n" + part(CONTENT))],
+    "told to close": [cut(part(CONTENT, None, "Connection: close"))],
+}
+
+
+@pytest.mark.parametrize("acts", GOOD.values(), ids=GOOD)
+async def test_a_get_has_all_bytes_or_is_asked_again(client: str, acts: list[Act]) -> None:
+    with serving(Server(*acts, rest=say(part(CONTENT)))) as server:
+        hot = HotBlobs(settings(server), "b")
+        assert await hot.get(KEY) == CONTENT
+        assert await hot.get(KEY) == CONTENT
+        hot.close()
+    assert set(server.asked) == {"GET /b/1_600_ab%2Bc/de%3D"}
+
+
+async def test_a_chunked_answer_is_read_to_its_end() -> None:
+    with serving(Server(rest=say(chunked(CONTENT)))) as server:
+        hot = HotBlobs(settings(server), "b")
+        assert [await hot.get(KEY) for _ in range(3)] == [CONTENT] * 3
+        hot.close()
+
+
+async def test_a_server_that_gives_no_parts_is_read_as_a_whole(client: str) -> None:
+    modified = "Last-Modified: Sun, 22 Nov 2026 10:00:00 GMT"
+    whole = answer(200, CONTENT, 'ETag: "x"', modified)
+    with serving(Server(rest=say(whole))) as server:
+        assert await HotBlobs(settings(server), "b").get(KEY) == CONTENT
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [part(CONTENT, len(CONTENT) + 1), part(CONTENT).replace(b"bytes 0-", b"bytes 1-")],
+    ids=["less than there is", "another part"],
+)
+async def test_a_part_that_is_not_the_one_asked_for_is_not_taken(lie: bytes) -> None:
+    with serving(Server(say(lie), rest=say(part(CONTENT)))) as server:
+        assert await HotBlobs(settings(server), "b").get(KEY) == CONTENT
+    assert len(server.asked) == 2
+
+
+PUTS: dict[str, list[Act]] = {
+    "plain": [],
+    "reset": [reset],
+    "closed without a word": [cut()],
+    "busy": [say(answer(503, BUSY))],
+    "broken": [say(answer(500, b"oops"))],
+    "answered before it was read, and closed": [cut(answer(503, BUSY, "Connection: close"))],
+}
+
+
+@pytest.mark.parametrize("acts", PUTS.values(), ids=PUTS)
+async def test_a_put_is_done_or_done_again(client: str, acts: list[Act]) -> None:
+    with serving(Server(*acts, rest=say(STORED))) as server:
+        hot = HotBlobs(settings(server), "b")
+        await hot.put(KEY, memoryview(b"??" + CONTENT)[2:])
+        await hot.put(KEY, b"")
+        hot.close()
+    assert set(server.asked) == {"PUT /b/1_600_ab%2Bc/de%3D"}
+    assert set(server.bodies) == {CONTENT, b""}
+    assert server.bodies[-2:] == [CONTENT, b""]
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        (answer(503, BUSY), StoreUnavailable, "SlowDown"),
+        (answer(500, b"oops"), StoreUnavailable, "oops"),
+        (answer(403, DENIED), BadSetting, "MAILSLICE_S3_SECRET_KEY"),
+        (
+            answer(404, b"<Error><Code>NoSuchBucket</Code></Error>"),
+            StoreUnavailable,
+            "NoSuchBucket",
+        ),
+    ],
+    ids=["busy", "broken", "denied", "no bucket"],
+)
+async def test_what_goes_on_is_an_error_of_its_kind(
+    client: str, said: bytes, error: type[Exception], words: str
+) -> None:
+    with serving(Server(rest=say(said))) as server:
+        hot = HotBlobs(settings(server), "b")
+        with pytest.raises(error, match=words):
+            await hot.put(KEY, CONTENT)
+        with pytest.raises(error, match=words):
+            await hot.get(KEY)
+
+
+async def test_an_object_that_is_not_there_is_missing_content(client: str) -> None:
+    listing = b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
+
+    def by_kind(connection: Any) -> None:
+        path = server.asked[-1]
+        said = answer(200, listing) if "list-type" in path else answer(404, NO_KEY)
+        connection.sendall(answer(404) if path.startswith("HEAD") else said)
+
+    with (
+        serving(Server(rest=by_kind)) as server,
+        pytest.raises(ContentMissing, match="has no object"),
+    ):
+        await HotBlobs(settings(server), "bbb").get(KEY)
+
+
+async def test_a_connection_that_the_server_closed_in_between_is_not_used(client: str) -> None:
+    def gone(_connection: Any) -> None:
+        raise Closed
+
+    with serving(Server(rest=say(part(CONTENT)), after=gone)) as server:
+        hot = HotBlobs(settings(server), "b")
+        for _ in range(3):
+            assert await hot.get(KEY) == CONTENT
+            await asyncio.sleep(0.2)
+        hot.close()
+    assert (len(server.asked), server.connections) == (3, 3)
+
+
+async def test_what_comes_unasked_is_nobodys_answer() -> None:
+    other = part(b"another mail " * 100)
+    with serving(Server(rest=say(part(CONTENT)), after=say(other))) as server:
+        hot = HotBlobs(settings(server), "b")
+        for _ in range(3):
+            assert await hot.get(KEY) == CONTENT
+            await asyncio.sleep(0.2)
+        hot.close()
+
+
+async def test_an_answer_that_follows_at_once_is_nobodys_either() -> None:
+    other = part(b"another mail " * 100)
+    with serving(Server(say(part(CONTENT) + other), rest=say(part(CONTENT)))) as server:
+        hot = HotBlobs(settings(server), "b")
+        assert [await hot.get(KEY) for _ in range(2)] == [CONTENT] * 2
+        hot.close()
+    assert server.connections == 2
+
+
+async def test_no_answer_in_time_is_an_outage_and_its_connection_is_not_used_again(
+    client: str,
+) -> None:
+    with serving(Server(late(2, part(b"late")), rest=say(part(CONTENT)))) as server:
+        hot = HotBlobs(settings(server, timeout=timedelta(seconds=1)), "b")
+        with pytest.raises(StoreUnavailable, match="no answer in 1 s"):
+            await hot.get(KEY)
+        assert await hot.get(KEY) == CONTENT
+        hot.close()
+    assert server.connections == 2
+
+
+async def test_connections_are_kept_and_as_many_as_there_are_requests() -> None:
+    with serving(Server(rest=say(part(CONTENT)))) as server:
+        hot = HotBlobs(settings(server), "b")
+        for _ in range(5):
+            await asyncio.gather(*(hot.get(KEY) for _ in range(4)))
+        hot.close()
+    assert (len(server.asked), server.connections) == (20, 4)
+
+
+async def test_a_large_object_is_begun_by_one_client_and_ended_by_the_other() -> None:
+    content = os.urandom(SMALL + 1000)
+    rest = answer(
+        206,
+        content[SMALL - 1 :],
+        f"Content-Range: bytes {SMALL - 1}-{len(content) - 1}/{len(content)}",
+        'ETag: "x"',
+        "Last-Modified: Sun, 22 Nov 2026 10:00:00 GMT",
+    )
+    with serving(Server(say(part(content[:SMALL], len(content))), rest=say(rest))) as server:
+        hot = HotBlobs(settings(server), "b")
+        assert await hot.get(KEY) == content
+        hot.close()
+    assert len(server.asked) == 2
+
+
+async def test_after_five_failures_in_a_row_obstore_alone_is_asked_for_a_while() -> None:
+    with serving(Server(rest=say(answer(400, b"<Error/>")))) as server:
+        hot = HotBlobs(settings(server), "b")
+        for expected in (2, 4, 6, 8, 10, 11, 12):
+            with pytest.raises(StoreUnavailable):
+                await hot.put(KEY, CONTENT)
+            assert len(server.asked) == expected
+
+
+async def test_by_tls_with_the_authority_of_the_settings_and_only_so(
+    client: str, tmp_path: Path
+) -> None:
+    cert, key, ca = issued(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = issued(tmp_path / "other")[2]
+    with serving(Server(rest=say(part(CONTENT))), (cert, key)) as server:
+        hot = HotBlobs(settings(server, ca=ca), "b")
+        assert [await hot.get(KEY) for _ in range(3)] == [CONTENT] * 3
+        hot.close()
+        assert server.connections == 1
+        with pytest.raises(StoreUnavailable):
+            await HotBlobs(settings(server, ca=other), "b").get(KEY)
+    assert len(server.asked) == 3
+
+
+def test_keys_of_the_machine_and_proxies_are_left_to_obstore(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    plain = S3Settings(endpoint="http://s3.example", access_key="a", secret_key=SecretStr("b"))
+    assert speaks_to(plain)
+    assert not speaks_to(plain.model_copy(update={"access_key": None}))
+    assert not speaks_to(plain.model_copy(update={"secret_key": None}))
+    for name in ("http_proxy", "all_proxy"):
+        with monkeypatch.context() as named:
+            named.setenv(name, "http://proxy.example:3128")
+            assert not speaks_to(plain)
+            named.setenv("no_proxy", "s3.example")
+            assert speaks_to(plain)
+            assert not speaks_to(plain.model_copy(update={"access_key": None}))
