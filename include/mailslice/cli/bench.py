@@ -246,6 +246,64 @@ def blobs(
     )
 
 
+@command(app, "relay")
+def relay(
+    out: Output,
+    *,
+    mails: Annotated[
+        int,
+        typer.Option(
+            "--count", parser=count("--count", most=1_000_000), metavar="N", help="Mails."
+        ),
+    ] = 400,
+    each: Annotated[
+        int,
+        typer.Option("--size", parser=size("--size"), metavar="BYTES", help="Bytes of a mail."),
+    ] = 4096,
+    recipients: Annotated[
+        int,
+        typer.Option(
+            "--recipients",
+            parser=count("--recipients", most=10_000),
+            metavar="N",
+            help="Recipients of a mail.",
+        ),
+    ] = 1,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            "--concurrency",
+            parser=count("--concurrency", most=1024),
+            metavar="K",
+            help="Handlers beside each other.",
+        ),
+    ] = 8,
+    rtt: Annotated[
+        timedelta,
+        typer.Option(
+            "--rtt",
+            parser=duration("--rtt", most=timedelta(seconds=10)),
+            metavar="DURATION",
+            show_default="20ms",
+            help="Of a round trip to the next server.",
+        ),
+    ] = timedelta(milliseconds=20),
+) -> None:
+    """Relay to a server that waits a round trip: one mail a connection against kept connections and PIPELINING; no store is used."""
+    from mailslice.cli.bench_relay import measure_relay
+
+    out.one(
+        measure_relay(
+            mails=mails,
+            size=each,
+            recipients=recipients,
+            concurrency=concurrency,
+            rtt=rtt,
+            say=_say(out),
+        )
+    )
+
+
 @command(app, "all")
 def all_(
     out: Output,

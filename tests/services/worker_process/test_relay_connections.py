@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
+from mailslice.cli.bench_relay import server_process
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.worker.handlers import next_hop
@@ -131,6 +133,26 @@ def test_a_server_that_is_gone_for_good_is_one_failure() -> None:
         send = relay(sink.port)
         assert send(MAIL, CONTENT) == Complete()
     assert send(MAIL, CONTENT) == LATER
+
+
+@pytest.mark.parametrize("headers", [(), (RecipientHeader(A, "X-For", "a"),)])
+def test_a_mail_of_25_mb_with_bare_line_feeds_adds_less_than_8_mb(
+    headers: tuple[RecipientHeader, ...],
+) -> None:
+    """Over a real socket, with a time-out on it; the server is another process."""
+    content = b"a line of a mail as a Unix disk has it, seventy bytes long or nearly so\n" * 350_000
+    assert len(content) > 25_000_000
+    with server_process(0) as (_, (port, _with_pipelining)):
+        send = relay(port)
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            outcome = send(Mail("m", None, (A,), per_recipient_headers=headers), content)
+            added = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+    assert outcome == Complete()
+    assert added < 8 << 20
 
 
 def test_goodbye_is_not_waited_for() -> None:
