@@ -7,7 +7,14 @@ from datetime import timedelta
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput
@@ -24,6 +31,9 @@ class DutyParams(BaseModel):
 
     WEEKLY: ClassVar[Mapping[str, object]] = {}
     """Params that the scheduled run of each Sunday has besides."""
+
+    OVERRIDES: ClassVar[tuple[str, ...]] = ()
+    """Params that switch a guard off: none goes without a reason."""
 
     reason: str | None = Field(None, description="why, for the ledger; optional")
     dry_run: bool = Field(False, description="plan and check only: nothing is changed")
@@ -44,6 +54,13 @@ class DutyParams(BaseModel):
         if isinstance(value, timedelta) and value > LONGEST:
             raise ValueError(f"at most {format_duration(LONGEST)} is allowed")
         return value
+
+    @model_validator(mode="after")
+    def _overrides_say_why(self) -> Self:
+        for name in self.OVERRIDES:
+            if getattr(self, name) and not (self.reason or "").strip():
+                raise ValueError(f"{name} needs a reason: it switches a guard off")
+        return self
 
     @classmethod
     def parse(cls, given: Mapping[str, object], place: str = "params") -> Self:

@@ -302,6 +302,17 @@ class DutySettings(Group):
         "",
         description="nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`",
     )
+    usual_factor: float = Field(
+        10.0,
+        ge=1,
+        description="a plan of more than so many times what the last runs did fails the gate",
+    )
+    max_counters_share: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="share of all mailboxes whose counters one run may change, if it is not told",
+    )
     stuck_mode: StuckMode = Field(
         StuckMode.CLOSE,
         description="of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS",
@@ -367,6 +378,14 @@ class GcSettings(Group):
     volatile_sources: Words = Field(
         (),
         description="sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4 where James cleans it; no gate for them",
+    )
+    unread_columns: Words = Field(
+        (),
+        description="columns that are named like blob ids and are none, or of other buckets, "
+        "comma-separated: table.column; any other that no source reads fails the gate",
+    )
+    max_share: float = Field(
+        0.1, ge=0, le=1, description="share of all blobs that one run may delete, if it is not told"
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Self
+from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mailslice.duty.params import DutyParams
 from mailslice.model.setting_types import Time
@@ -13,6 +13,8 @@ from mailslice.model.setting_types import Time
 
 class Params(DutyParams):
     """Params of reclaim."""
+
+    OVERRIDES: ClassVar[tuple[str, ...]] = ("unrepaired",)
 
     force: bool = Field(False, description="also nodes of which nothing is known to wait")
     least: int = Field(
@@ -31,11 +33,3 @@ class Params(DutyParams):
         False,
         description="also when no repair of the tables within gc_grace is known; needs a reason",
     )
-
-    @model_validator(mode="after")
-    def _says_why(self) -> Self:
-        if self.unrepaired and not (self.reason or "").strip():
-            raise ValueError(
-                "unrepaired needs a reason: a mail that a node missed the end of may come back"
-            )
-        return self

@@ -1,0 +1,42 @@
+"""How much a duty usually does to a queue, by the ledger; a plan of far more is looked at by a person."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from mailslice.duty.context import StepContext
+from mailslice.duty.ledger import Ledger
+from mailslice.duty.report import DONE
+from mailslice.quality.expectations import Expectation, Frame
+
+_RUNS, _LEAST_RUNS, _READ = 10, 3, 50
+"""The median is of the last ten runs that changed something; fewer than three say nothing."""
+
+
+def usual(context: StepContext) -> float | None:
+    """What runs of this duty on this queue have changed lately, each; None: too few of them have."""
+    request = context.request
+    reports = Ledger(context.stores, context.settings).list(request.duty, request.queue, _READ)
+    applied = [
+        int(report["applied"])
+        for report in reports
+        if report["status"] == DONE and report["run"] != request.run and report.get("applied")
+    ]
+    return median(applied[:_RUNS]) if len(applied) >= _LEAST_RUNS else None
+
+
+def usual_frames(context: StepContext, planned: int, least: int, *, unusual: bool) -> list[Frame]:
+    """What a gate expects of the number of planned items; up to `least` they are never too many.
+
+    Nothing where too little is known, or where a person said, with a reason, that it may be `unusual`.
+    """
+    known = None if unusual else usual(context)
+    if known is None:
+        return []
+    factor = context.settings.duty.usual_factor
+    sentence = (
+        f"The plan is at most {factor:g} times what the last runs did "
+        "(MAILSLICE_DUTY_USUAL_FACTOR; --unusual and a reason let it pass)."
+    )
+    expect = [Expectation.between("planned", 0, max(least, factor * known), sentence)]
+    return [Frame("usual", [{"planned": planned}], expect)]
