@@ -226,7 +226,7 @@ def _run(settings: Settings, *, keep: bool) -> dict[str, Any]:
 
     params = {
         "grace": "1s",
-        "delete_after": "0s",
+        "delete_after": "1ms",
         "keep": "7d" if keep else "0s",
         "max_share": 1,
         "reason": "mailslice bench",

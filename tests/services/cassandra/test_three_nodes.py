@@ -298,7 +298,7 @@ def test_blobs_and_counters_with_one_node_away_and_with_two_and_when_they_are_ba
         james = Mailboxes(settings, stores)
         first, second = (james.mailbox(messages=5, seen=2, add=(2, 1)) for _ in range(2))
         time.sleep(3)  # past the grace
-        collect = {"grace": "1s", "delete_after": "0s", "max_share": 1}
+        collect = {"grace": "1s", "delete_after": "1ms", "max_share": 1}
 
         def asked(**more):
             return RunRequest(

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import ClassVar
 
 from pydantic import Field
 
 from mailslice.duty.params import DutyParams
-from mailslice.model.settings import Duration
+from mailslice.model.setting_types import Duration, Time
 
 
 class Params(DutyParams):
     """Params of blob_gc."""
 
-    grace: Duration = Field(
+    OVERRIDES: ClassVar[tuple[str, ...]] = ("unusual",)
+
+    grace: Time = Field(
         timedelta(days=1),
         description="blobs modified less long ago are left alone: their row may be on its way (90s, 15m, 24h)",
     )
-    delete_after: Duration = Field(
+    delete_after: Time = Field(
         timedelta(hours=24),
         description="a candidate is deleted by a run that comes so long after the one that recorded it",
     )
@@ -25,11 +28,15 @@ class Params(DutyParams):
         timedelta(days=7),
         description="deleted content stays so long in mailslice's own bucket (`mailslice blobs restore`); 0s = no copy",
     )
-    max_share: float = Field(
-        0.5,
+    unusual: bool = Field(
+        False,
+        description="also when the plan is far larger than what the last runs did; needs a reason",
+    )
+    max_share: float | None = Field(
+        None,
         ge=0.0,
         le=1.0,
-        description="share of all blobs that one run may delete; more fails the gate",
+        description="share of all blobs that one run may delete; more fails the gate. MAILSLICE_GC_MAX_SHARE when not given",
     )
     max_shrink: float = Field(
         0.5,

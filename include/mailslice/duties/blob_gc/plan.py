@@ -20,7 +20,7 @@ from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan_files import DELETE, FOLDER
 from mailslice.duties.blob_gc.plan_note import Plan
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
-from mailslice.duties.blob_gc.sources import Source, sources_of, unread_columns
+from mailslice.duties.blob_gc.sources import Source, sources_of, unread_columns, with_rows
 from mailslice.duties.blob_gc.spent import Spent
 from mailslice.duties.blob_gc.writing import write_plan
 from mailslice.duty.artifacts import iso
@@ -54,8 +54,9 @@ def run(context: StepContext) -> dict[str, Any]:
     with KeptBlobs(settings) as kept:
         _require_bucket(context, params, kept.james)
     sources, absent = sources_of(context.stores)
-    _forget_earlier_try(context)
-    now, earlier, spark = context.clock(), candidates.recorded(context), context.spark()
+    earlier = candidates.recorded(context)
+    _forget_earlier_try(context, earlier)
+    now, spark = context.clock(), context.spark()
     spent = Spent()
     with ExitStack() as frames:
         with KeptBlobs(settings) as kept:
@@ -93,27 +94,26 @@ def run(context: StepContext) -> dict[str, Any]:
             spared=_spared(earlier),
         )
         spent.on("join")
-    counts = _counts(sources, references)
+    counts, unread = _counts(sources, references), unread_columns(context.stores, sources)
+    cleaned = _cleaned(context, earlier)
     plan = Plan(
         run=context.request.run,
         bucket=settings.s3.bucket,
         made_at=now,
         grace=params.grace,
+        delete_after=params.delete_after,
         keep=params.keep,
         blobs=sum(each["blobs"] for each in blobs.summaries),
         deletes=tuple(group for group in groups if group.file.startswith(DELETE)),
         candidates=tuple(group for group in groups if not group.file.startswith(DELETE)),
         restores=tuple(sorted(row["place"] for row in missed)),
         sources={each.name: each.references for each in counts},
+        scans=(*(_shown(each, earlier, cleaned) for each in counts), *_vanished(counts, earlier)),
+        listing=_listing(params, ranges, blobs),
+        unread_columns=tuple(with_rows(context.stores, unread)),
     )
     crash.point("plan:written")
-    unread = unread_columns(context.stores, sources)
-    return _summary(
-        context,
-        _Seen(
-            plan, params, tally, counts, absent, unread, ranges, blobs, forgotten, earlier, spent
-        ),
-    )
+    return _summary(_Seen(plan, tally, absent, unread, blobs, forgotten, earlier, spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,9 @@ class Count:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     plan: Plan
-    params: Params
     tally: Tally
-    counts: Sequence[Count]
     absent: Sequence[str]
     unread: Sequence[str]
-    ranges: Sequence[KeyRange] | None
     blobs: Frame
     forgotten: str
     earlier: candidates.Candidates | None
@@ -158,10 +155,11 @@ def _require_bucket(context: StepContext, params: Params, blobs: BulkBlobs) -> N
         )
 
 
-def _forget_earlier_try(context: StepContext) -> None:
-    """A plan step that is tried again starts from nothing."""
+def _forget_earlier_try(context: StepContext, earlier: candidates.Candidates | None) -> None:
+    """A plan step that is tried again starts from nothing but the candidates that it recorded."""
+    recorded = {f"{earlier.folder}/{group.file}" for group in earlier.groups} if earlier else set()
     for file in context.folder.artifacts.files(context.folder.name):
-        if not file.endswith("/request.json"):
+        if not file.endswith("/request.json") and file not in recorded:
             context.folder.artifacts.remove(file)
     context.folder.artifacts.folder(context.folder.file(FOLDER))
 
@@ -238,18 +236,30 @@ def _counts(sources: Sequence[Source], references: Sequence[Frame]) -> list[Coun
     return found
 
 
-def _summary(context: StepContext, seen: _Seen) -> dict[str, Any]:
+def _listing(
+    params: Params, ranges: Sequence[KeyRange] | None, blobs: Frame
+) -> dict[str, str | int | None]:
+    """What was to be listed, and what was; of an inventory, what it holds."""
+    listed = [each["range"] for each in blobs.summaries]
+    return {
+        "inventory": params.inventory,
+        "wanted": len(ranges) if ranges is not None else len(listed),
+        "read": len(set(listed)),
+        "twice": len(listed) - len(set(listed)),
+        "holes": uncovered(ranges) if ranges is not None else 0,
+    }
+
+
+def _summary(seen: _Seen) -> dict[str, Any]:
     plan, tally = seen.plan, seen.tally
-    cleaned = _cleaned(context, seen.earlier)
-    listed = [each["range"] for each in seen.blobs.summaries]
     return {
         "decided": plan.decided(),
         "planDigest": plan.digest,
         "planned": plan.planned,
         "candidates": plan.waiting,
         "restores": len(plan.restores),
-        "referenceSourceCount": len(seen.counts),
-        "references": sum(each.references for each in seen.counts),
+        "referenceSourceCount": len(plan.sources),
+        "references": sum(plan.sources.values()),
         "blobCount": plan.blobs,
         "blobBytes": sum(each["bytes"] for each in seen.blobs.summaries),
         "orphans": tally.blobs[ORPHAN],
@@ -263,16 +273,10 @@ def _summary(context: StepContext, seen: _Seen) -> dict[str, Any]:
             name: {"blobs": blobs, "bytes": size} for name, (blobs, size) in tally.ages.items()
         },
         "samples": tally.samples,
-        "sources": [_shown(each, seen.earlier, cleaned) for each in seen.counts] + _vanished(seen),
+        "sources": [dict(each) for each in plan.scans],
         "absentSources": list(seen.absent),
         "unreadColumns": list(seen.unread),
-        "listing": {
-            "inventory": seen.params.inventory,
-            "wanted": len(seen.ranges) if seen.ranges is not None else len(listed),
-            "read": len(set(listed)),
-            "twice": len(listed) - len(set(listed)),
-            "holes": uncovered(seen.ranges) if seen.ranges is not None else 0,
-        },
+        "listing": dict(plan.listing),
         "candidatesOf": seen.earlier.run if seen.earlier and not seen.forgotten else None,
         "bytes": tally.size[DELETE],
         "spent": seen.spent.seconds,
@@ -307,10 +311,12 @@ def _shown(count: Count, earlier: candidates.Candidates | None, cleaned: int) ->
     }
 
 
-def _vanished(seen: _Seen) -> list[dict[str, Any]]:
+def _vanished(
+    counts: Sequence[Count], earlier: candidates.Candidates | None
+) -> list[dict[str, Any]]:
     """Sources that the last run read and this one did not: all their references are gone."""
-    known = {each.name for each in seen.counts}
-    before = dict(seen.earlier.sources) if seen.earlier else {}
+    known = {each.name for each in counts}
+    before = dict(earlier.sources) if earlier else {}
     none = {"rows": 0, "references": 0, "parts": 0, "read": 0, "twice": 0, "holes": 0}
     return [
         {"source": name, **none, "before": references}
@@ -336,7 +342,8 @@ def _message(seen: _Seen) -> str:
         words.append(f"{blobs[UNKNOWN]} keys are no blob ids: they are left alone")
     if seen.unread:
         words.append(
-            f"no source reads {', '.join(seen.unread)}: if these are blob ids, name them in MAILSLICE_GC_SOURCES"
+            f"no source reads {', '.join(seen.unread)}: if these are blob ids, "
+            "name them in MAILSLICE_GC_SOURCES, else in MAILSLICE_GC_UNREAD_COLUMNS"
         )
     if seen.forgotten and seen.earlier:
         words.append(seen.forgotten)

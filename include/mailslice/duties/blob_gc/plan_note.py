@@ -14,12 +14,17 @@ from mailslice.duty.plans import digest_of, reading, require_same
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run may do: delete the blobs of `deletes`, record those of `candidates`, put the kept copies `restores` back. `blobs` are in the bucket."""
+    """What one run may do, and the facts that the gate judges it by; all of it is in the digest.
+
+    It may delete the blobs of `deletes`, record those of `candidates`, put the kept copies
+    `restores` back. `blobs` are in the bucket.
+    """
 
     run: str
     bucket: str
     made_at: datetime
     grace: timedelta
+    delete_after: timedelta
     keep: timedelta
     blobs: int
     deletes: tuple[Group, ...]
@@ -27,6 +32,12 @@ class Plan:
     restores: tuple[str, ...]
     sources: Mapping[str, int]
     """References of each source."""
+    scans: tuple[Mapping[str, Any], ...]
+    """Of each source: what was to be read, what was, and how many references there were before."""
+    listing: Mapping[str, Any]
+    """Ranges of keys: how many were to be listed, and how many were."""
+    unread_columns: tuple[str, ...]
+    """Columns with rows that are named like blob ids, and that no source reads."""
 
     @property
     def planned(self) -> int:
@@ -45,6 +56,7 @@ class Plan:
             "bucket": self.bucket,
             "madeAt": iso(self.made_at),
             "graceSeconds": self.grace.total_seconds(),
+            "deleteAfterSeconds": self.delete_after.total_seconds(),
             "keepSeconds": self.keep.total_seconds(),
             "blobs": self.blobs,
             DELETE: [
@@ -55,6 +67,9 @@ class Plan:
             ],
             "restores": list(self.restores),
             "sources": dict(sorted(self.sources.items())),
+            "scans": [dict(each) for each in self.scans],
+            "listing": dict(self.listing),
+            "unreadColumns": list(self.unread_columns),
         }
 
     @property
@@ -72,12 +87,16 @@ def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
             value["bucket"],
             datetime.fromisoformat(value["madeAt"]),
             timedelta(seconds=value["graceSeconds"]),
+            timedelta(seconds=value["deleteAfterSeconds"]),
             timedelta(seconds=value["keepSeconds"]),
             value["blobs"],
             tuple(Group(*each) for each in value[DELETE]),
             tuple(Group(*each) for each in value[CANDIDATE]),
             tuple(value["restores"]),
             dict(value["sources"]),
+            tuple(dict(each) for each in value["scans"]),
+            dict(value["listing"]),
+            tuple(value["unreadColumns"]),
         )
         digest = plan.digest
     require_same(digest, summary, (plan.run, None), run)

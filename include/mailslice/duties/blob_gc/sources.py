@@ -226,11 +226,13 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
 
 
 def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
-    """`table.column` of James' keyspace that by their names hold blob ids, and that no source reads: an extension's, or those of an older James.
+    """`table.column` of James' keyspace that by their names hold blob ids, and that no source reads.
 
+    They are an extension's, or those of an older James. MAILSLICE_GC_UNREAD_COLUMNS excuses them.
     Tables that name a bucket, too, such as those of uploads and of the deleted messages vault, are about other buckets.
     """
     keyspace = stores.settings.cassandra.keyspace.lower()
+    excused = {name.lower() for name in stores.settings.gc.unread_columns}
     read = {
         (each.where.keyspace, each.where.table, column)
         for each in sources
@@ -246,8 +248,24 @@ def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
             for column in columns
             if column.holds_text and _LIKE_BLOBS.search(column.name)
         ]
-        found += [f"{table}.{name}" for name in like if (keyspace, table, name) not in read]
+        found += [
+            f"{table}.{name}"
+            for name in like
+            if (keyspace, table, name) not in read and f"{table}.{name}".lower() not in excused
+        ]
     return sorted(found)
+
+
+def with_rows(stores: Stores, columns: Sequence[str]) -> list[str]:
+    """Those `table.column` of James' keyspace whose table holds a row: an empty one refers to nothing."""
+    keyspace = stores.settings.cassandra.keyspace
+    tables = {column.partition(".")[0] for column in columns}
+    filled = {
+        table
+        for table in tables
+        if stores.cassandra.execute(f'SELECT * FROM {keyspace}."{table}" LIMIT 1')
+    }
+    return [column for column in columns if column.partition(".")[0] in filled]
 
 
 class _Ranges:

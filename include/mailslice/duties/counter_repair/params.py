@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 from uuid import UUID
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from mailslice.duty.params import DutyParams
-from mailslice.model.settings import Duration
+from mailslice.model.setting_types import Time
 
 
 def _words(value: object) -> object:
@@ -46,7 +46,9 @@ def _ids(value: object) -> object:
 class Params(DutyParams):
     """Params of counter_repair."""
 
-    settle: Duration = Field(
+    OVERRIDES: ClassVar[tuple[str, ...]] = ("unusual",)
+
+    settle: Time = Field(
         timedelta(minutes=5),
         description="time between the two reads of a mailbox that must agree; only drifted ones are read again",
     )
@@ -63,6 +65,18 @@ class Params(DutyParams):
     repair_projection: bool = Field(
         False,
         description="also rewrite rows of messageIdTable that differ from imapUidTable, those that the plan lists",
+    )
+
+    unusual: bool = Field(
+        False,
+        description="also when the plan is far larger than what the last runs did; needs a reason",
+    )
+    max_share: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="share of all mailboxes that one run may correct; more fails the gate, unless mailboxes or users are named. "
+        "MAILSLICE_DUTY_MAX_COUNTERS_SHARE when not given",
     )
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from mailslice.duties.counter_repair.differences import (
     differences,
 )
 from mailslice.duties.counter_repair.params import Params
-from mailslice.duties.counter_repair.plan_file import Drift, Plan, drift_schema
+from mailslice.duties.counter_repair.plan_file import Drift, Plan, ScanFacts, drift_schema
 from mailslice.duties.counter_repair.reading import Key, Scan
 from mailslice.duties.counter_repair.rows_file import (
     PARTS,
@@ -71,6 +71,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         found.drifts,
         found.files,
         found.inconsistencies,
+        _facts(keys, found),
     )
     plan = Plan(context.request.run, made_at, context.clock(), *decided)
     crash.point("plan:after-scan")
@@ -85,9 +86,14 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         "projectionPlanned": _repairable(found.inconsistencies) if params.repair_projection else 0,
         "largest": found.largest,
         "sample": _sample(context, found.files),
-        "messages": found.rows(IMAP_UID_TABLE),
-        "projectedMessages": found.rows(MESSAGE_ID_TABLE),
-        "reads": _reads(keys, found.reads),
+        "messages": plan.scan.messages,
+        "projectedMessages": plan.scan.projected,
+        "reads": {
+            "wanted": plan.scan.ranges,
+            "read": plan.scan.read,
+            "twice": plan.scan.twice,
+            "holes": plan.scan.holes,
+        },
         "message": _message(found, absent=absent, has_modseqs=stores.mailboxes.has_modseqs),
     }
 
@@ -159,17 +165,20 @@ def _found(
     )
 
 
-def _reads(keys: Sequence[Key], reads: Sequence[RangeRead]) -> dict[str, int]:
-    """For the gate: whether every range of every table was read, once, and the ranges tile the ring."""
+def _facts(keys: Sequence[Key], found: _Found) -> ScanFacts:
+    """For the gate: whether every range of every table was read, once; and what was counted."""
     tables = {table for table, _, _ in keys}
-    return {
-        "wanted": len(keys),
-        "read": len(reads),
-        "twice": sum(each.reads > 1 for each in reads),
-        "holes": sum(
-            holes(each.range for each in reads if each.table == table) for table in tables
+    return ScanFacts(
+        ranges=len(keys),
+        read=len(found.reads),
+        twice=sum(each.reads > 1 for each in found.reads),
+        holes=sum(
+            holes(each.range for each in found.reads if each.table == table) for table in tables
         ),
-    }
+        mailboxes=found.totals.mailboxes,
+        messages=found.rows(IMAP_UID_TABLE),
+        projected=found.rows(MESSAGE_ID_TABLE),
+    )
 
 
 def _only(context: StepContext, params: Params) -> frozenset[bytes] | None:

@@ -111,8 +111,25 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanFacts:
+    """What the scan came to: token ranges of all tables, mailboxes, messages by either table."""
+
+    ranges: int
+    read: int
+    twice: int
+    holes: int
+    mailboxes: int
+    messages: int
+    projected: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run may do. `made_at`: before anything was read; `read_at`: when the last counter had been read. `inconsistencies`: rows by kind."""
+    """What one run may do, and the facts that the gate judges it by; all of it is in the digest.
+
+    `made_at`: before anything was read; `read_at`: when the last counter had been read.
+    `inconsistencies`: rows by kind.
+    """
 
     run: str
     made_at: datetime
@@ -123,6 +140,7 @@ class Plan:
     drifts: PlanFile
     differences: tuple[PlanFile, ...]
     inconsistencies: Mapping[str, int]
+    scan: ScanFacts
 
     def decided(self) -> dict[str, object]:
         """All that apply acts by, as JSON values in a stable order."""
@@ -136,6 +154,7 @@ class Plan:
             "drifts": asdict(self.drifts),
             "differences": [asdict(each) for each in self.differences],
             "inconsistencies": dict(self.inconsistencies),
+            "scan": asdict(self.scan),
         }
 
     @property
@@ -158,6 +177,7 @@ def read_plan(summary: Mapping[str, Any], run: str) -> Plan:
             PlanFile(**value["drifts"]),
             tuple(PlanFile(**each) for each in value["differences"]),
             dict(value["inconsistencies"]),
+            ScanFacts(**value["scan"]),
         )
     require_same(plan.digest, summary, (plan.run, None), run)
     return plan

@@ -1,5 +1,7 @@
-"""Correct the counters of one mailbox: second read, claim, last look, one update. Whatever is not known is said, and never tried again by this run.
+"""Correct the counters of one mailbox: second read, claim, last look at all replicas, one update.
 
+Whatever is not known is said, and never tried again by this run. What James added on a replica that
+is away comes with it: the last look asks all replicas, and a mailbox of which one is away is left.
 All of it runs in the process of the apply step, not in Spark: there is nothing that could run it a second time.
 """
 
@@ -68,6 +70,8 @@ class Repair:
         given = self._tables.given_modseq(drift.mailbox)
         if (why := decide.refused(drift, stored, seen, given, self._plan.made_at)) is not None:
             return Outcome(drift.mailbox, SKIPPED, why)
+        if (why := self._differs(drift.mailbox, stored)) is not None:
+            return Outcome(drift.mailbox, SKIPPED, why)
         crash.point("apply:before-claim")
         claim = CounterClaim(
             self._plan.run,
@@ -86,9 +90,9 @@ class Repair:
 
     def _update(self, drift: Drift, stored: Counters) -> Outcome:
         self._lock.check()
-        if self._tables.counters(drift.mailbox) != stored:
+        if (why := self._differs(drift.mailbox, stored)) is not None:
             self._claims.settle(drift.mailbox, self._plan.run, decide.WITHDRAWN, self._ttl)
-            return Outcome(drift.mailbox, SKIPPED, decide.MOVED)
+            return Outcome(drift.mailbox, SKIPPED, why)
         try:
             self._tables.add(drift.mailbox, drift.add.count, drift.add.unseen)
         except Exception as error:  # noqa: BLE001 - it was sent: whatever came back, nobody knows
@@ -97,6 +101,14 @@ class Repair:
         crash.point("apply:after-update")
         self._try_to_settle(drift.mailbox, decide.APPLIED)
         return Outcome(drift.mailbox, DONE)
+
+    def _differs(self, mailbox: UUID, stored: Counters) -> str | None:
+        """Why the counters are not those that all replicas have; None when they are."""
+        try:
+            everywhere = self._tables.counters_of_all_replicas(mailbox)
+        except StoreUnavailable:
+            return decide.AWAY
+        return None if everywhere == stored else decide.MOVED
 
     def _try_to_settle(self, mailbox: UUID, outcome: str) -> None:
         """The update is out: whether its outcome could be written changes nothing of it. A claim without one counts as unknown."""

@@ -1,13 +1,15 @@
 """What stops a run before it changes anything: absent sources, gates, edited plans and candidates, clocks, wrong settings."""
 
 import json
-from datetime import timedelta
+import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mailslice.duties.blob_gc import check
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.ledger import Ledger
 from mailslice.model.errors import BadInput, BadSetting, ClockSkew, GateFailed, PlanRefused, Refused
@@ -90,8 +92,9 @@ def test_a_table_that_the_operator_names_twice_or_that_is_james_own_is_one_sourc
         heap.used.clear()
 
 
-def test_columns_that_look_like_references_and_are_read_by_no_source_are_said(heap):
-    heap.blob()
+@pytest.fixture
+def extensions(heap):
+    """Tables in James' keyspace that James does not make."""
     tables = (
         "avatars (owner text PRIMARY KEY, blobid text)",
         "vault (owner text PRIMARY KEY, bucketname text, blobid text)",
@@ -99,19 +102,32 @@ def test_columns_that_look_like_references_and_are_read_by_no_source_are_said(he
     )
     for table in tables:
         heap.cql(f"CREATE TABLE {{}}.{table}")
-    try:
-        report = heap.collect()
-        assert report["unreadColumns"] == ["avatars.blobid"]
-        assert (
-            "no source reads avatars.blobid: if these are blob ids, name them in MAILSLICE_GC_SOURCES"
-            in heap.collect(dry_run=True)["message"]
-        )
-        but(heap, "gc", sources="avatars:blobid")
-        assert heap.collect()["unreadColumns"] == []
-    finally:
-        for table in tables:
-            heap.cql(f"DROP TABLE {{}}.{table.partition(' ')[0]}")
-        heap.used.clear()
+    yield
+    for table in tables:
+        heap.cql(f"DROP TABLE {{}}.{table.partition(' ')[0]}")
+    heap.used.clear()
+
+
+def test_columns_that_look_like_references_and_are_read_by_no_source_fail_the_gate_by_name(
+    heap, extensions
+):
+    avatar = heap.blob()
+    report = heap.collect()
+    assert report["unreadColumns"] == ["avatars.blobid"], "an empty table refers to nothing yet"
+    said = (
+        "no source reads avatars.blobid: if these are blob ids, name them in MAILSLICE_GC_SOURCES"
+    )
+    assert said in heap.collect(dry_run=True)["message"]
+
+    heap.cql("INSERT INTO {}.avatars (owner, blobid) VALUES ('alice', %s)", avatar)
+    with pytest.raises(GateFailed, match=r"MAILSLICE_GC_UNREAD_COLUMNS\); not: avatars\.blobid"):
+        heap.collect(2 * HOURS)
+    assert heap.keys() == {avatar}
+    but(heap, "gc", unread_columns=("vault.blobid", "Avatars.BlobId"))
+    assert heap.collect(dry_run=True)["unreadColumns"] == []
+    but(heap, "gc", unread_columns=(), sources="avatars:blobid")
+    report = heap.collect(2 * HOURS)
+    assert (report["unreadColumns"], report["orphans"], heap.keys()) == ([], 0, {avatar})
 
 
 def test_a_source_that_lost_most_of_its_references_stops_the_run_until_it_is_accepted(heap):
@@ -163,7 +179,33 @@ def test_a_share_of_the_bucket_that_is_too_large_is_not_deleted(heap):
     ):
         heap.collect(2 * HOURS, max_share=0.5)
     assert keys < heap.keys()
-    assert heap.collect(2 * HOURS, max_share=0.6)["gcedBlobCount"] == 3
+    heap.params.pop("max_share")
+    with pytest.raises(GateFailed, match=r"At most 0\.1 of all blobs are to go"):
+        heap.collect(2 * HOURS)
+    but(heap, "gc", max_share=0.6)
+    assert heap.collect(2 * HOURS)["gcedBlobCount"] == 3
+
+
+def test_far_more_than_the_last_runs_deleted_needs_a_reason(heap, monkeypatch):
+    monkeypatch.setattr(check, "_MANY", 5)
+    report = {"duty": "blob_gc", "queue": None, "status": "done", "applied": 1, "finished": None}
+    report |= {"dagRun": None, "who": "x", "reason": None, "planDigest": None}
+    for number in range(3):
+        started = (datetime(2026, 11, 1, tzinfo=UTC) + number * HOURS).isoformat()
+        Ledger(heap.stores, heap.settings).write(
+            {**report, "run": f"{uuid.uuid4()}", "started": started}
+        )
+    keys = {heap.blob() for _ in range(11)}
+    heap.collect()
+    with pytest.raises(
+        GateFailed, match=r"at most 10 times what the last runs did .*planned is 11"
+    ):
+        heap.collect(2 * HOURS)
+    assert heap.keys() == keys
+    with pytest.raises(BadInput, match="unusual needs a reason"):
+        heap.collect(2 * HOURS, unusual=True)
+    report = heap.collect(2 * HOURS, unusual=True, reason="after the outage of October")
+    assert (report["gcedBlobCount"], heap.keys()) == (11, set())
 
 
 def test_a_plan_json_that_was_edited_is_refused(planned):
@@ -267,6 +309,18 @@ def test_a_bucket_that_is_not_there_and_one_for_both_are_refused(heap):
         heap.collect()
 
 
+@pytest.mark.parametrize("again", [("plan",), ("plan", "check", "apply", "verify", "report")])
+def test_a_run_that_is_made_again_from_plan_on_keeps_what_it_recorded(heap, again):
+    """As Airflow does when somebody clears the whole DAG run."""
+    key = heap.blob()
+    request = heap.request()
+    heap.steps(request, "plan", "check", "apply", "verify", "report")
+    heap.steps(request, *again, at=HOURS / 2)
+    report = heap.collect(HOURS + HOURS / 4)
+    assert (report["gcedBlobCount"], report["candidatesOf"], heap.keys()) == (1, request.run, set())
+    assert key in heap.kept()
+
+
 def test_a_clock_of_s3_that_differs_is_refused(heap, monkeypatch):
     monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
     with pytest.raises(ClockSkew, match=r"180 s; allowed are 150 s"):
@@ -279,6 +333,8 @@ def test_a_clock_of_s3_that_differs_is_refused(heap, monkeypatch):
     [
         ({"grace": "soon"}, "grace='soon'.*90s, 15m"),
         ({"max_share": 1.5}, "max_share=1.5"),
+        ({"grace": "0s"}, "grace='0s': allowed: more than 0s"),
+        ({"delete_after": "0s"}, "delete_after='0s': allowed: more than 0s"),
         ({"delete_after": "99999999w"}, "delete_after"),
         ({"keep": "-1s"}, "keep='-1s'"),
         ({"inventory": "/nowhere/manifest.json"}, "--inventory '/nowhere/manifest.json'"),

@@ -171,7 +171,7 @@ class Mailboxes:
             NO_QUEUE,
             run or f"r-{uuid.uuid4().hex[:8]}",
             who="tester",
-            params={"settle": "0s", **params},
+            params={"settle": "1ms", **params},
         )
 
     def repair(self, clock: Clock = system_clock, **params: object) -> dict:

@@ -11,8 +11,8 @@ from mailslice.duties.counter_repair import decide, second_read
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.lock import Lock, LockLost
 from mailslice.model.clock import system_clock
-from mailslice.model.errors import BadSetting, StoreUnavailable
-from mailslice.stores.cassandra.mailboxes import MailboxTables
+from mailslice.model.errors import BadSetting, GateFailed, StoreUnavailable
+from mailslice.stores.cassandra.mailboxes import Counters, MailboxTables
 from mailslice.stores.cassandra.own import CounterClaim
 from tests.acceptance.proxy import Proxy
 
@@ -403,3 +403,53 @@ def test_a_message_that_is_twice_in_a_mailbox_counts_twice(james):
     james.message(mailbox, 7, message=next(iter(james.projection(mailbox).values()))[0], seen=True)
     report = james.repair(mailboxes=[str(mailbox)])
     assert (report["wrong"], report["inconsistencies"]["onlyInImapUidTable"]) == (0, 0)
+
+
+@pytest.mark.parametrize("looks", [0, 1], ids=["before the claim", "after the claim"])
+def test_a_mailbox_of_which_a_replica_is_away_is_left_for_it_may_bring_what_james_added(
+    james, monkeypatch, looks
+):
+    """Two replicas agree that one is missing; the third, which James wrote to, has it."""
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    everywhere, asked = MailboxTables.counters_of_all_replicas, []
+
+    def away(self, which):
+        asked.append(which)
+        if len(asked) > looks:
+            raise StoreUnavailable("a replica does not answer")
+        return everywhere(self, which)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MailboxTables, "counters_of_all_replicas", away)
+        james.steps(request, "apply", "verify")
+    assert outcomes(james, request) == {str(mailbox): ("skipped", "a replica is away")}
+    assert james.counters(mailbox) == (7, 4)
+    report = james.steps(request, "report")
+    assert (report["status"], report["skippedBy"]) == ("done", {"a replica is away": 1})
+    assert james.repair(mailboxes=[str(mailbox)])["applied"] == 1
+    assert james.counters(mailbox) == (5, 3)
+
+
+def test_what_a_replica_has_that_the_quorum_lacks_is_met_by_the_last_look(james, monkeypatch):
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    more = Counters(5, 3)
+    monkeypatch.setattr(MailboxTables, "counters_of_all_replicas", lambda *_: more)
+    james.steps(request, "apply")
+    assert outcomes(james, request) == {str(mailbox): ("skipped", decide.MOVED)}
+    assert james.counters(mailbox) == (7, 4)
+
+
+def test_a_counter_that_is_wrong_after_all_fails_verify(james):
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    james.steps(request, "apply")
+    james.add(mailbox, 0, 1)
+    with pytest.raises(GateFailed, match="has the unseen of its messages"):
+        james.steps(request, "verify")
+    james.add(mailbox, 1, -1)
+    with pytest.raises(GateFailed, match="has the count of its messages"):
+        james.steps(request, "verify")
+    james.add(mailbox, -1, 0)
+    james.steps(request, "verify")

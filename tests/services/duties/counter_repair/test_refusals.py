@@ -14,7 +14,7 @@ from mailslice.model.errors import BadInput, GateFailed, PlanRefused, Refused, S
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.packed import PackedReader
 from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST
-from tests.services.duties.counter_repair.making import Mailboxes, timeuuid
+from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables, timeuuid
 
 
 @pytest.fixture(scope="module")
@@ -188,20 +188,35 @@ def test_trust_projection_counts_no_row_without_a_message_id(james):
     assert james.counters(mailbox) == (2, 2)
 
 
-@pytest.mark.parametrize("key", ["reads", "projectedMessages", "wrong"])
-def test_a_key_that_was_taken_out_of_the_plan_is_refused_by_its_name(james, drifted, key):
+@pytest.mark.parametrize("key", ["scan", "drifts"])
+def test_what_the_gate_judges_cannot_be_edited(james, drifted, key):
     _, request, folder = drifted
     kept = folder.read_json("plan.json")
-    folder.write_json("plan.json", {name: value for name, value in kept.items() if name != key})
+    decided = dict(kept["decided"])
+    folder.write_json("plan.json", {**kept, "decided": {**decided, key: {**decided[key], "x": 1}}})
     try:
-        with pytest.raises(PlanRefused, match=rf"plan\.json has no '{key}' any more"):
+        with pytest.raises(PlanRefused):
             james.steps(request, "check")
-        folder.write_json("plan.json", {**kept, key: "seven"})
-        with pytest.raises(GateFailed if key == "wrong" else PlanRefused):
+        read = {**decided["scan"], "read": 0}
+        folder.write_json("plan.json", {**kept, "decided": {**decided, "scan": read}})
+        with pytest.raises(PlanRefused, match="was changed"):
             james.steps(request, "check")
     finally:
         folder.write_json("plan.json", kept)
         james.steps(request, "check")
+
+
+def test_a_share_of_all_counters_that_is_too_large_is_not_corrected(make_fresh):
+    settings = make_fresh().settings
+    with open_stores(settings) as stores:
+        create_mailbox_tables(stores)
+        james = Mailboxes(settings, stores)
+        wrong = [james.mailbox(messages=1, add=(1, 0)) for _ in range(21)]
+        with pytest.raises(GateFailed, match=r"At most 0\.2 of all mailboxes"):
+            james.repair()
+        assert {james.counters(each) for each in wrong} == {(2, 1)}
+        assert james.repair(mailboxes=[str(each) for each in wrong], dry_run=True)["wrong"] == 21
+        assert james.repair(max_share=1)["applied"] == 21
 
 
 def test_a_plan_that_is_no_json_any_more_is_refused_by_its_name(james, drifted):
@@ -222,6 +237,8 @@ def test_a_plan_that_is_no_json_any_more_is_refused_by_its_name(james, drifted):
         ({"mailboxes": ["x"]}, "'x' is not the id of a mailbox"),
         ({"trust_projection": True, "repair_projection": True}, "only one of the two"),
         ({"settle": "soon"}, "settle='soon'"),
+        ({"settle": "0s"}, "settle='0s': allowed: more than 0s"),
+        ({"unusual": True}, "unusual needs a reason"),
         ({"mailboxes": ","}, "mailboxes=',': it names nothing"),
         ({"users": [" , "]}, "it names nothing"),
         ({"settle": "999999d"}, "at most"),

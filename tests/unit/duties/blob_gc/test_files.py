@@ -92,9 +92,13 @@ def plan(**more) -> Plan:
         "bucket": "b",
         "made_at": NOW,
         "grace": timedelta(hours=1),
+        "delete_after": timedelta(days=1),
         "keep": timedelta(days=7),
         "blobs": 9,
         "restores": ("kept/x",),
+        "scans": ({"source": "messageV3", "parts": 8, "read": 8},),
+        "listing": {"wanted": 3, "read": 3},
+        "unread_columns": ("avatars.blobid",),
     }
     return Plan(
         **{
@@ -112,6 +116,10 @@ def test_a_plan_note_comes_back_and_each_edit_of_it_is_refused():
     assert read_plan(note, "r") == plan()
     for name, value in {
         "keepSeconds": 0,
+        "deleteAfterSeconds": 0,
+        "scans": [{"source": "messageV3", "parts": 8, "read": 9}],
+        "listing": {"wanted": 3, "read": 4},
+        "unreadColumns": [],
         "bucket": "other",
         "restores": [],
         "blobs": 10**9,

@@ -1,0 +1,134 @@
+"""The gate over a plan: facts of the scans, and each row of the plan's files."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from mailslice.duties.blob_gc.check import deletes, sources, totals
+from mailslice.duties.blob_gc.plan_files import DELETE, FOLDER, Blob, BlobWriter
+from mailslice.duties.blob_gc.plan_note import Plan
+from mailslice.duty.artifacts import Artifacts, RunFolder
+from mailslice.duty.gates import judged
+from mailslice.duty.request import NO_QUEUE
+from mailslice.model.errors import GateFailed
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import S3Settings, Settings
+from mailslice.quality import gate
+from mailslice.spark.frames import InProcess
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+GRACE, DELETE_AFTER = timedelta(hours=1), timedelta(days=1)
+OLD_S = round((NOW - timedelta(days=9)).timestamp())
+SCAN = {
+    "source": "messageV3",
+    "references": 90,
+    "before": 100,
+    "parts": 8,
+    "read": 8,
+    "twice": 0,
+    "holes": 0,
+}
+LISTING = {"wanted": 3, "read": 3, "twice": 0, "holes": 0}
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    """What a check needs of its run: a folder, and the engine of this process."""
+    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    folder = RunFolder(Artifacts(str(tmp_path), S3Settings()), "blob_gc", NO_QUEUE, "r1")
+    return SimpleNamespace(
+        folder=folder,
+        request=SimpleNamespace(duty="blob_gc", run="r1", queue=NO_QUEUE),
+        queue=NO_QUEUE,
+        settings=Settings(),
+        spark=InProcess,
+    )
+
+
+def orphan(**changes):
+    """A row that may go."""
+    values = {"key": str(uuid4()), "size": 7, "modified_s": OLD_S, "since_ms": OLD_S * 1000}
+    return Blob(**{**values, **changes})
+
+
+def planned(context, rows, scan=None, listing=None, unread=()):
+    context.folder.artifacts.folder(context.folder.file(FOLDER))
+    writer = BlobWriter(context.folder.artifacts, context.folder.file(FOLDER), DELETE)
+    for row in rows:
+        writer.add(row)
+    return Plan(
+        run="r1",
+        bucket="b",
+        made_at=NOW,
+        grace=GRACE,
+        delete_after=DELETE_AFTER,
+        keep=timedelta(days=7),
+        blobs=20,
+        deletes=tuple(writer.close()),
+        candidates=(),
+        restores=(),
+        sources={},
+        scans=({**SCAN, **(scan or {})},),
+        listing={**LISTING, **(listing or {})},
+        unread_columns=tuple(unread),
+    )
+
+
+def judge(context, plan, share=0.1, age=timedelta(0)):
+    frames = [
+        sources(plan, context.settings, 0.5),
+        totals(plan, share, NOW + age),
+        deletes(context, plan),
+    ]
+    return judged(context, "check", frames)
+
+
+def test_a_plan_that_is_right_passes_and_so_does_one_that_deletes_nothing(context):
+    assert judge(context, planned(context, [orphan(), orphan()]))["success"]
+    assert judge(context, planned(context, []))["success"]
+
+
+KEY = str(uuid4())
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([orphan(key=BlobId(KEY)), orphan(key=BlobId(KEY), size=8)], "No blob is to go twice"),
+        ([orphan(key=BlobId("readme.txt"))], "Every key is a blob id"),
+        ([orphan(), orphan(key=BlobId(f"1_684_{KEY}"))], "no generation that is in use"),
+        ([orphan(modified_s=round((NOW - GRACE / 2).timestamp()))], "written before the grace"),
+        ([orphan(since_ms=round((NOW - DELETE_AFTER / 2).timestamp() * 1000))], "a candidate for"),
+        ([orphan(), orphan(since_ms=None)], "Every row has a value of since_ms"),
+    ],
+)
+def test_a_row_of_the_plans_files_that_must_not_go_is_refused(context, rows, sentence):
+    with pytest.raises(GateFailed, match=sentence):
+        judge(context, planned(context, rows))
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"scan": {"read": 7}}, "an unread one is not an empty one"),
+        ({"scan": {"twice": 1}}, "No part of a source was counted twice"),
+        ({"scan": {"holes": 1}}, "tile the ring"),
+        ({"scan": {"references": 49}}, r"lost more than 0\.5 of its references"),
+        ({"listing": {"read": 2}}, "Every range of keys was listed to its end"),
+        ({"listing": {"twice": 1}}, "No range of keys was listed twice"),
+        ({"listing": {"holes": 1}}, "cover every key"),
+        ({"unread": ["avatars.blobid"]}, r"not: avatars\.blobid"),
+    ],
+)
+def test_a_scan_that_was_not_whole_is_refused_by_the_sentence(context, facts, sentence):
+    with pytest.raises(GateFailed, match=sentence):
+        judge(context, planned(context, [orphan()], **facts))
+
+
+def test_more_than_the_share_and_an_old_plan_are_refused(context):
+    with pytest.raises(GateFailed, match=r"At most 0\.1 of all blobs"):
+        judge(context, planned(context, [orphan() for _ in range(3)]))
+    with pytest.raises(GateFailed, match="not older than a day"):
+        judge(context, planned(context, [orphan()]), age=timedelta(hours=25))
