@@ -16,14 +16,16 @@ a run records candidates; a later one deletes those for which its own full scan 
 
 **Sources of references.** enqueuedMailsV3 and V4, messageV3, attachmentV2, mailRepositoryContentV2, the columns of `MAILSLICE_GC_SOURCES`, and always
 mailslice's own tables and bucket and the dead letters of every queue. A missing table stops the run unless `MAILSLICE_GC_ABSENT_SOURCES` names it.
-**Name every table in which your own extensions of James keep blob ids: what nothing refers to is deleted.**
+**Name every table in which your own extensions of James keep blob ids: what nothing refers to is deleted.** A column of James' keyspace that is named like one
+and that nobody reads or excuses (MAILSLICE_GC_UNREAD_COLUMNS) fails the gate.
 
 **Dangers.** It deletes content. Never touched: what a row refers to in any spelling, keys that are no blob ids, ids of a present generation, objects younger
 than `grace`, and what changed since it was listed. Deleted content stays for `keep` in mailslice's bucket: `mailslice blobs restore`.
 A run that was killed is finished by the next one.
 
 **Params.** `grace`: objects modified less long ago are left alone. `delete_after`: time between recording a candidate and deleting it. `keep`: how long
-copies stay, `0s` = none. `max_share`: of all blobs, at most, in one run. `max_shrink`: of its references, what a source may have lost since the last run.
+copies stay, `0s` = none. `max_share`: of all blobs, at most, in one run; 0.1 (MAILSLICE_GC_MAX_SHARE).
+`unusual`: also far more than the last runs deleted; needs a reason. `max_shrink`: of its references, what a source may have lost since the last run.
 `inventory`: an S3 Inventory (manifest.json, or a folder of Parquet or CSV files) in place of listing. `dry_run`: plan, check and report only.
 `intensity`: the share of the allowed rates, or of the time, that a run may take. `time_limit`: apply starts nothing new after it. `reason`: for the ledger.
 

@@ -16,14 +16,16 @@ this with `mailboxCounters`, and adds the difference where nothing moves. It als
 
 **Dangers.** A counter update cannot be repeated: it is sent once, by this task's own process (never by Spark, which may run a task twice), without
 the driver's retries, after a claim of run and mailbox. When its outcome is not known the report says `unknown`, and this run never sends another.
-Mailboxes in use are skipped and counted; a later run finds them. James' own recount (webadmin `RecomputeMailboxCounters`) must not run at the same
+Mailboxes in use, and those of which a replica is away, are skipped and counted; a later run finds them.
+James' own recount (webadmin `RecomputeMailboxCounters`) must not run at the same
 time: it subtracts and adds, and would add to what is being corrected here. Nobody's mail is touched, but by `repair_projection`, which rewrites rows of
 `messageIdTable`.
 
 **Params.** `settle`: time between the two reads that must agree. `mailboxes`, `users`: only these; none = all. `trust_projection`: count `messageIdTable`
 instead, which is cheaper and sees no inconsistency. `repair_projection`: also rewrite the rows of `messageIdTable` that the plan lists, from the
 truth, each looked at again `settle` after the plan began; rows that were deleted from there alone come back. `dry_run`: plan, check and report only.
-`intensity`: how hard to lean on Cassandra. `reason`: kept in the ledger.
+`max_share`: of all mailboxes, at most, in one run that names none; 0.2 (MAILSLICE_DUTY_MAX_COUNTERS_SHARE). `unusual`: also far more than the last runs
+corrected; needs a reason. `intensity`: how hard to lean on Cassandra. `reason`: kept in the ledger.
 
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its task waits for ever; and
 James' mailbox tables in MAILSLICE_CASSANDRA_KEYSPACE: without them it refuses.

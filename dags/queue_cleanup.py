@@ -21,7 +21,7 @@ A run that was killed is finished by the next one.
 **Params.** `queues`: names, none = all. `dry_run`: plan, check and report only. `grace`: how long after its end a slice counts as closed;
 keep it four times larger than the clocks differ. `reason`: kept in the ledger. `max_share`: the share of live rows a run may touch, 0 for a cleanup.
 `sweep`: also rows before contentStart and marks without a row; it scans whole tables, and the scheduled run of each Sunday (UTC) does
-it by itself. `aside`: with it, rows without a mark that it finds there go into
+it by itself, and after a Sunday that failed the next scheduled run. `aside`: with it, rows without a mark that it finds there go into
 quarantine (`mailslice stuck list`). `restarted`: since when every node of James, and every worker and `smtp-in` of mailslice, has today's
 slice window; until that is said, slices close by the largest window there ever was. `rate`: partitions and marks a second, at most, 0 = no limit.
 `intensity`: the share of the allowed rates, or of the time, that a run may take.

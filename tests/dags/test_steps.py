@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
+import lazy_object_proxy
 import pytest
 from airflow.sdk import Asset, Connection
 from airflow.sdk.exceptions import (
@@ -104,6 +105,31 @@ def test_the_scheduled_cleanup_of_a_sunday_sweeps_too():
         told = context(run_type)
         told["dag_run"].data_interval_end = datetime(2026, 11, 1, 2, 15, tzinfo=UTC)
         assert "sweep" not in request_of(told, "queue_cleanup", "spool").params
+
+
+@pytest.mark.parametrize(
+    ("day", "succeeded", "sweeps"),
+    [
+        (2, (10, 31), True),
+        (2, (11, 1), False),
+        (7, (10, 31), True),
+        (7, (11, 3), False),
+        (7, (10, 24), True),
+        (8, (11, 7), True),
+        (2, None, False),
+    ],
+)
+def test_a_sunday_without_a_success_is_made_up_for_by_the_next_scheduled_run(
+    day, succeeded, sweeps, caplog
+):
+    """1 November 2026 is a Sunday; `succeeded` is the day of the last run that did."""
+    told = context("scheduled")
+    told["dag_run"].data_interval_end = datetime(2026, 11, day, 2, 15, tzinfo=UTC)
+    last = datetime(2026, *succeeded, 2, 15, tzinfo=UTC) if succeeded else None
+    told["prev_data_interval_end_success"] = lazy_object_proxy.Proxy(lambda: last)
+    assert ("sweep" in request_of(told, "queue_cleanup", "spool").params) is sweeps
+    assert ("no run of queue_cleanup has succeeded" in caplog.text) is (sweeps and day != 8)
+    assert request_of(told, "queue_size", "spool").params == {}
 
 
 def test_who_asked_is_the_user_or_the_kind_of_run():

@@ -6,6 +6,7 @@ All through pyarrow's filesystems: plans are Parquet, so pyarrow is there anyway
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 import secrets
@@ -80,15 +81,19 @@ class Artifacts:
         return f"{self.location}/{name}" if self.bucket else self.path(name)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file whole: readers see the old one or the new one."""
+        """Write a small file whole: readers see the old one or the new one, also after a power cut."""
         path = self.path(name)
         with _named(self.uri(name)):
             if self.bucket is None:
                 target = Path(path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 coming = target.with_name(f".{target.name}.{secrets.token_hex(4)}.coming")
-                coming.write_bytes(data)
+                with coming.open("wb") as stream:
+                    stream.write(data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
                 coming.replace(target)
+                _sync_folder(target.parent)
             else:
                 self._ensure_bucket()
                 with self.filesystem.open_output_stream(path) as stream:
@@ -245,6 +250,15 @@ class _Summary(dict[str, Any]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _Summary, (dict(self), self._where)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new name in a folder is on the disk only when the folder is."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def queue_folder(duty: str, queue: str) -> str:

@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import stat
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +131,22 @@ def test_a_file_is_read_as_it_is(place):
     assert place.exists("a/b.csv.gz")
     assert not place.exists("a")
     assert place.read("a/b.csv.gz") == b"\x1f\x8bnot zipped"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_write_returns(
+    place, monkeypatch
+):
+    """What is acknowledged after a write, such as an exported dead letter, outlives a power cut."""
+    done = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(number):
+        kind = "folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file"
+        done.append((kind, os.fstat(number).st_size if kind == "file" else None))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("named"), replace(*paths)))
+    place.write("letters/1", b"content")
+    assert done == [("file", 7), "named", ("folder", None)]
+    assert place.read("letters/1") == b"content"

@@ -10,8 +10,8 @@ from mailslice.duties.reclaim.nodetool import Nodetool
 from mailslice.duties.reclaim.params import Params
 from mailslice.duties.reclaim.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import Expectation, Frame, run_gate
+from mailslice.duty.gates import judged
+from mailslice.quality.gate import Expectation, Frame
 from mailslice.stores.cassandra.nodes import Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, table_repairs
 
@@ -20,20 +20,13 @@ def run(context: StepContext) -> dict[str, Any]:
     """Whether the plan may be applied. Raises GateFailed naming the expectation and the value."""
     plan = read_plan(context.need("plan"), context.request.run)
     session, params = context.stores.cassandra, context.params(Params)
-    docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     up = {each.address: each.up for each in Nodes(session).all()}
     tool = Nodetool.parse(context.settings.duty.nodetool)
     frames = [nodes(plan, up, names_host=tool is not None and tool.names_host)]
     repairs = table_repairs(session, plan.keyspace, plan.tables) if plan.nodes else ()
     if repairs and not params.unrepaired:
         frames.append(tables(repairs, context.clock(), params))
-    result = run_gate("check", frames, docs)
-    return {
-        "success": True,
-        "planDigest": plan.digest,
-        "expectations": result.lines(),
-        "dataDocs": result.link,
-    }
+    return {**judged(context, "check", frames), "planDigest": plan.digest}
 
 
 def nodes(plan: Plan, up: Mapping[str, bool], *, names_host: bool) -> Frame:

@@ -8,8 +8,8 @@ from typing import Any
 from mailslice.duties.reclaim.apply import RECLAIMED
 from mailslice.duties.reclaim.plan_file import Plan, read_plan
 from mailslice.duty.context import StepContext
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import Expectation, Frame, run_gate
+from mailslice.duty.gates import judged
+from mailslice.quality.gate import Expectation, Frame
 from mailslice.stores.cassandra.nodes import Nodes
 
 
@@ -22,19 +22,15 @@ def run(context: StepContext) -> dict[str, Any]:
     nodes = Nodes(context.stores.cassandra)
     asked = [each.address for each in nodes.all() if each.asked]
     now = {address: nodes.disk_mib(address, plan.keyspace, plan.tables) for address in asked}
-    docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
     rows = [
         _row(nodes, plan, each)
         for each in context.need("apply")["nodes"]
         if each["status"] == RECLAIMED and each["node"] in now
     ]
-    result = run_gate("verify", [Frame("nodes", rows, EXPECTED)] if rows else [], docs)
     return {
-        "success": True,
+        **judged(context, "verify", [Frame("nodes", rows, EXPECTED, may_be_empty=True)]),
         "after": {"mib": sum(sum(sizes.values()) for sizes in now.values())},
         "mib": now,
-        "expectations": result.lines(),
-        "dataDocs": result.link,
     }
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from mailslice.duty.registry import load
 from mailslice.duty.request import RunRequest, run_of_dag, subject
 from mailslice.model.errors import BadInput
 
+log = logging.getLogger(__name__)
 QUEUES = "queues"
 """The one param that chooses which queues run, not what a run does."""
 _SUNDAY = 6
@@ -60,11 +62,23 @@ def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
 
 
 def weekly_params(context: Mapping[str, Any], duty: str) -> dict[str, object]:
-    """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`. Nothing for every other run."""
-    dag_run = context["dag_run"]
-    scheduled = getattr(dag_run.run_type, "value", dag_run.run_type) == "scheduled"
-    return (
-        dict(load(duty).params.WEEKLY)
-        if scheduled and dag_run.data_interval_end.weekday() == _SUNDAY
-        else {}
+    """What the scheduled run of a Sunday (UTC) does besides: the duty's `Params.WEEKLY`.
+
+    A Sunday's run that failed or never ran is made up for by the next scheduled one, until one
+    succeeds. Airflow says which run did last; a manual run counts, too. Nothing for other runs.
+    """
+    dag_run, weekly = context["dag_run"], dict(load(duty).params.WEEKLY)
+    if not weekly or getattr(dag_run.run_type, "value", dag_run.run_type) != "scheduled":
+        return {}
+    end: datetime = dag_run.data_interval_end
+    sunday = (end - timedelta(days=(end.weekday() - _SUNDAY) % 7)).date()
+    if end.date() == sunday:
+        return weekly
+    # A proxy, which asks Airflow when it is looked at: it is never None itself, but may be false.
+    last = context.get("prev_data_interval_end_success")
+    if not last or last.date() >= sunday:
+        return {}
+    log.warning(
+        "no run of %s has succeeded since Sunday %s: this one does what Sunday's does", duty, sunday
     )
+    return weekly

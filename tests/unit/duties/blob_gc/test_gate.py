@@ -98,7 +98,7 @@ KEY = str(uuid4())
     [
         ([orphan(key=BlobId(KEY)), orphan(key=BlobId(KEY), size=8)], "No blob is to go twice"),
         ([orphan(key=BlobId("readme.txt"))], "Every key is a blob id"),
-        ([orphan(), orphan(key=BlobId(f"1_684_{KEY}"))], "no generation that is in use"),
+        ([orphan(), orphan(key=BlobId(f"1_692_{KEY}"))], "no generation that is in use"),
         ([orphan(modified_s=round((NOW - GRACE / 2).timestamp()))], "written before the grace"),
         ([orphan(since_ms=round((NOW - DELETE_AFTER / 2).timestamp() * 1000))], "a candidate for"),
         ([orphan(), orphan(since_ms=None)], "Every row has a value of since_ms"),

@@ -10,7 +10,6 @@ import pytest
 from cassandra.policies import FallthroughRetryPolicy
 from hypothesis import given
 from hypothesis import strategies as st
-from mailslice.duty.gates import judged
 
 from mailslice.duties.counter_repair.check import differences, totals
 from mailslice.duties.counter_repair.check import drifts as drifts_of
@@ -27,6 +26,7 @@ from mailslice.duties.counter_repair.plan_file import (
 from mailslice.duties.counter_repair.plot import LABELS, drifts_svg, histogram
 from mailslice.duties.counter_repair.rows_file import PARTS, RowsWriter, table_of
 from mailslice.duty.artifacts import Artifacts, RunFolder
+from mailslice.duty.gates import judged
 from mailslice.duty.request import NO_QUEUE
 from mailslice.model.errors import BadInput, GateFailed, Refused
 from mailslice.model.settings import CassandraSettings, S3Settings
