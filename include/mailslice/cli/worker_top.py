@@ -110,6 +110,7 @@ class Top:
                 *alarms,
                 *_unconsumed(depth),
                 *_silent(records),
+                *_undoing(records),
                 *([str(self.away)] if self.away else []),
             ],
         }
@@ -148,7 +149,8 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
     """Of the workers that live: how many, mails in their handlers and fetched ahead, the longest one's seconds, p99 of all that they handled.
 
     `completed` and `notCompleted` (retried, rejected, bounced) count what they settled since they started;
-    `delayHops` the copies of delayed mails that they put into a delay level.
+    `delayHops` the copies of delayed mails that they put into a delay level; `undoing` failed enqueues that they take back
+    yet, `leftBehind` those of which they gave that up.
     """
     if records is None:
         return dict.fromkeys(
@@ -161,6 +163,8 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
                 "completed",
                 "notCompleted",
                 "delayHops",
+                "undoing",
+                "leftBehind",
             )
         )
     alive = [record for record in records if record.is_alive]
@@ -187,6 +191,8 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
         "completed": completed,
         "notCompleted": settled - completed,
         "delayHops": sum(record.hops for record in alive),
+        "undoing": sum(record.undoing for record in alive),
+        "leftBehind": sum(record.left_behind for record in alive),
     }
 
 
@@ -200,6 +206,14 @@ def _silent(records: Sequence[WorkerRecord] | None) -> Iterator[str]:
         if not record.is_alive and record.in_flight:
             silence = format_duration(timedelta(seconds=round(record.silence.total_seconds())))
             yield f"worker {record.worker} is silent for {silence}; it held {len(record.in_flight)} mails"
+
+
+def _undoing(records: Sequence[WorkerRecord] | None) -> Iterator[str]:
+    for record in records or ():
+        if record.is_alive and record.undoing:
+            yield f"worker {record.worker} takes {record.undoing} failed enqueues back: their marks wait for a store"
+        if record.is_alive and record.left_behind:
+            yield f"worker {record.worker} gave up to take {record.left_behind} failed enqueues back"
 
 
 def print_once(out: Output, top: Top) -> None:

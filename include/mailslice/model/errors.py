@@ -8,7 +8,7 @@
     - `Refused`: a guard or a gate said no; nothing was changed (exit 3)
         - `ConfigurationDiffers`, `GateFailed`, `PlanRefused`, `ClockSkew`, `TopologyDiffers`
     - `TryAgain`: nothing is wrong with the mail, a store cannot answer now (exit 4)
-        - `StoreUnavailable`, and of those `SlowDown`, `QueueMissing`
+        - `StoreUnavailable`, and of those `SlowDown`, `QueueMissing`, `Unconfirmed`
     - `TakenOver`: another one has this mail now: leave it
     - `DeadLetter`: this message can never be handled; the dead letter queue keeps it
         - `Undecodable`, `ContentMissing`
@@ -75,6 +75,10 @@ class TryAgain(MailsliceError):
 
 class StoreUnavailable(TryAgain):
     """Cassandra, RabbitMQ or S3 does not answer; the message names the address."""
+
+
+class Unconfirmed(StoreUnavailable):
+    """A message was written to RabbitMQ and not confirmed: nobody knows whether it is delivered."""
 
 
 class TakenOver(MailsliceError):

@@ -5,7 +5,7 @@ when it is first used, so importing this package costs nothing and brings no dri
 
 - `BadInput`: fix what was given; `BadSetting` and `UnknownQueue` are of it
 - `Refused`: a guard said no, nothing was changed; `ConfigurationDiffers` is of it
-- `TryAgain`: a store cannot answer now; `StoreUnavailable` names it
+- `TryAgain`: a store cannot answer now; `StoreUnavailable` names it; `Unconfirmed`, one of those: an enqueue of which nobody knows whether it is delivered
 - `TakenOver`: another one has the mail; a handler lets it pass
 - `DeadLetter`: raised by a handler, the mail goes to the dead letter queue
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         TakenOver,
         TryAgain,
+        Unconfirmed,
         UnknownQueue,
     )
     from mailslice.model.mail import EnqueueId, Mail, QueuedMail, ViewRow
@@ -75,6 +76,7 @@ __all__ = [
     "SyncQueue",
     "TakenOver",
     "TryAgain",
+    "Unconfirmed",
     "UnknownQueue",
     "ViewRow",
     "consume",
@@ -88,7 +90,7 @@ __all__ = [
 
 _HOMES = {
     "codec.reports": "Failure",
-    "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TakenOver TryAgain UnknownQueue",
+    "model.errors": "BadInput BadSetting ConfigurationDiffers DeadLetter MailsliceError Refused StoreUnavailable TakenOver TryAgain Unconfirmed UnknownQueue",
     "model.mail": "EnqueueId Mail QueuedMail ViewRow",
     "model.settings": "Settings load_settings",
     "queue.filters": "MailFilter",

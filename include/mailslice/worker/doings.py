@@ -35,6 +35,9 @@ class Doings:
         self.finished = 0
         self.hops = 0
         """Copies of delayed mails that were put into a level."""
+        self.undoing = 0
+        """Failed enqueues that are being taken back (`undoing`), and those that were given up."""
+        self.left_behind = 0
         self._outdated: dict[tuple[EnqueueId, bytes], None] = {}
 
     def ended(self, seconds: float) -> None:

@@ -27,7 +27,7 @@ class ConsumerMetrics:
             registry=registry,
         )
         self._queue = queue
-        self._hops_before = 0
+        self._observed = (0, 0)
         for outcome in ("completed", "retried", "rejected", "bounced", "given_back"):
             self._outcomes.labels(queue, outcome)
         self._failures = Counter(
@@ -64,6 +64,19 @@ class ConsumerMetrics:
             "mailslice_delay_hops",
             "Copies of delayed mails put into a delay level",
             ("queue",),
+            registry=registry,
+        ).labels(queue)
+        self._left_behind = Counter(
+            "mailslice_enqueues_left_behind",
+            "Failed enqueues whose undoing was given up",
+            ("queue",),
+            registry=registry,
+        ).labels(queue)
+        self._undoing = Gauge(
+            "mailslice_enqueues_undoing",
+            "Failed enqueues that are being taken back",
+            ("queue",),
+            multiprocess_mode="livesum",
             registry=registry,
         ).labels(queue)
         self._in_flight = Gauge(
@@ -113,8 +126,11 @@ class ConsumerMetrics:
 
     def observe(self, doings: Doings) -> None:
         """What a worker counts by itself, as it stands now."""
-        self._hops.inc(doings.hops - self._hops_before)
-        self._hops_before = doings.hops
+        hops, left_behind = self._observed
+        self._hops.inc(doings.hops - hops)
+        self._left_behind.inc(doings.left_behind - left_behind)
+        self._undoing.set(doings.undoing)
+        self._observed = (doings.hops, doings.left_behind)
 
     def store_failed(self) -> None:
         """A store did not answer."""

@@ -62,7 +62,8 @@ class QueueWorker:
     ) -> QueuedMail:
         """Returns when the mail is durable, to be delivered now or after `delay`; `content` is the whole mail, or a file of it.
 
-        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued, or will be dropped at its delivery.
+        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued. Unconfirmed, which is one of those: nobody knows,
+        and mostly its deleted mark drops it.
         """
         return await self._enqueuer.enqueue(mail, content, delay)
 

@@ -147,6 +147,8 @@ class Recorder:
             settled=doings.count,
             completed=doings.finished,
             hops=doings.hops,
+            undoing=doings.undoing,
+            left_behind=doings.left_behind,
             stage_marks=self._wiring.stages is not None and self._wiring.handler_marks,
             shared=self._wiring.settings.queue.shared,
         )

@@ -125,7 +125,8 @@ class SyncQueue:
     ) -> QueuedMail:
         """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days); `content` is the whole mail, or a file of it.
 
-        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued, or will be dropped at its delivery.
+        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued. Unconfirmed, which is one of those: nobody knows,
+        and mostly its deleted mark drops it.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
 

@@ -82,6 +82,8 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
             settled=9,
             completed=7,
             hops=5,
+            undoing=3,
+            left_behind=2,
         ),
     )
     (found,) = table.list(queue)
@@ -98,6 +100,7 @@ def test_a_record_is_read_as_it_was_saved(table, queue):
     assert len(found.done) == 2
     assert found.stage_marks
     assert (found.settled, found.completed, found.hops) == (9, 7, 5)
+    assert (found.undoing, found.left_behind) == (3, 2)
     assert found == replace(
         table.read(queue, "host:1:abc"), times=found.times, read_at=found.read_at
     )

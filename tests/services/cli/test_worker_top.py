@@ -37,6 +37,8 @@ KEYS = [
     "completed",
     "notCompleted",
     "delayHops",
+    "undoing",
+    "leftBehind",
     "problems",
 ]
 SILENCE = "127.0.0.1:1"

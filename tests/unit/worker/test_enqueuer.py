@@ -1,4 +1,4 @@
-"""Row and message of one enqueue: beside each other, but for the time after a row that failed."""
+"""Row, then message; and what becomes of an enqueue that fails."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from mailslice.model.errors import StoreUnavailable
+from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
-from mailslice.worker import enqueuer as module
+from mailslice.worker import undoing
 from mailslice.worker.budget import ContentBudget
+from mailslice.worker.doings import Doings
 from mailslice.worker.enqueuer import Enqueuer
 
 AWAY = StoreUnavailable("Cassandra at c:9042 does not answer")
@@ -25,6 +26,7 @@ class Stores:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.inserts: list[asyncio.Future[list[Any]]] = []
+        self.away = self.unconfirmed = False
         ids = iter(range(100))
         self.wiring = SimpleNamespace(
             queue=queue_name("spool"),
@@ -33,7 +35,7 @@ class Stores:
             shape=SimpleNamespace(window=timedelta(hours=1), bucket_counts=(1,)),
             settings=SimpleNamespace(queue=SimpleNamespace(max_mail_bytes=1000)),
             enqueue_budget=ContentBudget(1000),
-            blobs=SimpleNamespace(put=self._nothing, delete_many=self._nothing),
+            blobs=SimpleNamespace(put=self._nothing, delete_many=self._delete),
             blob_ids=SimpleNamespace(new=lambda _content: f"b-{next(ids)}"),
             tables=SimpleNamespace(
                 written=SimpleNamespace(insert_future=self._insert),
@@ -42,7 +44,8 @@ class Stores:
             ),
             bridge=SimpleNamespace(rows=lambda future: future),
             publisher=SimpleNamespace(publish=self._publish),
-            mark=self._nothing,
+            mark=self._mark,
+            doings=Doings(),
         )
 
     async def _nothing(self, *_: object) -> None:
@@ -55,6 +58,16 @@ class Stores:
 
     async def _publish(self, *_: object) -> None:
         self.asked.append("message")
+        if self.unconfirmed:
+            raise Unconfirmed("nobody confirms")
+
+    async def _mark(self, *_: object) -> None:
+        self.asked.append("mark")
+        if self.away:
+            raise AWAY
+
+    async def _delete(self, *_: object) -> None:
+        self.asked.append("delete")
 
 
 async def turns() -> None:
@@ -76,22 +89,23 @@ async def begun() -> Any:
         return task, stores.inserts[-1], stores.asked[before:]
 
     begin.stores = stores  # type: ignore[attr-defined]
+    begin.enqueuer = enqueuer  # type: ignore[attr-defined]
     yield begin
     await enqueuer.close()
 
 
-async def test_row_and_message_go_beside_each_other(begun: Any) -> None:
+async def test_a_message_waits_for_its_row(begun: Any) -> None:
     task, row, asked = await begun()
-    assert asked == ["row", "message"]
+    assert asked == ["row"]
     row.set_result([])
     await task
+    assert begun.stores.asked == ["row", "message"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_after_a_row_that_failed_messages_wait_for_their_rows_until_one_succeeds(
-    begun: Any, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+async def test_a_row_that_failed_has_no_message_and_is_marked_and_then_its_blobs_go(
+    begun: Any, *, cancelled: bool
 ) -> None:
-    monkeypatch.setattr(module, "_UNDO_PAUSES", (0.0,))
     task, row, _ = await begun()
     if cancelled:
         task.cancel()
@@ -99,35 +113,55 @@ async def test_after_a_row_that_failed_messages_wait_for_their_rows_until_one_su
         row.set_exception(AWAY)
     with pytest.raises((StoreUnavailable, asyncio.CancelledError)):
         await task
+    assert begun.stores.asked == ["row", "mark", "delete"]
 
-    again, row, asked = await begun()
-    assert asked == ["row"]
-    row.set_exception(AWAY)
-    with pytest.raises(StoreUnavailable):
-        await again
-    assert begun.stores.asked.count("message") == 1
 
-    back, row, asked = await begun()
-    assert asked == ["row"]
+async def test_a_publish_without_its_confirm_says_that_the_mail_may_be_delivered(
+    begun: Any,
+) -> None:
+    begun.stores.unconfirmed = True
+    task, row, _ = await begun()
     row.set_result([])
-    await back
-    assert begun.stores.asked[-1] == "message"
-
-    later, row, asked = await begun()
-    assert asked == ["row", "message"]
-    row.set_result([])
-    await later
+    with pytest.raises(
+        Unconfirmed, match=r"nobody confirms; the mail may be delivered all the same"
+    ):
+        await task
+    assert begun.stores.asked == ["row", "message", "mark", "delete"]
 
 
-async def test_a_row_that_began_before_another_one_failed_proves_nothing(begun: Any) -> None:
-    early, early_row, _ = await begun()
-    failing, row, _ = await begun()
-    row.set_exception(AWAY)
-    with pytest.raises(StoreUnavailable):
-        await failing
-    early_row.set_result([])
-    await early
-    last, row, asked = await begun()
-    assert asked == ["row"]
-    row.set_result([])
-    await last
+async def test_marks_outlive_their_callers_and_come_before_blobs_when_cassandra_is_back(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
+    doings = begun.stores.wiring.doings
+    begun.stores.away = True
+    for number in range(1, 4):
+        task, row, _ = await begun()
+        row.set_exception(AWAY)
+        with pytest.raises(StoreUnavailable):
+            await task
+        assert (doings.undoing, doings.left_behind) == (number, 0)
+    assert "delete" not in begun.stores.asked
+    begun.stores.away = False
+    async with asyncio.timeout(5):
+        while doings.undoing:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    assert begun.stores.asked.count("delete") == 3
+    assert doings.left_behind == 0
+
+
+async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the_end(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undoing, "MOST_PENDING", 2)
+    monkeypatch.setattr(undoing, "CLOSE_SECONDS", 0.1)
+    doings = begun.stores.wiring.doings
+    begun.stores.away = True
+    for _ in range(3):
+        task, row, _ = await begun()
+        row.set_exception(AWAY)
+        with pytest.raises(StoreUnavailable):
+            await task
+    assert (doings.undoing, doings.left_behind) == (2, 1)
+    await begun.enqueuer.close()
+    assert (doings.undoing, doings.left_behind) == (0, 3)

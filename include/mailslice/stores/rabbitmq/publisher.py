@@ -20,7 +20,7 @@ from pika import BasicProperties
 from pika.spec import Basic
 
 from mailslice.model import crash
-from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable
+from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable, Unconfirmed
 from mailslice.model.names import HEADER_DEAD_LETTER_ROUTING_KEY, ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address, meaning
@@ -50,7 +50,13 @@ class _Pending:
     confirmed: asyncio.Future[None]
     exchange: str
     body: bytes
+    tag: int
+    of_link: dict[int, _Pending]
     returned: str | None = None
+
+    def forget(self) -> None:
+        """Nobody waits for it any more."""
+        self.of_link.pop(self.tag, None)
 
 
 class Publisher:
@@ -77,10 +83,11 @@ class Publisher:
     ) -> None:
         """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
 
-        Raises StoreUnavailable: not confirmed in time, refused, or (QueueMissing) routed to no queue.
+        Raises StoreUnavailable: it was not sent, was routed to no queue (QueueMissing), or nobody knows (Unconfirmed).
         """
         properties = james_properties(headers, timestamp)
         confirms, before = self._confirms, self._link
+        pending: _Pending | None = None
         try:
             async with asyncio.timeout(self._seconds):
                 link = (
@@ -88,9 +95,25 @@ class Publisher:
                     if self._link is not None and self._link.is_open and self._link.blocked is None
                     else await self._usable()
                 )
-                await self._send(link, exchange, routing_key, body, properties)
+                pending = self._send(link, exchange, routing_key, body, properties)
+                crash.point("publish:sent")
+                await pending.confirmed
         except TimeoutError as error:
-            raise self._too_late(confirms, before) from error
+            why = self._too_late(confirms, before)
+            raise why if pending is None else Unconfirmed(str(why)) from error
+        finally:
+            if pending is not None:
+                pending.forget()
+        if pending.returned is not None:
+            where = (
+                f"exchange {exchange!r} has no queue bound"
+                if exchange
+                else f"there is no queue {routing_key!r}"
+            )
+            raise QueueMissing(
+                f"RabbitMQ at {broker_address(self._settings)}: {where} ({pending.returned})"
+            )
+        crash.point("publish:confirmed")
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
         """Why a publish was not confirmed in time. `confirms`: how many there had been when it began, on the link that there was `before`."""
@@ -118,33 +141,18 @@ class Publisher:
                 )
             )
 
-    async def _send(
+    def _send(
         self, link: Link, exchange: str, routing_key: str, body: bytes, properties: BasicProperties
-    ) -> None:
+    ) -> _Pending:
         try:
             link.channel.basic_publish(exchange, routing_key, body, properties, mandatory=True)
         except PIKA_ERRORS as error:
             raise meaning(error, self._settings) from error
         self._tag += 1
-        tag, of_this_link = self._tag, self._pending
-        pending = of_this_link[tag] = _Pending(
-            asyncio.get_running_loop().create_future(), exchange, body
-        )
-        crash.point("publish:sent")
-        try:
-            await pending.confirmed
-        finally:
-            of_this_link.pop(tag, None)
-        if pending.returned is not None:
-            where = (
-                f"exchange {exchange!r} has no queue bound"
-                if exchange
-                else f"there is no queue {routing_key!r}"
-            )
-            raise QueueMissing(
-                f"RabbitMQ at {broker_address(self._settings)}: {where} ({pending.returned})"
-            )
-        crash.point("publish:confirmed")
+        confirmed = asyncio.get_running_loop().create_future()
+        pending = _Pending(confirmed, exchange, body, self._tag, self._pending)
+        self._pending[self._tag] = pending
+        return pending
 
     @property
     def usable(self) -> bool:
@@ -226,7 +234,7 @@ class Publisher:
                 continue
             if isinstance(method, Basic.Nack):
                 pending.confirmed.set_exception(
-                    StoreUnavailable(
+                    Unconfirmed(
                         f"RabbitMQ at {broker_address(self._settings)} refused a message for {pending.exchange!r}"
                     )
                 )
@@ -245,7 +253,7 @@ class Publisher:
         for one in pending.values():
             if not one.confirmed.done():
                 one.confirmed.set_exception(
-                    StoreUnavailable(f"connection lost before a confirm: {self._trouble}")
+                    Unconfirmed(f"connection lost before a confirm: {self._trouble}")
                 )
 
 

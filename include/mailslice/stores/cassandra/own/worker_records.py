@@ -40,6 +40,8 @@ WORKER_RECORDS_TABLE = """(
     settled bigint,
     completed bigint,
     hops bigint,
+    undoing bigint,
+    left_behind bigint,
     shared boolean,
     PRIMARY KEY (queuename, worker)
 ) WITH gc_grace_seconds = 3600"""
@@ -56,7 +58,18 @@ _COLUMNS = (
         "every_ms",
         "stage_marks",
     ),
-    *("in_flight", "messages", "done", "times", "settled", "completed", "hops", "shared"),
+    *(
+        "in_flight",
+        "messages",
+        "done",
+        "times",
+        "settled",
+        "completed",
+        "hops",
+        "undoing",
+        "left_behind",
+        "shared",
+    ),
 )
 _TTL_SECONDS = 86400
 _MISSED_BEATS = 4
@@ -139,6 +152,9 @@ class WorkerRecord:
     """Mails that it handed out and settled since it started, and those of them that were completed: the others were retried, rejected or bounced."""
     hops: int = 0
     """Copies of delayed mails that it put into a level since it started."""
+    undoing: int = 0
+    left_behind: int = 0
+    """Failed enqueues that it takes back yet, and those of which it gave that up."""
     stage_marks: bool = False
     """Whether it writes stage marks: without them a stage says nothing of what was sent."""
     shared: bool | None = None
@@ -214,6 +230,8 @@ class WorkerRecords:
                 record.settled,
                 record.completed,
                 record.hops,
+                record.undoing,
+                record.left_behind,
                 record.shared,
             ],
         )
@@ -297,6 +315,8 @@ def _record(row: Row) -> WorkerRecord:
         settled,
         completed,
         hops,
+        undoing,
+        left_behind,
         shared,
         written,
         now,
@@ -317,6 +337,8 @@ def _record(row: Row) -> WorkerRecord:
         settled=settled or 0,
         completed=completed or 0,
         hops=hops or 0,
+        undoing=undoing or 0,
+        left_behind=left_behind or 0,
         stage_marks=bool(stage_marks),
         shared=shared,
         heartbeat=None if heartbeat is None else instant(heartbeat),
