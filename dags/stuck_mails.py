@@ -8,9 +8,9 @@ therefore writes down every few seconds what it holds. This DAG reads those reco
 | task | what it does | changes |
 |---|---|---|
 | `plan_stuck` | reads the workers' records, waits until each worker has spoken again or is known to be dead, lists what is held too long | nothing |
-| `check_plan` | Great Expectations: every holder was seen alive, every mail is over the time-out, not too many of them | nothing |
+| `check_plan` | Great Expectations, over the plan's rows: every mail once, over the time-out, with a worker of this queue; not too many of them | nothing |
 | `apply_stuck` | looks again; notes, closes, or recovers each mail; discards the records of dead workers | quarantine, marks; by mode the work queue |
-| `verify` | Great Expectations: closed mails are marked, and whole in quarantine | nothing |
+| `verify` | Great Expectations, over what the stores say of each mail: decisions written, closed mails marked, and whole in quarantine | nothing |
 | `report` | ledger row and report; runs also after a failure, and then fails the run | ledger |
 
 **Lock timeout.** 10 times the p99 processing time of the queue, and at least 10 minutes (MAILSLICE_DUTY_STUCK_FACTOR, MAILSLICE_DUTY_STUCK_AT_LEAST). The

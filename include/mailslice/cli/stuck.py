@@ -245,6 +245,7 @@ def _decide(
     """The decision of a person is a row like that of a duty."""
     from mailslice.model.clock import system_clock
     from mailslice.stores.cassandra.own import DecisionRow
+    from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 
     new = outcome.get("newEnqueueId")
     why = f"{reason or 'by hand'}" + (f"; it is {new} now" if new else "")
@@ -254,7 +255,7 @@ def _decide(
         mail.stage,
         mail.worker,
         mail.age,
-        verdict="a person decided",
+        verdict=BY_A_PERSON,
         action="released" if doing == "release" else "discarded",
         why=why,
         decided=system_clock(),

@@ -77,7 +77,6 @@ def _planned(context: StepContext, found: Stuck, mode: StuckMode) -> PlannedMail
         mail.enqueue_id,
         mail.name,
         record.worker,
-        record.beat,
         mail.stage,
         mail.attempt,
         since,

@@ -18,12 +18,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class PlannedMail:
-    """A stuck mail as it was found: held by `worker`, whose record then had the number `beat`; `action` is what the plan is to do with it."""
+    """A stuck mail as it was found: held by `worker`; `action` is what the plan is to do with it."""
 
     enqueue_id: EnqueueId
     name: str
     worker: str
-    beat: int
     stage: str
     attempt: int
     since: datetime
@@ -36,7 +35,6 @@ class PlannedMail:
             "enqueueId": str(self.enqueue_id),
             "name": self.name,
             "worker": self.worker,
-            "beat": self.beat,
             "stage": self.stage,
             "attempt": self.attempt,
             "since": iso(self.since),
@@ -51,7 +49,6 @@ class PlannedMail:
             EnqueueId(UUID(value["enqueueId"])),
             value["name"],
             value["worker"],
-            value["beat"],
             value["stage"],
             value["attempt"],
             datetime.fromisoformat(value["since"]),

@@ -62,12 +62,7 @@ def partial(folder: RunFolder) -> dict[str, Any]:
     applied = folder.read_json(FILES["apply"]) or folder.read_json(PROGRESS) or {}
     verified = folder.read_json(FILES["verify"]) or {}
     planned = plan.get("decided", {}).get("mails", [])
-    decisions = applied.get(
-        "decisions",
-        [{key: value for key, value in mail.items() if key != "beat"} for mail in planned]
-        if not applied
-        else [],
-    )
+    decisions = applied.get("decisions", [] if applied else planned)
     return {
         "inFlight": 0,
         **{

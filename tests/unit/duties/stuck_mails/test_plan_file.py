@@ -19,7 +19,6 @@ def plan():
         uuid4(),
         'n"é',
         "h:1:x",
-        7,
         "loaded",
         1,
         NOW,

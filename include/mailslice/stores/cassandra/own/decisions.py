@@ -47,6 +47,8 @@ _COLUMNS = (
     "who",
     "run",
 )
+BY_A_PERSON = "a person decided"
+"""The verdict of a decision that no duty and no worker took."""
 _LONGEST_TTL = timedelta(days=365 * 5)
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -1,0 +1,207 @@
+"""What stuck_mails' gates are for: each expectation fails by data in the stores or in the plan's file."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from mailslice.duties.stuck_mails.plan_file import Plan, read_plan
+from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import GateFailed
+from mailslice.model.mail import BlobId
+from mailslice.model.settings import StuckMode
+from mailslice.model.stages import Stage
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.stores.cassandra.own import DecisionRow
+from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
+from mailslice.stores.cassandra.own.quarantine import State
+from tests.services.duties.stuck_mails.test_recovering import A, B, held, recover
+
+__all__ = ["recover"]
+MINUTE = timedelta(minutes=1)
+
+
+def folder(place, request):
+    return RunFolder(artifacts(place.settings), request.duty, request.queue, request.run)
+
+
+def planned(place, change=None, **params):
+    """A run that has its plan, with a plan.json that `change` makes of it: its digest is right."""
+    request = place.request(**params)
+    place.steps(request, "plan")
+    if change is not None:
+        files = folder(place, request)
+        summary = files.read_json("plan.json")
+        plan = change(read_plan(summary, request.run, place.queue))
+        files.write_json(
+            "plan.json", {**summary, "decided": plan.decided(), "planDigest": plan.digest}
+        )
+    return request
+
+
+def mails(change):
+    """A change of each mail of a plan."""
+
+    def changed(plan: Plan) -> Plan:
+        return replace(plan, mails=tuple(map(change, plan.mails)))
+
+    return changed
+
+
+PLANS = {
+    "One run decides about 1 mails at most": lambda plan: plan,
+    "The plan is younger than an hour": lambda plan: replace(
+        plan, made_at=plan.made_at - 61 * MINUTE
+    ),
+    "Every mail is planned once": lambda plan: replace(plan, mails=plan.mails[:1] * 2),
+    "Every mail was held for longer than the lock timeout": mails(
+        lambda mail: replace(mail, age=59 * MINUTE / 60)
+    ),
+    "Every mail was held before the plan was made": mails(
+        lambda mail: replace(mail, since=mail.since + 10 * MINUTE)
+    ),
+    "Every holder has a record": mails(lambda mail: replace(mail, worker="of another queue")),
+    "Every action is one of the plan's mode": mails(lambda mail: replace(mail, action="released")),
+}
+
+
+@pytest.mark.parametrize("sentence", PLANS)
+def test_the_check_stops_a_plan_for(place, sentence):
+    items = [place.mail(), place.mail()]
+    place.worker(*map(place.held, items))
+    most = 1 if "at most" in sentence else 2
+    request = planned(place, PLANS[sentence], most=most)
+    with pytest.raises(GateFailed, match=sentence):
+        place.steps(request, "check")
+    assert not any(map(place.is_marked, items))
+
+
+def test_the_check_stops_a_plan_whose_holders_record_is_gone(place):
+    worker = place.worker(place.held(place.mail()))
+    request = planned(place)
+    worker.fall_silent()
+    place.stores.cassandra.execute(
+        f"DELETE FROM {place.settings.own.keyspace}.worker_records WHERE queuename = %s",
+        [place.queue],
+    )
+    with pytest.raises(GateFailed, match="Every holder has a record"):
+        place.steps(request, "check")
+
+
+@pytest.mark.usefixtures("real_gate")
+def test_great_expectations_passes_and_stops_what_the_plain_gate_does(place):
+    place.worker(place.held(place.mail()), place.held(place.mail()))
+    place.steps(planned(place), "check", "apply", "verify")
+    place.worker(place.held(place.mail()), place.held(place.mail()))
+    with pytest.raises(GateFailed, match="Every mail is planned once"):
+        place.steps(planned(place, PLANS["Every mail is planned once"]), "check")
+
+
+def closed(place):
+    """A run that has closed a mail: (the request, the mail, its row)."""
+    item = place.mail()
+    place.worker(place.held(item))
+    request = place.request()
+    place.steps(request, "plan", "check", "apply")
+    (kept,) = place.kept()
+    return request, item, kept
+
+
+def no_decision(place, _item, _kept):
+    place.stores.cassandra.execute(f"TRUNCATE {place.settings.own.keyspace}.decisions")
+
+
+def no_mark(place, item, _kept):
+    place.stores.tables.deleted.drop_many(place.queue, [item.enqueue_id])
+
+
+def no_row(place, _item, kept):
+    assert place.stores.own.quarantine.remove(place.queue, kept)
+
+
+def half_done(place, _item, kept):
+    assert place.stores.own.quarantine.move(place.queue, kept, state=State.CLOSING)
+
+
+def no_content(place, _item, _kept):
+    (header, body) = place.stores.own_blobs.list(f"quarantine/{place.queue}/")
+    place.stores.own_blobs.delete_many([max(header.key, body.key)])
+
+
+def less_content(place, _item, _kept):
+    for blob in place.stores.own_blobs.list(f"quarantine/{place.queue}/"):
+        place.stores.own_blobs.put(BlobId(blob.key), b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (no_decision, "Every decision is written down"),
+        (no_mark, "has its deleted mark"),
+        (no_row, "is in quarantine, and its content whole.* missing"),
+        (half_done, "No decision of this run is half done"),
+        (no_content, "content whole.* damaged"),
+        (less_content, "content whole.* damaged"),
+    ],
+)
+def test_verify_sees_in_the_stores_that_there_is(place, change, sentence):
+    request, item, kept = closed(place)
+    change(place, item, kept)
+    with pytest.raises(GateFailed, match=sentence):
+        place.steps(request, "verify")
+
+
+def test_verify_looks_at_the_stores_and_not_at_what_apply_says(place):
+    """An apply whose report names no mail."""
+    request, item, _ = closed(place)
+    files = folder(place, request)
+    files.write_json(
+        "applied.json", {**files.read_json("applied.json"), "decisions": [], "applied": 0}
+    )
+    assert place.steps(request, "verify")["expectations"]
+    no_mark(place, item, None)
+    with pytest.raises(GateFailed, match="has its deleted mark"):
+        place.steps(request, "verify")
+
+
+def test_verify_is_content_with_what_people_and_a_cleanup_have_done_since(place):
+    request, item, kept = closed(place)
+    place.stores.tables.written.delete_partition(place.queue, place.where, 2**62)
+    no_mark(place, item, kept)
+    assert place.steps(request, "verify")["success"]
+    place.quarantine.release(kept)
+    row = DecisionRow(
+        *(item.enqueue_id, "m", "loaded", "w", MINUTE),
+        verdict=BY_A_PERSON,
+        action="released",
+        why="by hand",
+        decided=system_clock(),
+    )
+    place.stores.own.decisions.save(place.queue, row, MINUTE)
+    assert place.steps(request, "verify")["success"]
+    assert len(list(MailQueue(place.stores, place.queue, system_clock).browse())) == 1
+
+
+@pytest.mark.parametrize("marks", [{"sent": (A, B)}, {"sending": (A, B)}])
+def test_verify_sees_that_what_stage_marks_end_has_no_deleted_mark(recover, marks):
+    item, _, _ = held(recover, A, B, **marks)
+    request = recover.request(mode=StuckMode.RECOVER.value)
+    recover.steps(request, "plan", "check", "apply", "verify")
+    assert recover.stores.own.mail_stages.read(recover.queue, item.enqueue_id).stage in {
+        Stage.SENT,
+        Stage.FAILED,
+    }
+    no_mark(recover, item, None)
+    with pytest.raises(GateFailed, match="has its deleted mark"):
+        recover.steps(request, "verify")
+
+
+def test_verify_sees_that_recipients_in_doubt_have_no_row(recover):
+    held(recover, A, B, sending=(A, B))
+    request = recover.request(mode=StuckMode.RECOVER.value)
+    recover.steps(request, "plan", "check", "apply")
+    (kept,) = recover.kept()
+    no_row(recover, None, kept)
+    with pytest.raises(GateFailed, match=r"is in quarantine.* missing"):
+        recover.steps(request, "verify")
