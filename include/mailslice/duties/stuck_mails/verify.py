@@ -131,7 +131,11 @@ class _Decided:
     def mark(self, one: EnqueueId) -> str:
         """A cleanup may have taken the mark of what is done, after its row."""
         mail, stage = self.rows.get(one), self.stages.get(one)
-        closed = mail is not None and (mail.run, mail.action) == (self.run, Action.CLOSED)
+        closed = (
+            mail is not None
+            and (mail.run, mail.action) == (self.run, Action.CLOSED)
+            and mail.state not in {State.NOTED, State.DISCARDING}
+        )
         completed = stage is not None and stage.owner == self.run and stage.closed
         if one in self.marked or not (closed or completed):
             return "there" if one in self.marked else NOT_NEEDED
