@@ -28,7 +28,7 @@ from mailslice.model.settings import clone_root
 from tests.acceptance.proxy import Proxy
 from tests.conftest import Fresh
 from tests.ports import free_port
-from tests.services.worker_process.sink import Sink, certificate, running
+from tests.services.worker_process.sink import Sink, Watching, certificate, running
 
 MAILSLICE = str(Path(sys.executable).parent / "mailslice")
 SAMPLE = clone_root() / "tests" / "data" / "sample"
@@ -313,6 +313,24 @@ def test_probes_tell_of_every_process_and_sum_their_figures(place: Place) -> Non
     assert "hangs" in fetch(port, "/livez")[1]
     stopped.send_signal(signal.SIGCONT)
     until(lambda: fetch(port, "/livez")[0] == 200, "alive again")
+
+
+def test_a_relay_that_is_told_to_end_waits_for_the_answer_and_begins_no_other_mail(
+    place: Place,
+) -> None:
+    place.enqueue(3)
+    with running(Watching()) as sink:
+        hop = {"MAILSLICE_RELAY_HOST": "127.0.0.1", "MAILSLICE_RELAY_PORT": str(sink.port)}
+        worker = place.worker("--concurrency", "1", handler="relay", **hop)
+        until(sink.begun.is_set, "the first mail is sent whole")
+        worker.send_signal(signal.SIGTERM)
+        time.sleep(2)
+        assert worker.poll() is None
+        sink.may_go_on.set()
+        assert worker.wait(60) == 0
+        assert (sink.mails, len(sink.got)) == (1, 1)
+    assert place.size() == 2, "it was completed, and the others are there"
+    assert f"with MAILSLICE_QUEUE_STAGE_MARKS={place.queue} it is not" in place.log()
 
 
 def test_a_failing_handler_is_tried_again_later_and_the_mail_stays(place: Place) -> None:

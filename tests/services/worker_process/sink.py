@@ -99,6 +99,26 @@ class Sink:
         return "250 OK"
 
 
+@dataclass
+class Watching(Sink):
+    """Answers no mail before it `may_go_on`."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+    mails: int = 0
+
+    async def handle_MAIL(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        self.mails += 1
+        return await super().handle_MAIL(server, session, envelope, address, options)
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        self.begun.set()
+        await asyncio.to_thread(self.may_go_on.wait, 10)
+        return await super().handle_DATA(server, session, envelope)
+
+
 @contextmanager
 def running(
     sink: Sink,

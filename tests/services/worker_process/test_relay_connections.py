@@ -20,7 +20,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.worker.handlers import next_hop
 from mailslice.worker.outcome import Complete, Reject, Retry
-from tests.services.worker_process.sink import Sink, certificate, running
+from tests.services.worker_process.sink import Sink, Watching, certificate, running
 from tests.services.worker_process.test_relay import CONTENT, A, B, relay
 
 MAIL = Mail("m", "s@home.example", (A,))
@@ -182,19 +182,6 @@ def test_threads_share_no_connection() -> None:
         assert sink.connections <= 8
 
 
-@dataclass
-class Watching(Sink):
-    """Waits, within the first mail, until the test has seen it."""
-
-    begun: threading.Event = field(default_factory=threading.Event)
-    may_go_on: threading.Event = field(default_factory=threading.Event)
-
-    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
-        self.begun.set()
-        await asyncio.to_thread(self.may_go_on.wait, 10)
-        return await super().handle_DATA(server, session, envelope)
-
-
 def test_when_the_worker_ends_an_answer_is_waited_for_and_nothing_else_is_begun() -> None:
     stopping, outcomes = threading.Event(), []
     mail = Mail("m", None, (A, B), per_recipient_headers=(RecipientHeader(B, "X", "y"),))
@@ -210,7 +197,7 @@ def test_when_the_worker_ends_an_answer_is_waited_for_and_nothing_else_is_begun(
         thread.join(10)
         assert outcomes == [Retry(recipients=(B,))]
         assert send(mail, CONTENT, stopping=stopping) == Retry()
-        assert [got[1] for got in sink.got] == [(A,)]
+        assert ([got[1] for got in sink.got], sink.mails) == ([(A,)], 1)
 
 
 CASES = [

@@ -1,4 +1,4 @@
-"""The next SMTP server as MAILSLICE_RELAY_* names it: connections, TLS, AUTH, and their reuse.
+"""The next SMTP server as MAILSLICE_RELAY_* names it: connections, and their reuse.
 
 smtplib is used for what it does well (connecting, EHLO, STARTTLS, reading replies); the order of
 commands and replies is ours, for it knows neither PIPELINING nor a mail in pieces (ADR 55).
@@ -6,7 +6,6 @@ commands and replies is ours, for it knows neither PIPELINING nor a mail in piec
 
 from __future__ import annotations
 
-import base64
 import logging
 import smtplib
 import socket
@@ -16,9 +15,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mailslice.model.errors import BadSetting
 from mailslice.model.settings import RelaySettings, StartTls
-from mailslice.worker.smtp_policy import is_loopback
+from mailslice.worker.handlers.smtp_security import log_in, login_of, start_tls, tls_of
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +27,6 @@ _IDLE = 30.0
 
 class StaleConnection(smtplib.SMTPServerDisconnected):
     """A connection that was kept has ended since its last mail: nothing of this one was begun."""
-
-
-class LoginRefused(smtplib.SMTPException):
-    """The next hop does not take our user and password: the settings are wrong, not the mail."""
-
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(f"{code} to AUTH")
-        self.code = code
-        self.words = words
 
 
 class Connection:
@@ -132,8 +121,8 @@ class NextHop:
     def __init__(self, settings: RelaySettings) -> None:
         """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
         self._settings = settings
-        self._tls = _tls(settings)
-        self._login = _login(settings)
+        self._tls = tls_of(settings)
+        self._login = login_of(settings)
         self._name = socket.getfqdn()
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
@@ -207,100 +196,10 @@ class NextHop:
                 server.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             server.ehlo_or_helo_if_needed()
             if tls is not None and not hop.implicit_tls:
-                _start_tls(server, tls, only_if_offered=hop.starttls is StartTls.MAY)
+                start_tls(server, tls, only_if_offered=hop.starttls is StartTls.MAY)
             if self._login is not None:
-                _log_in(server, *self._login)
+                log_in(server, *self._login)
         except BaseException:
             server.close()
             raise
         return server
-
-
-def _start_tls(server: smtplib.SMTP, tls: ssl.SSLContext, *, only_if_offered: bool) -> None:
-    if only_if_offered and not server.has_extn("starttls"):
-        return
-    try:
-        server.starttls(context=tls)
-    except smtplib.SMTPResponseException:
-        if not only_if_offered:
-            raise
-        return
-    server.ehlo_or_helo_if_needed()
-
-
-def _log_in(server: smtplib.SMTP, username: str, password: str) -> None:
-    """AUTH PLAIN, or LOGIN where that is not offered (RFC 4954, 4616)."""
-    offered = server.esmtp_features.get("auth", "").upper().split()
-    if "PLAIN" in offered:
-        both = f"\x00{username}\x00{password}"
-        code, words = server.docmd("AUTH", f"PLAIN {_base64(both)}")
-    elif "LOGIN" in offered:
-        code, words = server.docmd("AUTH", f"LOGIN {_base64(username)}")
-        if code == 334:
-            code, words = server.docmd(_base64(password))
-    else:
-        raise LoginRefused(535, "the next hop offers neither AUTH PLAIN nor AUTH LOGIN")
-    if code != 235:
-        raise LoginRefused(code, words.decode("utf-8", "replace"))
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
-def _login(hop: RelaySettings) -> tuple[str, str] | None:
-    password = hop.password.get_secret_value() if hop.password else None
-    if hop.username is None and password is None:
-        return None
-    if hop.username is None or password is None:
-        raise BadSetting(
-            "MAILSLICE_RELAY_USERNAME and MAILSLICE_RELAY_PASSWORD: one is set without the other; "
-            "allowed: both, or none"
-        )
-    always_tls = hop.implicit_tls or hop.starttls in {StartTls.MUST, StartTls.VERIFIED}
-    if not (always_tls or hop.auth_without_tls or is_loopback(hop.host)):
-        raise BadSetting(
-            f"MAILSLICE_RELAY_USERNAME is set, MAILSLICE_RELAY_HOST={hop.host!r} is not loopback, and "
-            f"MAILSLICE_RELAY_STARTTLS={hop.starttls}: the password would cross the network in the "
-            "clear; allowed: MAILSLICE_RELAY_STARTTLS=verified (or must), "
-            "MAILSLICE_RELAY_IMPLICIT_TLS=true, or MAILSLICE_RELAY_AUTH_WITHOUT_TLS=true"
-        )
-    return hop.username, password
-
-
-def _tls(hop: RelaySettings) -> ssl.SSLContext | None:
-    """What TLS is made with; None where there is to be none."""
-    verified = hop.starttls is StartTls.VERIFIED or (
-        hop.implicit_tls and hop.starttls is not StartTls.MUST
-    )
-    if hop.tls_ca is not None and not verified:
-        raise BadSetting(
-            f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r}: nothing is verified with "
-            f"MAILSLICE_RELAY_STARTTLS={hop.starttls}; allowed with it: verified"
-        )
-    if (hop.tls_certificate is None) != (hop.tls_key is None):
-        raise BadSetting(
-            "MAILSLICE_RELAY_TLS_CERTIFICATE and MAILSLICE_RELAY_TLS_KEY: one is set without the "
-            "other; allowed: both, or none"
-        )
-    if hop.starttls is StartTls.NONE and not hop.implicit_tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=hop.tls_ca)
-    except (OSError, ssl.SSLError) as error:
-        raise BadSetting(
-            f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r} cannot be loaded: {error}; "
-            "allowed: a file of certificates, PEM"
-        ) from error
-    if not verified:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if hop.tls_certificate is not None:
-        try:
-            context.load_cert_chain(hop.tls_certificate, hop.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            raise BadSetting(
-                f"MAILSLICE_RELAY_TLS_CERTIFICATE={str(hop.tls_certificate)!r} with "
-                f"_TLS_KEY={str(hop.tls_key)!r} cannot be loaded: {error}"
-            ) from error
-    return context
