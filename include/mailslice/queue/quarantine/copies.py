@@ -26,6 +26,7 @@ from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
+    from mailslice.stores.blobs.admin import AdminBlobs
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,6 @@ class Copies:
 
     def __init__(self, stores: Stores, queue: QueueName, clock: Clock) -> None:
         self._stores = stores
-        self._own = stores.own_blobs
         self._queue = quote(queue, safe="")
         self._clock = clock
 
@@ -131,6 +131,11 @@ class Copies:
             )
         )
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")
+
+    @cached_property
+    def _own(self) -> AdminBlobs:
+        """Opened when a content is touched: who only lists rows does not pay for S3's client."""
+        return self._stores.own_blobs
 
     @cached_property
     def _deployment(self) -> str:
