@@ -118,6 +118,13 @@ def hotpath(
             help="With N mails waiting, too, and a drain of them all; 0 = not.",
         ),
     ] = 0,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve/--no-curve",
+            help="With 1 ... 128 in flight, too: all at the stores, and as many as S3 bears.",
+        ),
+    ] = False,
     warm_up: Annotated[
         timedelta,
         typer.Option(
@@ -132,7 +139,7 @@ def hotpath(
     """Enqueue, then dequeue and complete; beside it each store's own limit, measured alone in the same run."""
     from mailslice.cli.bench_hotpath import Wanted, measure
 
-    wanted = Wanted(mails, each, in_flight, repeats, load, processes or (), waiting, warm_up)
+    wanted = Wanted(mails, each, in_flight, repeats, load, processes or (), waiting, warm_up, curve)
     out.one(measure(_settings(), queue, wanted, _say(out)))
 
 

@@ -37,6 +37,7 @@ HOTPATH = (
         processes=(1, 2, 4),
         waiting=100_000,
         warm_up=timedelta(minutes=2),
+        curve=True,
     ),
     Wanted(3000, 50 * _KIB, 64, repeats=3, load=0.8),
     Wanted(600, 200 * _KIB, 64),
@@ -197,6 +198,14 @@ def _page(hot: Sequence[Row], views: Sequence[Row], duties: Sequence[Row]) -> li
             [{"size": row["size"], **each} for row in hot for each in row.get("scaling", ())],
         ),
         "",
+        "By mails in flight: `fixed` gives S3 all of them at once, `adaptive` as many requests as it bears (ADR 58), given last as PUTs / GETs. In flight is",
+        "an enqueue's latency from when its first request was let in; what it waited before is in its whole latency.",
+        "",
+        *_table(
+            CURVE_COLUMNS,
+            [{"size": row["size"], **each} for row in hot for each in row.get("curve", ())],
+        ),
+        "",
         "With many mails waiting: enqueues before they wait and while they do, and a drain of all of them, whose rate is given by tenths of it.",
         "",
         *_table(
@@ -295,6 +304,17 @@ SCALING_COLUMNS: Sequence[tuple[str, str]] = (
     ("stores", "dequeue_stores_cpu_seconds_per_1000"),
     ("idle", "dequeue_share_of_cores.rest"),
     ("peak MiB of one", "peak_mib"),
+)
+CURVE_COLUMNS: Sequence[tuple[str, str]] = (
+    ("bytes", "size"),
+    ("in flight", "in_flight"),
+    ("window", "window"),
+    ("enqueues/s", "enqueue_rate"),
+    ("p50 / p95 / p99 ms", "enqueue_ms"),
+    ("in flight p50 / p95 / p99 ms", "enqueue_in_flight_ms"),
+    ("dequeues/s", "dequeue_rate"),
+    ("p50 / p95 / p99 ms", "dequeue_ms"),
+    ("window at the end", "window_limit"),
 )
 WAITING_COLUMNS: Sequence[tuple[str, str]] = (
     ("bytes", "size"),

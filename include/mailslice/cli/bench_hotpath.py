@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ _SPREAD = (
     "enqueue_rate",
     "dequeue_rate",
     "enqueue_ms",
+    "enqueue_in_flight_ms",
     "dequeue_ms",
     "cpu_seconds_per_1000",
     "enqueue_cpu_seconds_per_1000",
@@ -32,6 +33,17 @@ _SPREAD = (
     "peak_mib",
     "limits",
 )
+_OF_CURVE = (
+    "enqueue_rate",
+    "enqueue_ms",
+    "enqueue_in_flight_ms",
+    "dequeue_rate",
+    "dequeue_ms",
+    "window_limit",
+)
+CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
+_CURVE_LEAST, _CURVE_ROUNDS = 300, 40
+_BLOBS_A_MAIL = 2
 _PACED_SECONDS = 5.0
 _OPERATIONS, _LEAST_OPERATIONS = 2000, 200
 """Of each store alone: as many as there are mails, within these."""
@@ -53,6 +65,8 @@ class Wanted:
     processes: tuple[int, ...] = ()
     waiting: int = 0
     warm_up: timedelta = WARM_UP
+    curve: bool = False
+    """Once more with 1, 2, 4 ... 128 in flight, by windows held open and by those that follow latency."""
 
 
 def measure(
@@ -80,6 +94,8 @@ def measure(
             found["scaling"] = [
                 _processes(settings, queue, wanted, number, say) for number in wanted.processes
             ]
+        if wanted.curve:
+            found["curve"] = _curve(settings, queue, wanted, say)
         if wanted.waiting:
             say(f"the hot path with {wanted.waiting} mails waiting")
             found["waiting"] = _waiting(settings, queue, wanted)
@@ -176,7 +192,9 @@ def _one(
     }
 
 
-def _hotpath(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, object]:
+def _hotpath(
+    settings: Settings, queue: QueueName, wanted: Wanted, window: int | None = None
+) -> dict[str, object]:
     from mailslice.worker.bench import measure_hotpath
 
     return run(
@@ -187,8 +205,28 @@ def _hotpath(settings: Settings, queue: QueueName, wanted: Wanted) -> dict[str, 
             size=wanted.each,
             in_flight=wanted.in_flight,
             warm=_own_warm(wanted),
+            window=window,
         )
     )
+
+
+def _curve(
+    settings: Settings, queue: QueueName, wanted: Wanted, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Rates and latencies by mails in flight; `fixed`: the stores get all that is asked for."""
+    from mailslice.worker.apart import apart
+
+    rows = []
+    for in_flight in CURVE:
+        mails = min(wanted.mails, max(_CURVE_LEAST, in_flight * _CURVE_ROUNDS))
+        point = replace(wanted, mails=mails, in_flight=in_flight)
+        for window in ("fixed", "adaptive"):
+            say(f"{in_flight} in flight, {window} window")
+            held = _BLOBS_A_MAIL * in_flight if window == "fixed" else None
+            found: dict[str, Any] = apart(_hotpath, settings, queue, point, held)
+            figures = {key: found[key] for key in _OF_CURVE}
+            rows.append({"in_flight": in_flight, "window": window, **figures})
+    return rows
 
 
 def _paced(

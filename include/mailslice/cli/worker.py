@@ -18,6 +18,8 @@ from mailslice.model.settings import GiveUp
 
 app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
 
+_PREFETCH, _PREFETCH_RELAY = 32, 16
+"""32 at once are 1,000 mails/s where S3 is 20 ms away. A handler that waits long holds fewer."""
 Prefetch = Annotated[
     int,
     typer.Option(
@@ -110,7 +112,15 @@ def run_(
             help="Processes beside each other.",
         ),
     ] = 1,
-    prefetch: Prefetch = 16,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            "--prefetch",
+            parser=count("--prefetch", most=65535),
+            metavar="M",
+            help="Mails delivered ahead of their handling: 32 when not given, 16 for the relay.",
+        ),
+    ] = None,
     concurrency: Annotated[
         int,
         typer.Option(
@@ -200,7 +210,7 @@ def run_(
         queue,
         handler,
         processes,
-        prefetch,
+        prefetch or (_PREFETCH_RELAY if handler == "relay" else _PREFETCH),
         concurrency,
         drain=drain_for,
         health_port=health_port,

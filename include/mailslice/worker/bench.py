@@ -17,6 +17,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -55,6 +56,8 @@ class Measured:
     cpu_seconds: float = 0.0
     stores: Mapping[str, float | None] = field(default_factory=dict)
     latencies: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    in_flight: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    """As `latencies`, without the wait for room in the window before S3."""
     ended: MutableSequence[float] = field(default_factory=lambda: array("d"))
     began: float = field(default_factory=time.perf_counter)
 
@@ -122,15 +125,28 @@ def percentiles(seconds: Sequence[float]) -> Latency:
 
 
 async def measure_hotpath(
-    settings: Settings, queue: QueueName, *, count: int, size: int, in_flight: int, warm: int = 1
+    settings: Settings,
+    queue: QueueName,
+    *,
+    count: int,
+    size: int,
+    in_flight: int,
+    warm: int = 1,
+    window: int | None = None,
 ) -> dict[str, object]:
     """Enqueues `count` mails of `size` bytes, `in_flight` at a time, then dequeues and completes them; before that `warm` of them, unmeasured.
 
+    `window`: so many requests to S3 at once, in place of as many as it bears.
     The queue must be empty and not used by others.
     """
     cpu = StoreCpu(settings)
     with source_of(size) as source:
         async with open_worker(settings, queue) as worker:
+            blobs = worker.wiring.blobs
+            blobs.puts.on_enter = _entered
+            if window is not None:
+                blobs.puts.hold(window)
+                blobs.gets.hold(window)
             await there_and_back(worker, cpu, source, warm, in_flight)
             enqueued, taken = await there_and_back(worker, cpu, source, count, in_flight)
     return {
@@ -141,6 +157,7 @@ async def measure_hotpath(
         "enqueue_rate": enqueued.rate,
         "dequeue_rate": taken.rate,
         "enqueue_ms": asdict(percentiles(enqueued.latencies)),
+        "enqueue_in_flight_ms": asdict(percentiles(enqueued.in_flight)),
         "dequeue_ms": asdict(percentiles(taken.latencies)),
         "cpu_seconds_per_1000": round(1000 * (enqueued.cpu_seconds + taken.cpu_seconds) / count, 3),
         "enqueue_cpu_seconds_per_1000": enqueued.per_thousand(enqueued.cpu_seconds),
@@ -161,7 +178,17 @@ async def measure_hotpath(
         "enqueue_rate_of_tenths": enqueued.rate_of_parts(),
         "dequeue_rate_of_tenths": taken.rate_of_parts(),
         "peak_mib": peak_mib(),
+        "window_limit": {"puts": int(blobs.puts.limit), "gets": int(blobs.gets.limit)},
     }
+
+
+_FIRST_ENTRY: ContextVar[list[float]] = ContextVar("_FIRST_ENTRY")
+
+
+def _entered() -> None:
+    """A request of the operation under way entered the window: its first one counts."""
+    if (first := _FIRST_ENTRY.get(None)) is not None and not first:
+        first.append(time.perf_counter())
 
 
 def cpu_bound_rate(measured: Measured) -> float | None:
@@ -246,9 +273,13 @@ async def many(
 
     async def work() -> None:
         for number in numbers:
+            first: list[float] = []
+            _FIRST_ENTRY.set(first)
             began = time.perf_counter()
             await operation(number)
-            measured.done(time.perf_counter() - began)
+            ended = time.perf_counter()
+            measured.done(ended - began)
+            measured.in_flight.append(ended - (first[0] if first else began))
 
     with measuring(cpu) as measured:
         async with asyncio.TaskGroup() as group:

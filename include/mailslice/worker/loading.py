@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from io import BytesIO
 
 from mailslice.model.mail import QueuedMail
@@ -11,39 +12,43 @@ from mailslice.stores.blobs.hot import HotBlobs, OpenBlob
 from mailslice.worker.budget import ContentBudget, Hold
 
 _SMALL = 256 * 1024
-_ANSWERS = 16
+_LARGE = 16
 
 
 class Loader:
     """Loads contents for one event loop.
 
-    At most 16 answers are being read at once, which the rate does not notice: an open answer holds half a megabyte of a large blob before anybody reads it.
+    At most 16 large contents are being read at once, which the rate does not notice: an open answer
+    holds half a megabyte before anybody reads it. Small ones come with the first answer, and the
+    window before S3 bounds those.
     """
 
     def __init__(self, blobs: HotBlobs, budget: ContentBudget) -> None:
         self._blobs = blobs
         self.budget = budget
-        self._answers = asyncio.Semaphore(_ANSWERS)
+        self._large = asyncio.Semaphore(_LARGE)
 
     async def load(self, item: QueuedMail, on_wait: Callable[[], None]) -> tuple[bytes, Hold]:
         """The content and its part of the budget, to be released. Raises ContentMissing, StoreUnavailable.
 
-        The sizes come with the answers, before the bytes. When there is no room for them the answers are let go and asked for again in our turn:
-        a server does not wait with an open answer for as long as a handler may take. `on_wait` is called before that wait.
+        The sizes come with the first bytes. When there is no room for the content those are let go,
+        and asked for again in our turn. `on_wait` is called before that wait.
         """
-        async with self._answers:
-            header, body = await _open(self._blobs, item)
-            size = header.size + body.size
-            if (hold := self.budget.try_acquire(size)) is not None:
-                return await _held(hold, _read(header, body, size))
+        header, body = await _open(self._blobs, item)
+        size = header.size + body.size
+        if (hold := self.budget.try_acquire(size)) is not None:
+            return await _held(hold, self._read(header, body, size))
         del header, body
         on_wait()
         hold = await self.budget.acquire(size)
         return await _held(hold, self._read_again(item, size))
 
     async def _read_again(self, item: QueuedMail, size: int) -> bytes:
-        async with self._answers:
-            header, body = await _open(self._blobs, item)
+        header, body = await _open(self._blobs, item)
+        return await self._read(header, body, size)
+
+    async def _read(self, header: OpenBlob, body: OpenBlob, size: int) -> bytes:
+        async with self._large if size > _SMALL else nullcontext():
             return await _read(header, body, size)
 
 

@@ -224,17 +224,17 @@ async def test_connections_are_kept_and_as_many_as_there_are_requests() -> None:
     with serving(Server(rest=say(part(CONTENT)))) as server:
         hot = HotBlobs(settings(server), "b")
         for _ in range(5):
-            await asyncio.gather(*(hot.get(KEY) for _ in range(4)))
+            await asyncio.gather(*(hot.get(KEY) for _ in range(3)))
         hot.close()
-    assert (len(server.asked), server.connections) == (20, 4)
+    assert (len(server.asked), server.connections) == (15, 3)
 
 
 async def test_a_large_object_is_begun_by_one_client_and_ended_by_the_other() -> None:
     content = os.urandom(SMALL + 1000)
     rest = answer(
         206,
-        content[SMALL - 1 :],
-        f"Content-Range: bytes {SMALL - 1}-{len(content) - 1}/{len(content)}",
+        content[SMALL:],
+        f"Content-Range: bytes {SMALL}-{len(content) - 1}/{len(content)}",
         'ETag: "x"',
         "Last-Modified: Sun, 22 Nov 2026 10:00:00 GMT",
     )

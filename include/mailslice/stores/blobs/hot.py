@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.keys import crate_changes, is_impossible
 from mailslice.stores.blobs.place import s3_place, wrong_key
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
+from mailslice.stores.blobs.window import Window
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -46,6 +48,8 @@ class HotBlobs:
         self._seconds = settings.timeout.total_seconds()
         self._store = _store(settings, bucket)
         self._small = SmallObjects(settings, bucket) if speaks_to(settings) else None
+        self.puts, self.gets = Window(), Window()
+        """Of small objects; large ones are bounded by who holds their bytes."""
 
     def close(self) -> None:
         """Closes the connections that are unused."""
@@ -79,8 +83,9 @@ class HotBlobs:
             await asyncio.to_thread(lambda: self._admin.put(blob_id, bytes(content)))
             return
         try:
-            async with asyncio.timeout(self._allowed(size)):
-                await self._put(blob_id, content, size)
+            async with self.puts.entered() if size <= SMALL else nullcontext():
+                async with asyncio.timeout(self._allowed(size)):
+                    await self._put(blob_id, content, size)
         except _ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
@@ -92,36 +97,31 @@ class HotBlobs:
     async def open(self, blob_id: BlobId) -> OpenBlob:
         """Asks for the object; its size is known before its bytes are read. Raises ContentMissing when the bucket is there and the object is not."""
         if _needs_boto(blob_id):
-            return OpenBlob(self, await asyncio.to_thread(lambda: self._admin.get(blob_id)))
+            content = await asyncio.to_thread(lambda: self._admin.get(blob_id))
+            return OpenBlob(self, blob_id, content, len(content))
         try:
-            async with asyncio.timeout(self._seconds):
+            async with self.gets.entered(), asyncio.timeout(self._seconds):
                 return await self._opened(blob_id)
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
         except _ERRORS as error:
             raise self._meaning(error) from error
 
-    async def _first(self, blob_id: BlobId) -> Buffer:
-        """Up to 64 KiB. What is smaller is there then, with one answer."""
-        first = None if self._small is None else await self._small.get(blob_id)
-        if first is not None:
-            return first
-        return await obstore.get_range_async(self._store, blob_id, start=0, end=SMALL)
-
     async def _opened(self, blob_id: BlobId) -> OpenBlob:
+        part = None if self._small is None else await self._small.get(blob_id)
+        if part is not None:
+            return OpenBlob(self, blob_id, *part)
         try:
-            first = await self._first(blob_id)
+            first = await obstore.get_range_async(self._store, blob_id, start=0, end=SMALL)
         except (FileNotFoundError, UnauthenticatedError, PermissionDeniedError):
             raise
         except BaseError:  # an empty object has no part, and some server may give none
-            return OpenBlob(self, b"", await obstore.get_async(self._store, blob_id))
-        if memoryview(first).nbytes < SMALL:
-            return OpenBlob(self, first)
-        # From the last byte on, which is there: an object may end with it.
-        rest = await obstore.get_async(
-            self._store, blob_id, options={"range": {"offset": SMALL - 1}}
-        )
-        return OpenBlob(self, memoryview(first)[:-1], rest)
+            whole = await (await obstore.get_async(self._store, blob_id)).bytes_async()
+            return OpenBlob(self, blob_id, whole, memoryview(whole).nbytes)
+        size = len(first)
+        if size == SMALL:
+            size = int((await obstore.head_async(self._store, blob_id))["size"])
+        return OpenBlob(self, blob_id, first, size)
 
     async def get(self, blob_id: BlobId) -> bytes:
         """All bytes of the object; see `open`."""
@@ -191,31 +191,39 @@ class HotBlobs:
 
 
 class OpenBlob:
-    """An object that was asked for and whose bytes are still to be read, once: `first`, and then those of `rest`, if there are more."""
+    """An object whose size and first bytes, up to 64 KiB, are here. The rest is asked for when it is read."""
 
-    def __init__(self, blobs: HotBlobs, first: Buffer, rest: Any = None) -> None:
+    def __init__(self, blobs: HotBlobs, blob_id: BlobId, first: Buffer, size: int) -> None:
         self._blobs = blobs
+        self._blob_id = blob_id
         self._first = first
-        self._rest = rest
-        self.size = memoryview(first).nbytes if rest is None else int(rest.meta["size"])
+        self.size = size
         """Bytes of the object."""
 
     async def chunks(self) -> AsyncIterator[Buffer]:
         """The bytes: in one piece when they are few, else piece by piece, so that no second copy of a large object is ever held."""
         if self._first:
             yield self._first
-        rest, self._rest = self._rest, None
-        if rest is None:
+        at = memoryview(self._first).nbytes
+        if at >= self.size:
             return
+        blobs = self._blobs
         try:
-            async with asyncio.timeout(self._blobs._allowed(self.size)):  # noqa: SLF001 - one thing in two classes
-                if self.size <= _CHUNK:
+            async with asyncio.timeout(blobs._allowed(self.size)):  # noqa: SLF001 - one thing in two classes
+                rest = await obstore.get_async(
+                    blobs._store,  # noqa: SLF001
+                    self._blob_id,
+                    options={"range": {"offset": at}},
+                )
+                if self.size - at <= _CHUNK:
                     yield await rest.bytes_async()
                     return
                 async for chunk in rest.stream(min_chunk_size=_CHUNK):
                     yield chunk
+        except FileNotFoundError as error:
+            raise await blobs._missing(self._blob_id, error) from error  # noqa: SLF001
         except _ERRORS as error:
-            raise self._blobs._meaning(error) from error  # noqa: SLF001
+            raise blobs._meaning(error) from error  # noqa: SLF001
 
 
 def _store(settings: S3Settings, bucket: str) -> S3Store:

@@ -81,8 +81,8 @@ class SmallObjects:
         answer = await self._answer(b"".join((head.encode(), content)))
         return self._is_well(answer, answer.status == 200 and b"etag" in answer.headers)
 
-    async def get(self, key: BlobId) -> bytes | None:
-        """The first 64 KiB of the object: all of it, when there are fewer. None: ask obstore."""
+    async def get(self, key: BlobId) -> tuple[bytes, int] | None:
+        """The first 64 KiB of the object, and its size. None: ask obstore."""
         path = self._prefix + quote(key)
         head = (
             f"GET {path} HTTP/1.1\r\n{self._signer.headers('GET', path, EMPTY)}"
@@ -91,7 +91,8 @@ class SmallObjects:
         answer = await self._answer(head.encode())
         if answer.status in _NOTHING_THERE:
             return None
-        return answer.body if self._is_well(answer, _is_first_part(answer)) else None
+        size = _size(answer)
+        return (answer.body, size) if self._is_well(answer, size > 0) else None
 
     def close(self) -> None:
         """Closes the connections that are unused."""
@@ -123,15 +124,12 @@ class SmallObjects:
         return well
 
 
-def _is_first_part(answer: Answer) -> bool:
+def _size(answer: Answer) -> int:
+    """Bytes of the object of which this is the part that was asked for; 0: it is another answer."""
     part, _, total = answer.headers.get(b"content-range", b"").partition(b"/")
-    size = len(answer.body)
-    return (
-        answer.status == 206
-        and part == b"bytes 0-%d" % (size - 1)
-        and total.isdigit()
-        and size == min(int(total), SMALL)
-    )
+    size, length = int(total) if total.isdigit() else 0, len(answer.body)
+    is_first = part == b"bytes 0-%d" % (length - 1) and length == min(size, SMALL)
+    return size if answer.status == 206 and is_first else 0
 
 
 def _tls(settings: S3Settings) -> ssl.SSLContext:

@@ -1,0 +1,144 @@
+"""How many requests are under way at once: as many as the server bears, found from their latency.
+
+The gradient controller of Envoy's adaptive concurrency filter (after Netflix' concurrency-limits):
+    limit = limit * (least latency + a quarter) / latency + sqrt(limit)
+`latency` is the median of the last tenth of a second. The least latency is measured with three
+requests at once, at the start and each minute. While the server answers as fast as then, the limit
+grows; where requests queue at it, the limit falls to what keeps it busy, and callers queue here.
+Source: envoyproxy.io/docs, configuration/http/http_filters/adaptive_concurrency_filter
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import uniform
+from statistics import median
+from time import monotonic
+
+LEAST = 3
+MOST = 256
+_FIRST = 16
+"""The limit at first. A probe comes before it."""
+_SAMPLES = 25
+"""Latencies that make a measurement, at least."""
+_EVERY = 0.1
+_PROBE_EVERY = 60.0
+_BUFFER = 1.25
+_STEEPEST = 0.5, 2.0
+_PATIENCE = 1.0
+"""Seconds after which a request enters in any case: some that hang must not hold up the others."""
+_AT_LEAST = 5
+"""Updates at the least limit, after which the least latency is measured anew."""
+
+
+class Window:
+    """For one event loop. First come, first served."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.limit: float = _FIRST
+        self._clock = clock
+        self._under_way = 0
+        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()
+        """Since when, and what ends it."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._samples: list[float] = []
+        self._since = clock()
+        self._least = math.inf
+        self._probing = True
+        self._probe_at = 0.0
+        self._was_full = False
+        self._times_at_least = 0
+        self._is_held = False
+        self.on_enter: Callable[[], None] | None = None
+        """Called when a request enters: for measurements."""
+
+    def hold(self, limit: int) -> None:
+        """The limit stays this one: for measurements."""
+        self.limit, self._is_held, self._probing = limit, True, False
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        """Waits for room; the block is a request, and its time a sample, however it ends."""
+        if self._under_way >= self._room or self._waiting:
+            await self._turn()
+        else:
+            self._under_way += 1
+        began = self._clock()
+        if self.on_enter is not None:
+            self.on_enter()
+        try:
+            yield
+        finally:
+            self._left(began)
+
+    @property
+    def _room(self) -> int:
+        return LEAST if self._probing else int(self.limit)
+
+    async def _turn(self) -> None:
+        self._was_full = True
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append((loop.time(), turn))
+        if self._timer is None:
+            self._timer = loop.call_later(_PATIENCE, self._let_in_overdue, loop)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._under_way -= 1
+                self._wake()
+            raise
+
+    def _left(self, began: float) -> None:
+        self._under_way -= 1
+        now = self._clock()
+        if not self._probing or self._under_way < LEAST:  # what began before the probe says nothing
+            self._samples.append(now - began)
+        if self._is_held:
+            self._samples.clear()
+        elif len(self._samples) >= _SAMPLES and now - self._since >= _EVERY:
+            self._update(now)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self._under_way < self._room:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        _, turn = self._waiting.popleft()
+        if not turn.done():
+            self._under_way += 1
+            turn.set_result(None)
+
+    def _let_in_overdue(self, loop: asyncio.AbstractEventLoop) -> None:
+        overdue = loop.time() - _PATIENCE
+        while self._waiting and self._waiting[0][0] <= overdue:
+            self._let_in()
+        self._timer = None
+        if self._waiting:
+            after = max(0.01, self._waiting[0][0] - overdue)
+            self._timer = loop.call_later(after, self._let_in_overdue, loop)
+
+    def _update(self, now: float) -> None:
+        latency = max(median(self._samples), 1e-6)
+        self._samples, self._since = [], now
+        if self._probing:
+            self._probing = False
+            self._least = latency
+            self._probe_at = now + uniform(0.9, 1.1) * _PROBE_EVERY
+            return
+        self._least = min(self._least, latency)
+        low, high = _STEEPEST
+        gradient = min(max(_BUFFER * self._least / latency, low), high)
+        wanted = gradient * self.limit + math.sqrt(self.limit)
+        if wanted < self.limit or self._was_full:  # nobody needs more of what is not used up
+            self.limit = min(max(wanted, LEAST), MOST)
+        self._was_full = bool(self._waiting)
+        self._times_at_least = self._times_at_least + 1 if self.limit <= LEAST else 0
+        if now >= self._probe_at or self._times_at_least >= _AT_LEAST:
+            self._probing, self._times_at_least = True, 0
