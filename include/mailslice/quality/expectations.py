@@ -54,6 +54,11 @@ class Expectation:
         return cls(tuple(columns), sentence, "ExpectCompoundColumnsToBeUnique", arguments)
 
     @classmethod
+    def rows(cls, count: int, sentence: str) -> Self:
+        """The frame has so many rows."""
+        return cls((), sentence, "ExpectTableRowCountToEqual", {"value": count})
+
+    @classmethod
     def same(cls, column: str, other: str, sentence: str) -> Self:
         """In every row both columns are equal."""
         arguments = {"column_A": column, "column_B": other}

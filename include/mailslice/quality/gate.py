@@ -195,11 +195,13 @@ def _empty(frame: Frame) -> Finding:
 def _finding(frame: Frame, first: Any, count: int, result: Any) -> Finding:
     rule = list(frame.rules())[result.expectation_config.meta["rule"]]
     values = result.result.get("partial_unexpected_list") or _values(first, rule)
+    if not rule.columns:
+        values = [count]
     if not result.success and not result.result.get("unexpected_count"):
         values = _errors(result.exception_info) or values
     observed = ", ".join(list(dict.fromkeys(map(_text, values)))[:_SHOWN])
     failed = int(result.result.get("unexpected_count") or 0)
-    column = ", ".join(rule.columns)
+    column = ", ".join(rule.columns) or "rows"
     return Finding(frame.name, rule.sentence, bool(result.success), column, observed, count, failed)
 
 

@@ -43,13 +43,16 @@ def _findings(frame: Frame) -> Iterator[Finding]:
         yield Finding(frame.name, "There are rows to judge.", False, "rows", "0", 0, 0)
     for rule in frame.rules() if rows else ():
         values = [tuple(row[column] for column in rule.columns) for row in rows]
+        if rule.kind == "ExpectTableRowCountToEqual":
+            values = [(len(rows),)]
         unique = "Unique" in rule.kind
         broken = [
             each
             for each in values
             if (values.count(each) > 1 if unique else not _holds(rule, *each))
         ]
-        column, observed = ", ".join(rule.columns), ", ".join(map(str, (broken or values)[0]))
+        column = ", ".join(rule.columns) or "rows"
+        observed = ", ".join(map(str, (broken or values)[0]))
         if broken or rule in frame.expectations:
             yield Finding(
                 frame.name, rule.sentence, not broken, column, observed, len(rows), len(broken)
@@ -76,6 +79,8 @@ def _holds(rule: Expectation, value: Any, other: Any = None) -> bool:
         return value in rule.arguments["value_set"]
     if rule.kind == "ExpectColumnValuesToNotBeNull":
         return True
+    if rule.kind == "ExpectTableRowCountToEqual":
+        return bool(value == rule.arguments["value"])
     raise NotImplementedError(rule.kind)
 
 

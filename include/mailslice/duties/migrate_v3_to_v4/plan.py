@@ -41,7 +41,7 @@ def run(context: StepContext) -> dict[str, Any]:
     _forget_earlier_try(context)
     if not has_v3(stores):
         return _summary(
-            _plan(context, [], context.clock()),
+            _plan(context, [], context.clock(), [], to_read=0),
             [],
             {},
             "nothing to do: there is no table enqueuedMailsV3",
@@ -63,7 +63,7 @@ def run(context: StepContext) -> dict[str, Any]:
     # Read again after the marks were read: what lies behind this one proves nothing by having no mark.
     first = first_of(stores)
     kept = [each for each in found if each.planned and _counts(instant(each.slice_ms), first)]
-    plan = _plan(context, kept, now)
+    plan = _plan(context, kept, now, found, to_read=len(keys))
     skipped = _skipped(found, first)
     return {
         **_summary(plan, found, skipped, _message(plan, found) + _behind(skipped)),
@@ -101,12 +101,20 @@ def _forget_earlier_try(context: StepContext) -> None:
             context.folder.artifacts.remove(file)
 
 
-def _plan(context: StepContext, kept: Sequence[PlaceFound], now: datetime) -> Plan:
+def _plan(
+    context: StepContext,
+    kept: Sequence[PlaceFound],
+    now: datetime,
+    found: Sequence[PlaceFound],
+    *,
+    to_read: int,
+) -> Plan:
     rows = sum((Digest.parse(each.digest) for each in kept), Digest())
     places = tuple(
         PlannedPlace(each.slice_ms, each.bucket, each.planned, each.part) for each in kept
     )
-    return Plan(context.request.run, context.queue, now, rows, places)
+    twice = len(found) - len({(each.slice_ms, each.bucket) for each in found})
+    return Plan(context.request.run, context.queue, now, rows, places, to_read, len(found), twice)
 
 
 def _skipped(found: Sequence[PlaceFound], first: datetime | None) -> dict[str, int]:
@@ -132,7 +140,7 @@ def _summary(
         "planned": plan.planned,
         "rows": sum(each.rows for each in found),
         "places": len(found),
-        "readTwice": len(found) - len({(each.slice_ms, each.bucket) for each in found}),
+        "readTwice": plan.read_twice,
         "skippedBy": skipped,
         "bytes": plan.planned * _BYTES_A_ROW,
         "oldest": iso(instant(min(place.slice_ms for place in plan.places)))

@@ -46,6 +46,10 @@ class Plan:
     made_at: datetime
     rows: Digest
     places: tuple[PlannedPlace, ...]
+    to_read: int = 0
+    """Partitions of V3 that were to be read; of those `read` were, and `read_twice` more than once."""
+    read: int = 0
+    read_twice: int = 0
 
     @property
     def planned(self) -> int:
@@ -61,6 +65,7 @@ class Plan:
             "madeAt": iso(self.made_at),
             "rows": str(self.rows),
             "places": places,
+            "reads": [self.to_read, self.read, self.read_twice],
         }
 
     @property
@@ -83,6 +88,7 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
             datetime.fromisoformat(value["madeAt"]),
             Digest.parse(value["rows"]),
             places,
+            *value["reads"],
         )
     require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)
     if sum(place.rows for place in plan.places) != plan.planned:

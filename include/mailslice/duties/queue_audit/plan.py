@@ -83,6 +83,14 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
         judge_all(context.spark(), judging, with_mails, gathered.evidence) if with_mails else []
     )
     verdicts, rows = total(outcomes)
+    reads = {
+        "wanted": len(slices) * buckets * len(stores.tables.existing),
+        "read": len({(each.table, each.slice_ms, each.bucket) for each in places}),
+        "twice": len(places)
+        - len({(each.table, each.slice_ms, each.bucket, each.delayed) for each in places}),
+        "candidates": sum(each.old for each in places),
+        "rows": sum(each.rows for each in places),
+    }
     decided: dict[str, object] = {
         "run": context.request.run,
         "queue": queue,
@@ -93,6 +101,11 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
         "verdicts": verdicts,
         "rows": str(rows),
         "files": sorted(each.file for each in outcomes if each.file),
+        "reads": {
+            **reads,
+            "judged": rows.count + sum(each.gone for each in outcomes),
+        },
+        "unproved": gathered.evidence.unproved is not None,
     }
     _forget_other_files(context, {each.file for each in outcomes})
     return {
@@ -105,14 +118,7 @@ def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
         "broker": _broker(gathered.evidence.counts),
         "mails": rows.count,
         "goneMeanwhile": sum(each.gone for each in outcomes),
-        "reads": {
-            "wanted": len(slices) * buckets * len(stores.tables.existing),
-            "read": len({(each.table, each.slice_ms, each.bucket) for each in places}),
-            "twice": len(places)
-            - len({(each.table, each.slice_ms, each.bucket, each.delayed) for each in places}),
-            "candidates": sum(each.old for each in places),
-            "rows": sum(each.rows for each in places),
-        },
+        "reads": reads,
         "message": _message(verdicts, age, rows.count, params),
     }
 

@@ -11,17 +11,15 @@ from mailslice.duties.queue_audit.metrics import NAME, file_of
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duty.audits import Audit, read_audit
 from mailslice.duty.context import StepContext
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import Expectation, Frame, run_gate
+from mailslice.duty.gates import judged
+from mailslice.quality.gate import Expectation, Frame
 
 
 def run(context: StepContext) -> dict[str, Any]:
     """Whether metrics and files say what was judged. Raises GateFailed."""
     context.need("apply")
     audit = read_audit(context.need("plan"), context.folder).proved()
-    docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
-    result = run_gate("verify", [published(context, audit)], docs)
-    return {"success": True, "expectations": result.lines(), "dataDocs": result.link}
+    return judged(context, "verify", [published(context, audit)])
 
 
 def published(context: StepContext, audit: Audit) -> Frame:

@@ -6,6 +6,7 @@ import hashlib
 from datetime import datetime
 from typing import Any
 
+from mailslice.duties.queue_size.measured import measured
 from mailslice.duties.queue_size.metrics import file_of, prometheus_text
 from mailslice.duties.queue_size.plot import FILE, slices_svg
 from mailslice.duty.context import StepContext
@@ -14,7 +15,7 @@ from mailslice.stores.cassandra.own import QueueSample
 
 def run(context: StepContext) -> dict[str, Any]:
     """What was published, with digests. May run any number of times."""
-    found = context.need("plan")
+    found = measured(context)
     place = context.folder.artifacts
     text, picture = prometheus_text(context.queue, found), slices_svg(context.queue, found)
     place.write(context.folder.file(FILE), picture)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -11,6 +9,7 @@ from typing import Any
 
 from mailslice.duties.queue_size.advice import Facts, advice
 from mailslice.duties.queue_size.measure import Measure, SliceMeasured, slice_json, total_shape
+from mailslice.duties.queue_size.measured import digest
 from mailslice.duties.queue_size.params import Params
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
@@ -61,7 +60,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     oldest = min((each.oldest_ms for each in found if each.oldest_ms >= 0), default=None)
     seen = second_pass(stores, context.queue, first, context.clock, sleep=sleep)
     last = stores.own.queue_samples.read(context.queue)
-    return {
+    summary = {
         "measuredAt": iso(now),
         "size": facts.live,
         "live": facts.live,
@@ -92,8 +91,8 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
             "read": len(found),
             "twice": len(found) - len({each.slice_ms for each in found}),
         },
-        "planDigest": _digest(found),
     }
+    return {**summary, "planDigest": digest(summary)}
 
 
 def slices_to_measure(
@@ -145,12 +144,6 @@ def _facts(
         aligned=browse is None or slice_start(browse, view.window) == browse,
         dead_letters=letters,
     )
-
-
-def _digest(found: Sequence[SliceMeasured]) -> str:
-    """Of what was measured, so that a report names the very measurement."""
-    told = [[each.slice_ms, each.live, each.dead, each.unproven, each.oldest_ms] for each in found]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def _dead_letters(context: StepContext) -> int | None:

@@ -8,23 +8,22 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from mailslice.duties.queue_size.measured import measured
 from mailslice.duties.queue_size.metrics import file_of
 from mailslice.duties.queue_size.plot import FILE
 from mailslice.duty.context import StepContext
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import Expectation, Frame, run_gate
+from mailslice.duty.gates import judged
+from mailslice.quality.gate import Expectation, Frame
 
 
 def run(context: StepContext) -> dict[str, Any]:
     """Whether the published files say what was measured. Raises GateFailed."""
-    docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
-    result = run_gate("verify", [published(context)], docs)
-    return {"success": True, "expectations": result.lines(), "dataDocs": result.link}
+    return judged(context, "verify", [published(context)])
 
 
 def published(context: StepContext) -> Frame:
     """One row: the files and the sample, as they are read back."""
-    found, applied = context.need("plan"), context.need("apply")
+    found, applied = measured(context), context.need("apply")
     text = context.folder.artifacts.read(file_of(context.queue)) or b""
     picture = context.folder.artifacts.read(context.folder.file(FILE)) or b""
     row = {

@@ -11,19 +11,27 @@ from mailslice.duty.audits import read_audit
 from mailslice.duty.plans import digest_of
 from mailslice.model.errors import PlanRefused
 from mailslice.model.verdicts import Verdict
-from mailslice.quality import gate
+from mailslice.spark.verdict_files import Judged, JudgedWriter, digest_of_judged
+from tests.unit.duties.judging import broken, context_of, rewritten
 
 VERDICTS = {verdict.value: 0 for verdict in Verdict} | {"waiting": 2, "lost": 1}
+READS = {"wanted": 4, "read": 4, "twice": 0, "candidates": 4, "rows": 9, "judged": 4}
+MAILS = [
+    Judged(f"id-{number}", "name", verdict, "why", "v4", 0, 0, 0, "")
+    for number, verdict in enumerate(["waiting", "waiting", "lost"])
+]
 DECIDED = {
     "run": "r-1",
     "queue": "spool",
-    "madeAt": "2026-11-21T12:00:00Z",
+    "madeAt": "2026-11-22T11:00:00Z",
     "olderThan": "2h",
     "shared": False,
     "census": True,
     "verdicts": VERDICTS,
-    "rows": f"3-{1:032x}-{1:032x}",
+    "rows": str(digest_of_judged(MAILS)),
     "files": ["part-1.parquet"],
+    "reads": READS,
+    "unproved": False,
 }
 GOOD = {
     "decided": DECIDED,
@@ -32,45 +40,72 @@ GOOD = {
     "mails": 3,
     "goneMeanwhile": 1,
     "census": {"taken": True, "unproved": None},
-    "reads": {"wanted": 4, "read": 4, "twice": 0, "candidates": 4, "rows": 9},
+    "reads": READS,
 }
 
 
-class Docs:
-    duty, queue, run, run_name = "queue_audit", "spool", "r-1", "r-1"
+@pytest.fixture
+def context(tmp_path):
+    made = context_of(tmp_path, "queue_audit")
+    writer = JudgedWriter(made.folder.artifacts, made.folder.file("plan/part-1.parquet"))
+    writer.add(MAILS)
+    writer.close()
+    return made
 
 
-@pytest.fixture(autouse=True)
-def _no_docs(monkeypatch):
-    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+def findings(context, *, unproved=False, rows=None, **change):
+    if rows is not None:
+        path = context.folder.artifacts.path(context.folder.file("plan/part-1.parquet"))
+        rewritten(path, rows)
+    decided = DECIDED | change
+    audit = read_audit({"decided": decided, "planDigest": digest_of(decided)}, context.folder)
+    return broken(check.mails(context, audit, unproved=unproved))
 
 
-def findings(found, age=0.0):
-    result = gate.judge("check", [check.totals(found, age)], Docs())
-    return {finding.column for finding in result.findings if not finding.success}
+def lost_or_ghost(rows):
+    return [{**row, "verdict": "lost or ghost"} for row in rows]
 
 
-BAD = [
-    ({"reads": {**GOOD["reads"], "read": 3}}, {"places_read"}),
-    ({"reads": {**GOOD["reads"], "twice": 1}}, {"places_read_twice"}),
-    ({"reads": {**GOOD["reads"], "candidates": 5}}, {"candidates_told"}),
-    ({"verdicts": {**VERDICTS, "waiting": 3}}, {"mails"}),
-    ({"verdicts": {**VERDICTS, "gone": 0}}, {"unknown_verdicts"}),
-    ({"decided": {**DECIDED, "census": False}}, {"lost_without_census"}),
-    ({"census": {"taken": True, "unproved": "consumers hold 3"}}, {"lost_unproved"}),
-    ({"decided": {**DECIDED, "shared": True}}, {"lost_on_shared"}),
-    ({"verdicts": {**VERDICTS, "lost": 0, "lost or ghost": 1}}, {"doubtful_on_own"}),
-]
+def test_a_good_audit_passes_and_an_old_one_does_not(context):
+    assert findings(context) == set()
+    assert broken(check.totals(READS, 0.0)) == set()
+    assert broken(check.totals(READS, 25.0)) == {"age_hours"}
 
 
-def test_a_good_audit_passes_and_an_old_one_does_not():
-    assert findings(GOOD) == set()
-    assert findings(GOOD, age=25.0) == {"age_hours"}
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ({"read": 3}, "places_read"),
+        ({"twice": 1}, "places_read_twice"),
+        ({"candidates": 5}, "judged"),
+    ],
+)
+def test_a_partition_that_was_not_read_or_twice_and_a_mail_that_nobody_judged(change, column):
+    assert broken(check.totals(READS | change, 0.0)) == {column}
 
 
-@pytest.mark.parametrize(("change", "broken"), BAD)
-def test_each_rule_names_itself(change, broken):
-    assert findings(GOOD | change) == broken
+@pytest.mark.parametrize(
+    ("change", "columns"),
+    [
+        ({"census": False}, {"verdict"}),
+        ({"unproved": True}, {"verdict"}),
+        ({"shared": True}, {"verdict"}),
+        ({"rows": lost_or_ghost}, {"verdict"}),
+        ({"rows": lambda rows: [{**row, "verdict": "gone"} for row in rows]}, {"verdict"}),
+        ({"rows": lambda rows: [{**row, "verdict": None} for row in rows]}, {"verdict"}),
+        ({"rows": lambda rows: rows[:2]}, {"rows"}),
+        (
+            {"rows": lambda rows: [rows[0], rows[0], rows[2]]},
+            {"table, slice_ms, bucket, enqueue_id"},
+        ),
+    ],
+)
+def test_each_rule_over_the_mails_fails_by_the_files_own_rows(context, change, columns):
+    assert findings(context, **change) == columns
+
+
+def test_what_james_may_have_delivered_is_lost_or_ghost_on_a_queue_that_it_shares(context):
+    assert findings(context, shared=True, rows=lost_or_ghost) == set()
 
 
 class Folder:
@@ -85,7 +120,7 @@ def test_an_audit_is_read_as_it_was_decided():
         False,
         ("part-1.parquet",),
     )
-    assert audit.made_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert audit.made_at == datetime(2026, 11, 22, 11, tzinfo=UTC)
     assert replace(audit, made_at=audit.made_at + timedelta(1)) != audit
     assert not audit.needless
     assert read_audit(GOOD | {"census": {"taken": False, "needless": True}}, Folder()).needless

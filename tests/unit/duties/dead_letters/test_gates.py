@@ -1,0 +1,65 @@
+"""What the gate before dead letters are dealt with stops, by the letters of the plan's file."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from mailslice.duties.dead_letters import check
+from mailslice.duties.dead_letters.params import Params
+from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan, write_plan
+from mailslice.model.dead_letters import Cause
+from tests.unit.duties.judging import NOW, broken, context_of
+
+DROP = PlannedLetter(0, "k0", "drop", "why", "rejected", "id-0", "name", "", 0, 9)
+EXPORT = replace(
+    DROP, position=1, key="k1", action="export", cause=Cause.BAD_JSON.value, enqueue_id=""
+)
+REDRIVE = replace(DROP, position=2, key="k2", action="redrive", enqueue_id="id-2")
+PARAMS = Params(redrive=True, limit=2, most_redrives=3)
+
+
+@pytest.fixture
+def judge(tmp_path):
+    """The columns that fail for these letters, as they are read back from the plan's file."""
+
+    def one(*letters, params=PARAMS, now=NOW):
+        context = context_of(tmp_path, "dead_letters", params)
+        plan = Plan("r-1", "spool", NOW, 0, letters)
+        write_plan(context, plan)
+        context.need = lambda _: {"decided": plan.decided(), "planDigest": plan.digest}
+        context.clock = lambda: now
+        found = read_plan(context)
+        frames = [check.totals(context, found), check.actions(found)]
+        return broken(*frames, check.redriven(found, params.most_redrives))
+
+    return one
+
+
+def test_drops_exports_and_redrives_within_the_limits_pass(judge):
+    assert judge(DROP, EXPORT, REDRIVE) == set()
+    assert judge() == set()
+
+
+@pytest.mark.parametrize(
+    ("letters", "columns"),
+    [
+        ([DROP, replace(EXPORT, position=0)], {"position"}),
+        ([replace(DROP, action="burn")], {"action"}),
+        ([replace(EXPORT, cause="rejected", enqueue_id="id-1")], {"mail_exported"}),
+        ([replace(EXPORT, action="drop")], {"no_mail_moved"}),
+        ([REDRIVE, replace(REDRIVE, position=3)], {"enqueue_id"}),
+        ([replace(REDRIVE, redrives=3)], {"redrives"}),
+        (
+            [replace(REDRIVE, position=at, enqueue_id=f"id-{at}") for at in range(3)],
+            {"redriven"},
+        ),
+    ],
+)
+def test_each_rule_fails_by_letters_of_the_plans_file(judge, letters, columns):
+    assert judge(*letters) == columns
+
+
+def test_nothing_is_redriven_where_nobody_asked_for_it_nor_by_an_old_plan(judge):
+    assert judge(REDRIVE, params=Params(most_redrives=3)) == {"redriven"}
+    assert judge(DROP, now=NOW + timedelta(hours=25)) == {"age_hours"}

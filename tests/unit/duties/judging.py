@@ -1,0 +1,49 @@
+"""A step's context over files in a folder, and what its gate says of them: no stores, no Spark, no pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from mailslice.duty.artifacts import Artifacts, RunFolder
+from mailslice.model.settings import S3Settings
+from mailslice.quality.gate import Frame
+from mailslice.spark.frames import InProcess
+from tests.services.duties.running import judged_plainly
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+def context_of(folder: Path, duty: str, params: object = None) -> Any:
+    """What the frames of a gate ask of a context."""
+    run = RunFolder(Artifacts(str(folder), S3Settings()), duty, "spool", "r-1")
+    run.artifacts.folder(run.file("plan"))
+    return SimpleNamespace(
+        folder=run,
+        queue="spool",
+        request=SimpleNamespace(duty=duty, run="r-1"),
+        clock=lambda: NOW,
+        spark=InProcess,
+        params=lambda _: params,
+    )
+
+
+def broken(*frames: Frame) -> set[str]:
+    """The columns of the expectations that are not true."""
+    findings = judged_plainly("check", frames, None).findings
+    return {each.column for each in findings if not each.success}
+
+
+def rewritten(
+    path: Path, change: Callable[[list[dict[str, Any]]], Sequence[dict[str, Any]]]
+) -> None:
+    """The Parquet file with other rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    schema = pa.schema([field.with_nullable(True) for field in table.schema])
+    pq.write_table(pa.Table.from_pylist(list(change(table.to_pylist())), schema=schema), path)
