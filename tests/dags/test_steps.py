@@ -16,13 +16,15 @@ from airflow.sdk.exceptions import (
 )
 
 from mailslice.duty import job
+from mailslice.duty import road as duty_road
 from mailslice.duty.airflow import notifier, road, spark_step
 from mailslice.duty.airflow.notifier import DutyNotifier, channels, message_of
 from mailslice.duty.airflow.notify_connections import Webhook
 from mailslice.duty.airflow.request import duty_params, request_of, who
 from mailslice.duty.airflow.spark_step import SparkStep
 from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.model.errors import BadInput, BadSetting, GateFailed, StoreUnavailable
+from mailslice.duty.engine import TooLarge
+from mailslice.model.errors import BadInput, BadSetting, GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.settings import DutySettings, load_settings
 
 ASSET = Asset("told", uri="mailslice://told")
@@ -139,6 +141,7 @@ def test_who_asked_is_the_user_or_the_kind_of_run():
 
 @pytest.fixture
 def step(monkeypatch):
+    monkeypatch.setenv("MAILSLICE_DUTY_SMALL_ROWS", "0")
     monkeypatch.setattr(
         spark_step.Connection,
         "get",
@@ -198,6 +201,70 @@ def test_a_driver_on_loopback_binds_to_loopback(monkeypatch, step, master, addre
     monkeypatch.setattr(spark_step.SparkSubmitOperator, "execute", lambda _self, _context: None)
     step.execute(context())
     assert step.env_vars.get("SPARK_LOCAL_IP") == address
+
+
+@pytest.fixture
+def small_step(monkeypatch, step):
+    """The step where small work may be done here; gives what was done, in its order."""
+    monkeypatch.setenv("MAILSLICE_DUTY_SMALL_ROWS", "50")
+    told = []
+    monkeypatch.setattr(
+        spark_step.SparkSubmitOperator, "execute", lambda _self, _context: told.append("submitted")
+    )
+    for name in ("run_small", "run_step"):
+        monkeypatch.setattr(
+            duty_road, name, lambda *_, name=name: told.append(name) or {"run": "r"}
+        )
+    monkeypatch.setattr(duty_road, "done_ahead", lambda *_: None)
+    monkeypatch.setattr(duty_road, "is_small", lambda *_: True)
+    return step, told
+
+
+def test_a_small_plan_is_made_here_and_a_large_one_is_submitted(monkeypatch, small_step):
+    step, told = small_step
+    step.step = "plan"
+    step.execute(context())
+    assert told == ["run_small"]
+
+    def large(*_):
+        raise TooLarge("large")
+
+    monkeypatch.setattr(duty_road, "run_small", large)
+    step.execute(context())
+    assert told == ["run_small", "submitted"]
+
+
+def test_an_apply_that_was_done_with_its_plan_is_not_done_again_unless_it_is_cleared(
+    monkeypatch, small_step
+):
+    step, told = small_step
+    monkeypatch.setattr(duty_road, "done_ahead", lambda *_: {"step": "apply"})
+    step.execute(context())
+    assert told == []
+    monkeypatch.setattr(duty_road, "done_ahead", lambda *_: None)
+    step.execute(context())
+    assert told == ["run_step"]
+    monkeypatch.setattr(duty_road, "is_small", lambda *_: False)
+    step.execute(context())
+    assert told == ["run_step", "submitted"]
+
+
+def test_a_small_plan_that_is_refused_is_final_and_a_store_that_is_away_is_tried_again(
+    monkeypatch, small_step
+):
+    step, _ = small_step
+    step.step = "plan"
+    for error, raised in (
+        (PlanRefused("no"), AirflowFailException),
+        (StoreUnavailable("away"), StoreUnavailable),
+    ):
+
+        def fails(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(duty_road, "run_small", fails)
+        with pytest.raises(raised, match=str(error)):
+            step.execute(context())
 
 
 def test_a_dry_run_skips_apply_and_nothing_else(monkeypatch, step):

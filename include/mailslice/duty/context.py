@@ -17,6 +17,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 
 if TYPE_CHECKING:
+    from mailslice.duty.engine import Engine
     from mailslice.spark.frames import Session
     from mailslice.stores import Stores
 
@@ -43,6 +44,8 @@ class StepContext:
     stores: Stores
     folder: RunFolder
     clock: Clock
+    engine: Engine | None = None
+    """Where its frames are computed; None: in Spark."""
     began: float = field(default_factory=time.monotonic)
     """When this step began, by the monotonic clock."""
 
@@ -70,7 +73,9 @@ class StepContext:
         return limit is not None and time.monotonic() - self.began >= limit.total_seconds()
 
     def spark(self) -> Session:
-        """The Spark session of this process, started at the first call."""
+        """Where frames are computed: a Spark session, or what stands in its place for small work."""
+        if self.engine is not None:
+            return self.engine.session()
         from mailslice.spark.session import spark_session
 
         return spark_session(self.settings, f"mailslice {self.request.duty} {self.request.queue}")

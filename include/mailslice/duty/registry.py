@@ -30,6 +30,9 @@ class Duty:
     needs_queue: bool = True
     """False for a duty that is not about one queue: `NEEDS_QUEUE = False` in its package."""
 
+    small_first: bool = False
+    """Whether small work is done in the process: `SMALL_FIRST = True` in its package."""
+
     def step(self, step: str) -> StepFunction:
         """The function `run(context) -> summary` of one of the five steps."""
         if step not in STEPS:
@@ -68,4 +71,5 @@ def load(name: str) -> Duty:
         (package.__doc__ or name).strip().splitlines()[0],
         params,
         getattr(package, "NEEDS_QUEUE", True),
+        getattr(package, "SMALL_FIRST", False),
     )

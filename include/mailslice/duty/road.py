@@ -12,6 +12,7 @@ from mailslice.duty import alerts, metrics
 from mailslice.duty import report as reports
 from mailslice.duty.artifacts import RunFolder, artifacts, iso
 from mailslice.duty.context import FILES, StepContext
+from mailslice.duty.engine import PROCESS, Engine, TooLarge
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.params import DutyParams
 from mailslice.duty.registry import Duty, load
@@ -27,6 +28,8 @@ OnStep = Callable[[str, dict[str, Any]], None]
 """Called with a step's name and summary as soon as it ended."""
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
+AHEAD = "ahead.json"
+"""In the run's folder: the steps that a small plan's process has done, and whose tasks have not come yet."""
 FAILURE = "failure.json"
 """In the run's folder while the last step that was tried, of those before the report, has raised."""
 
@@ -65,6 +68,48 @@ def run_all(
     return summary
 
 
+def run_small(
+    request: RunRequest, settings: Settings, *, clock: Clock = system_clock
+) -> dict[str, Any]:
+    """The plan, and, where it is small, all steps after it, in this process; the plan's summary.
+
+    A step after it that raises ends this: whoever comes for that step does it again, and says why.
+    Raises TooLarge where the plan needs Spark, else what the plan raises.
+    """
+    duty = load(request.duty)
+    params = duty.params.parse(request.params)
+    with open_stores(settings) as stores:
+        run = _Run(duty, request, params, settings, stores, clock, in_process=True)
+        summary = _step(run, "plan")
+        done: list[str] = []
+        with suppress(Exception):
+            for step in steps_of(params)[1:]:
+                _step(run, step)
+                done.append(step)
+        run.folder.write_json(AHEAD, {"steps": done})
+    return summary
+
+
+def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, Any] | None:
+    """The summary of a step that `run_small` has done; None: it is still to be done.
+
+    It is given once: whoever clears the task has the step done anew.
+    """
+    folder = RunFolder(artifacts(settings), request.duty, request.queue, request.run)
+    steps = (folder.read_json(AHEAD) or {"steps": []})["steps"]
+    if step not in steps:
+        return None
+    summary = folder.read_json(FILES[step])
+    folder.write_json(AHEAD, {"steps": [each for each in steps if each != step]})
+    return summary
+
+
+def is_small(request: RunRequest, settings: Settings) -> bool:
+    """Whether the plan of this run was made without Spark."""
+    folder = RunFolder(artifacts(settings), request.duty, request.queue, request.run)
+    return (folder.read_json(FILES["plan"]) or {}).get("engine") == PROCESS
+
+
 def steps_of(params: DutyParams) -> tuple[str, ...]:
     """The steps that a run with these params takes."""
     return tuple(step for step in STEPS if not (params.dry_run and step in CHANGING))
@@ -78,6 +123,7 @@ class _Run:
     settings: Settings
     stores: Stores
     clock: Clock
+    in_process: bool = False
 
     @property
     def folder(self) -> RunFolder:
@@ -99,9 +145,16 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
             run.folder.artifacts.remove(run.folder.file(FAILURE))
         # A report is written of a run that was refused for this, too.
         agreed = agree(run.stores) if run.duty.needs_queue and step != "report" else run.settings
+        if step == "plan":
+            run.folder.artifacts.remove(run.folder.file(AHEAD))
+        engine = _engine(run, step)
         found = function(
-            StepContext(run.request, run.params, agreed, run.stores, run.folder, run.clock)
+            StepContext(run.request, run.params, agreed, run.stores, run.folder, run.clock, engine)
         )
+        if step == "plan" and run.duty.small_first:
+            found["engine"] = engine.used
+    except TooLarge:
+        raise  # nothing is wrong: the step is done elsewhere
     except Exception as error:
         _record_failure(
             run,
@@ -134,6 +187,13 @@ def _step(run: _Run, step: str) -> dict[str, Any]:
         )
     bulky = run.duty.bulky(step)
     return {name: value for name, value in summary.items() if name not in bulky}
+
+
+def _engine(run: _Run, step: str) -> Engine:
+    small_rows = run.settings.duty.small_rows if run.duty.small_first else 0
+    plan = None if step == "plan" else run.folder.read_json(FILES["plan"]) or {}
+    name = f"mailslice {run.request.duty} {run.request.queue}"
+    return Engine(run.settings, name, small_rows, plan, run.in_process)
 
 
 def _finish(run: _Run, found: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:

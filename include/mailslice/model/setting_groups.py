@@ -290,6 +290,12 @@ class DutySettings(Group):
     rate_rabbitmq: int = Field(
         0, ge=0, description="messages a second that one run may publish or take; 0 = no limit"
     )
+    small_rows: int = Field(
+        50_000,
+        ge=0,
+        description="a plan over at most so many rows, and the steps after it, run in one process without Spark "
+        "(queue_cleanup, queue_size); 0 = always Spark",
+    )
     spark_master: str = Field(
         "local[*]", description="Spark master of duties that run without Airflow"
     )

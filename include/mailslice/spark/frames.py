@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -27,7 +27,30 @@ class InProcess:
     """In a session's place: the same work in this process, without Spark. For frames that are small, and for tests of everything around them."""
 
 
-Session: TypeAlias = "SparkSession | InProcess"
+@dataclass
+class Small:
+    """In a session's place: the work is done in this process until it has dealt with `most` rows.
+
+    What is left then is done by the session that `start` gives. Whatever else is asked of a session
+    is asked of that one.
+    """
+
+    most: int
+    start: Callable[[], SparkSession]
+    done: int = 0
+    started: SparkSession | None = None
+
+    def large(self) -> SparkSession:
+        """The session, started at the first call."""
+        if self.started is None:
+            self.started = self.start()
+        return self.started
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.large(), name)
+
+
+Session: TypeAlias = "SparkSession | InProcess | Small"
 
 
 def slots_of(spark: Session) -> int:
@@ -35,26 +58,54 @@ def slots_of(spark: Session) -> int:
     return 1 if isinstance(spark, InProcess) else int(spark.sparkContext.defaultParallelism)
 
 
+def _one(_: Mapping[str, Any]) -> int:
+    return 1
+
+
 def run_on_keys(
     spark: Session,
     keys: Sequence[K],
     work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
     schema: str,
+    rows: Callable[[Mapping[str, Any]], int] = _one,
 ) -> list[dict[str, Any]]:
     """Give the keys to Python workers and collect what `work` makes of them, in batches of a few hundred keys. Raises the mailslice error that a worker raised.
 
-    Neighbours go to different tasks: new slices are often larger than old ones.
+    Neighbours go to different tasks: new slices are often larger than old ones. `rows`: how many
+    rows of a store a result stands for, by which small work is told from large.
     """
     if not keys:
         return []
     if isinstance(spark, InProcess):
         return [row for batch in work(iter([keys])) for row in batch.to_pylist()]
+    if isinstance(spark, Small):
+        return _small_first(spark, keys, work, schema, rows)
     with translated():
         return [row.asDict() for row in frame_of_keys(spark, keys, work, schema).collect()]
 
 
+def _small_first(
+    small: Small,
+    keys: Sequence[K],
+    work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
+    schema: str,
+    rows: Callable[[Mapping[str, Any]], int],
+) -> list[dict[str, Any]]:
+    """A few keys at a time, more while they are light."""
+    found: list[dict[str, Any]] = []
+    at, some = 0, 1
+    while at < len(keys) and small.started is None and small.done <= small.most:
+        new = run_on_keys(InProcess(), keys[at : at + some], work, schema)
+        small.done += sum(map(rows, new))
+        found += new
+        at, some = at + some, min(2 * some, _FEW)
+    if at < len(keys):
+        found += run_on_keys(small.large(), keys[at:], work, schema)
+    return found
+
+
 def frame_of_keys(
-    spark: SparkSession,
+    spark: SparkSession | Small,
     keys: Sequence[K],
     work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
     schema: str | StructType,

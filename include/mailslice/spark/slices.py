@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -116,7 +117,7 @@ def scan(spark: Session, what: Scan, keys: Sequence[tuple[int, bool]]) -> list[P
     def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[pa.RecordBatch]:
         return _read(what, batches)
 
-    return [_found(row) for row in run_on_keys(spark, keys, read, PLACE_FOUND)]
+    return [_found(row) for row in run_on_keys(spark, keys, read, PLACE_FOUND, itemgetter("rows"))]
 
 
 def _found(row: dict[str, Any]) -> PlaceFound:

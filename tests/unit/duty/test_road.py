@@ -9,6 +9,7 @@ import pytest
 
 from mailslice.duty import road
 from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.engine import TooLarge
 from mailslice.duty.params import DutyParams
 from mailslice.duty.request import RunRequest
 from mailslice.model.errors import PlanRefused, StoreUnavailable
@@ -43,6 +44,7 @@ class OneDuty:
 
     params = DutyParams
     needs_queue = False
+    small_first = False
 
     def __init__(self):
         self.raises = {}
@@ -157,4 +159,58 @@ def test_a_retry_that_is_killed_does_not_leave_the_reason_of_the_try_before(take
     duty.raises = {"apply": Killed()}
     with pytest.raises(Killed):
         road.run_step("apply", REQUEST, settings)
+    assert failure(settings) is None
+
+
+@pytest.fixture
+def small(settings, duty, monkeypatch):
+    """A duty whose small plans are done in the process; gives the plan step's summary."""
+    duty.small_first = True
+    duty.ran = []
+
+    def run(step, function):
+        def counted(context):
+            duty.ran.append(step)
+            return function(context)
+
+        return counted
+
+    plain = duty.step
+    monkeypatch.setattr(duty, "step", lambda step: run(step, plain(step)))
+
+    def steps(**raises):
+        duty.raises = raises
+        return road.run_small(REQUEST, settings)
+
+    return steps
+
+
+def test_after_a_small_plan_every_step_is_done_in_its_process_and_taken_once(small, duty, settings):
+    assert small()["engine"] == "process"
+    assert duty.ran == ["plan", "check", "apply", "verify", "report"]
+    assert road.is_small(REQUEST, settings)
+    for step in ("check", "apply", "verify"):
+        assert road.done_ahead(step, REQUEST, settings)["step"] == step
+        assert road.done_ahead(step, REQUEST, settings) is None
+    assert road.done_ahead("report", REQUEST, settings)["status"] == "done"
+
+
+def test_a_step_that_fails_after_a_small_plan_is_left_to_its_own_task(small, duty, settings, take):
+    small(apply=PlanRefused("the plan is too old"))
+    assert duty.ran == ["plan", "check", "apply"]
+    assert road.done_ahead("check", REQUEST, settings)
+    assert road.done_ahead("apply", REQUEST, settings) is None
+    assert str(take("apply", apply=PlanRefused("the plan is too old"))) == "the plan is too old"
+
+
+def test_a_plan_that_is_made_anew_forgets_what_was_done_after_the_one_before(small, settings, take):
+    small()
+    take("plan")
+    assert road.done_ahead("check", REQUEST, settings) is None
+
+
+def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):
+    with pytest.raises(TooLarge):
+        small(plan=TooLarge("large"))
+    assert not runs.list()
     assert failure(settings) is None

@@ -74,7 +74,13 @@ class Measure:
 
         return [
             SliceMeasured(**row)
-            for row in run_on_keys(spark, [millis(start) for start in slices], read, SLICE_MEASURED)
+            for row in run_on_keys(
+                spark,
+                [millis(start) for start in slices],
+                read,
+                SLICE_MEASURED,
+                lambda row: row["live"] + row["dead"] + row["unproven"],
+            )
         ]
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:

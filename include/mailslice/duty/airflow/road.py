@@ -250,14 +250,15 @@ def _told(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _run(duty: str, step: str, queue: str) -> dict[str, Any]:
     """One step in this process. Refusals and wrong input are final; TryAgain goes through, to be tried again."""
-    from mailslice.duty.road import run_step
+    from mailslice.duty.road import done_ahead, run_step
     from mailslice.model.settings import load_settings
 
     logging.getLogger("great_expectations").setLevel(
         logging.WARNING
     )  # else a hundred lines of its own workings stand in the task's log
     try:
-        return run_step(step, request_of(get_current_context(), duty, queue), load_settings())
+        request, settings = request_of(get_current_context(), duty, queue), load_settings()
+        return done_ahead(step, request, settings) or run_step(step, request, settings)
     except TryAgain:
         raise
     except MailsliceError as error:

@@ -20,8 +20,14 @@ from airflow.sdk.exceptions import (
 )
 
 from mailslice.duty.airflow.request import request_of
-from mailslice.duty.request import NO_QUEUE
-from mailslice.model.errors import BadInput, Refused, StoreUnavailable
+from mailslice.duty.request import NO_QUEUE, RunRequest
+from mailslice.model.errors import (
+    BadInput,
+    MailsliceError,
+    Refused,
+    StoreUnavailable,
+    TryAgain,
+)
 from mailslice.model.settings import clone_root
 
 CONNECTION = "spark_default"
@@ -59,6 +65,8 @@ class SparkStep(SparkSubmitOperator):
             raise AirflowFailException(str(error)) from error
         if self.step == "apply" and request.params.get("dry_run"):
             raise AirflowSkipException(DRY_RUN)
+        if self._done_here(request):
+            return
         master = require_connection()
         # In one word with its option: a queue's name, as a user's, may begin with a dash.
         self.application_args = [
@@ -96,6 +104,31 @@ class SparkStep(SparkSubmitOperator):
             raise _meaning(
                 about(self.duty, self.step, self.mail_queue), self._exit_code(), str(error)
             ) from None  # the command is in the log already
+
+    def _done_here(self, request: RunRequest) -> bool:
+        """Whether the step is done without Spark: it was, after a small plan, or it is small itself."""
+        from mailslice.duty.engine import TooLarge
+        from mailslice.duty.registry import load
+        from mailslice.duty.road import done_ahead, is_small, run_small, run_step
+        from mailslice.model.settings import load_settings
+
+        settings = load_settings()
+        if not (settings.duty.small_rows and load(self.duty).small_first):
+            return False
+        try:
+            if self.step == "plan":
+                run_small(request, settings)
+            elif done_ahead(self.step, request, settings) is None:
+                if not is_small(request, settings):
+                    return False
+                run_step(self.step, request, settings)
+        except TooLarge:
+            return False
+        except TryAgain:
+            raise
+        except MailsliceError as error:
+            raise AirflowFailException(str(error)) from error
+        return True
 
     def _exit_code(self) -> int | None:
         process = getattr(self._hook, "_submit_sp", None)
