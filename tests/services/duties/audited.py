@@ -18,6 +18,7 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
+from mailslice.duty import road
 from mailslice.duty.audits import lock_name, newest_audit
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
@@ -197,6 +198,8 @@ def working(spool: Spool, *, complete: int = 0) -> Iterator[list[EnqueueId]]:
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
     """The workers' code of Spark runs in this process, gates are plain; what is waited for is as short as can be."""
     without_spark(patch)
+    # One deployment plays a queue of its own and a shared one in turn.
+    patch.setattr(road, "agree", lambda stores: stores.settings)
     patch.setattr(gate, "judge", judged_plainly)
     patch.setattr(evidence, "HOLD", timedelta(seconds=5.5))
     patch.setattr(Held.messages, "__defaults__", (MOST, 0.1))

@@ -193,14 +193,22 @@ def test_an_edited_plan_is_refused_and_so_is_one_whose_files_were_changed(old):
     assert old.v4 == {}
 
 
-def test_a_gate_that_does_not_hold_changes_nothing(old, monkeypatch):
-    from mailslice.duties.migrate_v3_to_v4 import plan
+def test_a_gate_that_does_not_hold_changes_nothing(old):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     old.start_at(0)
     old.insert(0)
-    monkeypatch.setattr(plan, "_skipped", lambda *_: {"lost": 7})
-    with pytest.raises(GateFailed, match="accounted"):
-        old.run()
+    request = old.request()
+    old.steps(request, "plan")
+    (folder,) = Path(old.settings.duty.artifacts).rglob(request.run)
+    (file,) = (folder / "plan").iterdir()
+    table = pq.read_table(file)
+    pq.write_table(pa.concat_tables([table, table]), file)
+    with pytest.raises(GateFailed, match="as many rows as were planned"):
+        old.steps(request, "check")
+    with pytest.raises(PlanRefused):
+        old.steps(request, "apply")
     assert old.v4 == {}
 
 
