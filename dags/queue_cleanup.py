@@ -36,6 +36,9 @@ airflow backfill create --dag-id queue_cleanup --from-date 2026-11-01 --to-date 
 
 **Late.** A run that has not ended four hours after it was queued is told of (MAILSLICE_DUTY_NOTIFY), and goes on; after six hours Airflow ends it.
 
+**Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own process, all five steps of it, without Spark; the other
+tasks show what it did. Whoever clears one of them has that step done anew.
+
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
 
 **Example**

@@ -23,6 +23,9 @@ on: after a cleanup that is little.
 **Output.** `metrics/mailslice-QUEUE.prom` below MAILSLICE_ARTIFACTS (point node_exporter's text file collector at the folder), `slices.svg` and JSON
 with each run. An empty queue says 0; what is unknown is left out.
 
+**Small** work (MAILSLICE_DUTY_SMALL_ROWS rows at most) is done by the plan's task in its own process, all five steps of it, without Spark; the other
+tasks show what it did. Whoever clears one of them has that step done anew.
+
 **Needs** the Airflow connection `spark_default` (a master: `local[*]`, `spark://HOST:PORT`...) and the pool `spark`, without which its tasks wait for ever.
 
 **Example**
