@@ -19,8 +19,10 @@ from random import uniform
 from statistics import median
 from time import monotonic
 
-LEAST = 3
-MOST = 256
+PROBE = 3
+"""Requests at once while the least latency is measured."""
+LEAST, MOST = 8, 256
+"""Fewer requests would lose to other programs where those want the same cores."""
 _FIRST = 16
 """The limit at first. A probe comes before it."""
 _SAMPLES = 25
@@ -77,7 +79,7 @@ class Window:
 
     @property
     def _room(self) -> int:
-        return LEAST if self._probing else int(self.limit)
+        return PROBE if self._probing else int(self.limit)
 
     async def _turn(self) -> None:
         self._was_full = True
@@ -97,7 +99,7 @@ class Window:
     def _left(self, began: float) -> None:
         self._under_way -= 1
         now = self._clock()
-        if not self._probing or self._under_way < LEAST:  # what began before the probe says nothing
+        if not self._probing or self._under_way < PROBE:  # what began before the probe says nothing
             self._samples.append(now - began)
         if self._is_held:
             self._samples.clear()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mailslice.stores.blobs.window import LEAST, MOST, Window
+from mailslice.stores.blobs.window import MOST, PROBE, Window
 
 
 class Instantly(selectors.DefaultSelector):
@@ -91,7 +91,7 @@ async def asked(
 
 
 SERVERS = {
-    "near": (2, 0.002, 0.0, 0.001),
+    "near": (2, 0.002, 0.002, 0.001),
     "near, slow": (4, 0.020, 0.0, 0.001),
     "far": (2, 0.002, 0.020, 0.001),
     "far, one of many": (64, 0.010, 0.020, 0.0),
@@ -132,11 +132,11 @@ def test_a_server_that_became_slower_for_good_is_measured_anew() -> None:
 def test_what_is_not_used_up_is_not_raised_and_few_requests_never_wait() -> None:
     async def work(clock: Callable[[], float]) -> tuple[Measured, int]:
         window, server = Window(clock), Server(64, 0.005)
-        return await asked(window, server, LEAST, 5, clock), server.most
+        return await asked(window, server, PROBE, 5, clock), server.most
 
     found, most = simulated(work)
     assert found.limit == 16
-    assert most == LEAST
+    assert most == PROBE
 
 
 def test_the_limit_has_a_least_and_a_most() -> None:
@@ -163,7 +163,7 @@ def test_who_is_cancelled_in_the_queue_or_in_the_request_leaves_no_gap() -> None
             await asyncio.gather(*tasks, return_exceptions=True)
         tasks = [asyncio.create_task(one()) for _ in range(50)]
         await asyncio.sleep(0.1)
-        assert server.present >= LEAST
+        assert server.present >= PROBE
         await asyncio.gather(*tasks)
         return window._under_way + len(window._waiting)
 
