@@ -271,8 +271,7 @@ def _remove(stores: Stores, name: QueueName) -> None:
         for queue in (
             names.work_queue,
             names.dead_letter_queue,
-            names.hop_queue,
-            *stores.management.delay_queues(name),
+            *stores.management.waiting_queues(name),
         ):
             try:
                 found = connection.channel().queue_declare(queue, passive=True).method

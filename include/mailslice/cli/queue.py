@@ -311,6 +311,7 @@ def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
         "size": MailQueue(stores, name, system_clock).size(),
         "ready": work.ready if work else None,
         "unacknowledged": work.unacknowledged if work else None,
+        "parked": stores.management.parked(name),
         "deadLetters": dead.ready if dead else None,
     }
 

@@ -37,6 +37,7 @@ _COLUMNS = (
     ("ready", "ready"),
     ("unacked", "unacknowledged"),
     ("delayed", "delayed"),
+    ("parked", "parked"),
     ("dead", "deadLetters"),
     ("in/s", "enqueueRate"),
     ("out/s", "deliverRate"),
@@ -81,7 +82,7 @@ class Top:
     def _row(
         self, queue: QueueName, moving: Mapping[str, Traffic], alarms: Sequence[str]
     ) -> dict[str, Any]:
-        from mailslice.stores.rabbitmq.traffic import delayed
+        from mailslice.stores.rabbitmq.traffic import delayed, parked
 
         names = RabbitNames(queue)
         work, dead = moving.get(names.work_queue), moving.get(names.dead_letter_queue)
@@ -98,6 +99,7 @@ class Top:
             "ready": depth.ready if depth else None,
             "unacknowledged": depth.unacknowledged if depth else None,
             "delayed": delayed(moving, names),
+            "parked": parked(moving, names),
             "deadLetters": dead_depth.ready if dead_depth else None,
             "consumers": depth.consumers if depth else None,
             "enqueueRate": work.published if work else None,

@@ -63,8 +63,13 @@ def deaths(names: RabbitNames, at: datetime) -> dict[str, object]:
 
 def failures_in(headers: Mapping[str, Any]) -> int:
     """How many attempts at the mail failed before this message was published; 0 for what was never retried, and for what is no such number."""
-    failures = headers.get(HEADER_FAILURES)
-    return failures if isinstance(failures, int) and 0 <= failures <= _HIGHEST_INT else 0
+    return count_in(headers, HEADER_FAILURES)
+
+
+def count_in(headers: Mapping[str, Any], name: str) -> int:
+    """The count that a header says; 0 without one, and for what is no such number."""
+    count = headers.get(name)
+    return count if isinstance(count, int) and 0 <= count <= _HIGHEST_INT else 0
 
 
 def moment(stamp: object) -> datetime | None:

@@ -66,6 +66,7 @@ def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
         for name in (
             names.work_queue,
             names.hop_queue,
+            names.park_queue,
             *stores.management.delay_queues(queue),
         ):
             count = _ready(connection, name)

@@ -39,7 +39,15 @@ HEADER_THROTTLED = "x-mailslice-throttled"
 HEADER_DELIVERY_COUNT = "x-delivery-count"
 """RabbitMQ's own, on messages of quorum queues: how often it came back. Past the limit it is dead-lettered, or dropped."""
 HEADER_RENEWED = "x-mailslice-renewed"
-"""A copy that took the place of a message which came back too often: it counts as redelivered."""
+"""Of releases before the park queue: a copy that took the place of a message which waited. It counts as redelivered."""
+HEADER_PARKED = "x-mailslice-parked"
+"""How often the mail was parked since it was last published. Such a message counts as redelivered."""
+HEADER_FAULTS = "x-mailslice-faults"
+"""How many of these rounds a fault of ours ended, while other mails could be prepared."""
+HEADER_DOUBT = "x-mailslice-doubt"
+"""Since when (ms) which step of which other worker's stage marks keeps the mail waiting."""
+PARK_SECONDS = 60
+"""How long the park queue holds a message. Fixed: a queue's TTL cannot change once it is declared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,11 @@ class RabbitNames:
     def delay_queue(self, seconds: int) -> str:
         """The level that holds a message for `seconds` before it goes to the hop queue."""
         return f"mailslice-delay-{seconds}s-{self.queue}"
+
+    @property
+    def park_queue(self) -> str:
+        """Holds what a store did not answer for, and then puts it back into the work queue."""
+        return f"mailslice-park-{PARK_SECONDS}s-{self.queue}"
 
 
 class QueueTable(StrEnum):

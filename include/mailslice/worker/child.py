@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableSequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.model.errors import MailsliceError
 from mailslice.worker.consumer import ConsumerTask
+from mailslice.worker.strikes import InHandlers, Isolation, Struck
 
 if TYPE_CHECKING:
     from mailslice.worker.dequeuer import Deliveries
@@ -65,6 +66,7 @@ class Link:
         """When the event loop turned last; None while it has yet to: a handler takes as long to build, and the stores to open, as it takes."""
         self.connected = False
         self.in_flight = 0
+        self.struck = Struck()
         self.away: tuple[str, ...] = ("RabbitMQ", "Cassandra")
 
     def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -86,7 +88,7 @@ class Link:
             while True:
                 self.send(Beat(self.connected, self.lag, self.in_flight, self.away))
                 if self._pipe.poll(REPORT_EVERY):
-                    self._pipe.recv()
+                    self.struck = self._pipe.recv()
         except (EOFError, OSError):
             with suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(stop.set)
@@ -95,8 +97,11 @@ class Link:
             os._exit(1)
 
 
-def main(task: ConsumerTask, pipe: Connection) -> None:
-    """Entry point of the process. Ends it with exit code 0 after draining; what keeps it from starting goes to the parent."""
+def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: Struck) -> None:
+    """Entry point of the process; `cells` and `struck` as in `strikes`.
+
+    Ends it with exit code 0 after draining; what keeps it from starting goes to the parent.
+    """
     logging.basicConfig(
         level=task.log_level, format="%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s"
     )
@@ -110,10 +115,14 @@ def main(task: ConsumerTask, pipe: Connection) -> None:
 
     without_numpy()
     link = Link(pipe, task.drain.total_seconds())
+    link.struck = struck
+    in_handlers = InHandlers(cells)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            left = runner.run(_consume(task, link))
+            left = runner.run(_consume(task, link, in_handlers))
+        in_handlers.clear()
     except MailsliceError as error:
+        in_handlers.clear()
         link.send(Failure(error))
         _end_soon(1)
         sys.exit(1)
@@ -136,7 +145,7 @@ def _exit_now(code: int = 0) -> None:
     os._exit(code)
 
 
-async def _consume(task: ConsumerTask, link: Link) -> int:
+async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> int:
     """Until told to stop; the number of handlers that did not end in time."""
     # Late: prometheus-client looks at its environment when it is imported, and the parent needs neither it nor the drivers.
     from mailslice.worker import open_worker
@@ -151,12 +160,16 @@ async def _consume(task: ConsumerTask, link: Link) -> int:
     link.start(loop, stop)
     metrics = ConsumerMetrics(task.queue)
     handler = load_handler(task.handler, task.settings)
-    handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings))
+    isolation = Isolation(in_handlers, lambda: link.struck)
+    handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
         worker.wiring.on_failed = metrics.failed_in_doubt
         worker.wiring.on_throttled = metrics.destination_asked
         worker.wiring.on_fault = metrics.prepare_failed
+        worker.wiring.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
+        worker.wiring.on_held = metrics.held
+        worker.wiring.on_parked = metrics.parked
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, worker, deliveries, handling, metrics))
         marked = " and stage marks" if worker.wiring.stages is not None else ""

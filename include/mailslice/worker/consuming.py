@@ -16,6 +16,7 @@ from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
 from mailslice.worker.handler_spec import loaded
 from mailslice.worker.handling import DRAIN_SECONDS, Handling, policy_of
+from mailslice.worker.outcome import Disposition
 from mailslice.worker.queue_worker import QueueWorker
 
 _LEAST_WAIT = 0.05
@@ -25,7 +26,8 @@ _LEAST_WAIT = 0.05
 class Consumed:
     """What became of the mails that were handed to a handler.
 
-    `given_back`: another one had taken the mail (stage marks). `failures`: attempts that ended in an exception; those mails are among the retried.
+    `given_back`: another one had taken the mail (stage marks). `dropped`: it was deleted, or closed, meanwhile.
+    `failures`: attempts that ended in an exception; those mails are among the retried.
     """
 
     completed: int = 0
@@ -33,21 +35,22 @@ class Consumed:
     rejected: int = 0
     bounced: int = 0
     given_back: int = 0
+    dropped: int = 0
     failures: int = 0
 
     @property
     def total(self) -> int:
         """Mails whose outcome is stored."""
-        return self.completed + self.retried + self.rejected + self.bounced + self.given_back
+        return sum(getattr(self, disposition.value) for disposition in Disposition)
 
     @contextmanager
     def handling(self) -> Iterator[None]:
         """A mail is in a handler."""
         yield
 
-    def settled(self, outcome: str, _seconds: float) -> None:
+    def settled(self, outcome: Disposition, _seconds: float) -> None:
         """An outcome is stored, of the name of a field above."""
-        setattr(self, outcome, getattr(self, outcome) + 1)
+        setattr(self, outcome.value, getattr(self, outcome.value) + 1)
 
     def handler_failed(self) -> None:
         """A handler ended in an exception."""

@@ -36,7 +36,7 @@ from mailslice.model.names import (
     HEADER_SLICE,
     HEADER_THROTTLED,
 )
-from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
+from mailslice.stores.cassandra.own import DelayedMail, DelayedMails, existing_delayed_mails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.cleaned import was_cleaned
 from mailslice.worker.given import check_span
@@ -50,6 +50,7 @@ _REMEMBERED = 1000
 _WAITING_BYTES = 2 * 1024 * 1024
 _LEAST_BYTES = 8 * 1024
 """The room for copies that wait here for their last stretch, and what a small one takes of it: 256 of those."""
+_LOOK_EVERY = 60.0
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
 
@@ -96,6 +97,8 @@ class Delays:
         self._declared: set[int | None] = set()
         self._lock = asyncio.Lock()
         self._waiting_bytes = 0
+        self._table: DelayedMails | None = None
+        self._look_at = 0.0
         self._published: dict[UUID, None] = {}
         """The newest tokens of rows whose mails were published here: whoever read a row before it was closed does not publish it again."""
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
@@ -123,10 +126,12 @@ class Delays:
         headers: Mapping[str, Any],
         timestamp: datetime | None,
         due: datetime,
+        *,
+        leased: bool = False,
     ) -> None:
         """Row, then copy. Until this returns the caller must keep what it has: the message it holds, or its right to say that nothing was enqueued.
 
-        An older row of the mail is overwritten: its copy, if there is one, is dropped when it surfaces.
+        An older row of the mail is overwritten: its copy, if there is one, is dropped when it surfaces. `leased`: a handler has the mail (`lease`).
         """
         await self.declare(level_for(due - self._wiring.clock()))
         table = await self._wiring.delayed_mails()
@@ -144,6 +149,7 @@ class Delays:
             redrives=_redrives(headers),
             enqueued=timestamp,
             throttled=bool(headers.get(HEADER_THROTTLED)),
+            leased=leased,
         )
         await self._write(table, row)
         await self._publish_copy(body, headers, timestamp, token, due)
@@ -154,6 +160,21 @@ class Delays:
         row = await self._read(table, enqueue_id)
         if row is not None and not row.published:
             await self._close(table, row)
+
+    async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
+        """Whether a later attempt waits for its time, so that this older message of the mail is not to be delivered.
+
+        The row is written before its copy exists, so it proves none: a copy with its token is published first. A row with as many failures says nothing:
+        it may be the delay that this very message ended, or a lease.
+        """
+        table = await self._existing()
+        row = None if table is None else await self._read(table, enqueue_id)
+        if row is None or row.published or row.due is None:
+            return False
+        if row.failures <= failures_in(message.headers) or row.due <= self._wiring.clock():
+            return False
+        await self._publish_copy(row.message, _described(row), row.enqueued, row.token, row.due)
+        return True
 
     async def surfaced(self, message: Message) -> None:
         """One copy in the hop queue: publish it, send it round again, or drop it; then acknowledge it. Raises StoreUnavailable: try again, it is still held.
@@ -218,14 +239,21 @@ class Delays:
             self._waiting_bytes -= taken
 
     async def flush(self) -> int:
-        """Delivers every delayed mail of the queue now; how many. Their late copies are dropped when they surface."""
+        """Delivers every delayed mail of the queue now; how many. Their late copies are dropped when they surface.
+
+        A mail that is in a handler is left there, though it has a row (`lease`).
+        """
         table = await self._wiring.delayed_mails()
         rows = await asyncio.to_thread(table.rows, self._wiring.queue)
         flushed = 0
         while some := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
             flushed += sum(
                 await asyncio.gather(
-                    *(self._flush_one(table, row) for row in some if not row.published)
+                    *(
+                        self._flush_one(table, row)
+                        for row in some
+                        if not (row.published or row.leased)
+                    )
                 )
             )
         return flushed
@@ -331,6 +359,16 @@ class Delays:
         await self._wiring.publisher.publish(
             self._wiring.names.exchange, body, own_headers(headers), timestamp
         )
+
+    async def _existing(self) -> DelayedMails | None:
+        """The table, or None where nobody had delayed a mail a minute ago: to look at redelivered messages creates none."""
+        now = asyncio.get_running_loop().time()
+        if self._table is None and now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY
+            self._table = await asyncio.to_thread(
+                existing_delayed_mails, self._wiring.stores.cassandra, self._wiring.settings
+            )
+        return self._table
 
     async def _read(self, table: DelayedMails, enqueue_id: EnqueueId) -> DelayedMail | None:
         rows = await self._wiring.bridge.rows(table.read_future(self._wiring.queue, enqueue_id))

@@ -29,7 +29,9 @@ from mailslice.worker.cleaned import is_open, row_of
 from mailslice.worker.delays import Delays, checked_delay, own_headers
 from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
+from mailslice.worker.lease import Lease
 from mailslice.worker.marks import Marks
+from mailslice.worker.outcome import Disposition
 from mailslice.worker.throttle import BlockingThrottle
 from mailslice.worker.wiring import Wiring
 
@@ -39,7 +41,7 @@ _LOOKS_FOR_PLACE = 64
 
 
 class Delivery:
-    """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`; until then the broker keeps it.
+    """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`, which give what became of it; until then the broker keeps it.
 
     Where the queue has stage marks, `item` names only the recipients that nobody has begun, and a mail that another one has taken meanwhile is
     given back, whatever it is settled by. Each of the four may raise StoreUnavailable: nothing is lost then, call it again. When the connection was lost
@@ -56,17 +58,20 @@ class Delivery:
         content: bytes,
         hold: Hold,
         record: MailStage | None = None,
+        left: tuple[str, ...] | None = None,
     ) -> None:
+        """`left`: the message's recipients but for those who were served since it was published."""
         self._wiring = wiring
         self._delays = delays
-        self._message = message
+        self._lease = Lease(wiring, delays, message, item.enqueue_id)
         self._hold = hold
-        self._settled = False
         self._message_recipients = item.mail.recipients
         self._marks: Marks | None = None
         if wiring.stages is not None and record is not None:
             self._marks = Marks(wiring.stages, record, self._staged, self._late)
             item = _narrowed(item, record.remaining)
+        elif left is not None:
+            item = _narrowed(item, left)
         self._item = item
         self._content = content
         self.settled = asyncio.Event()
@@ -78,9 +83,7 @@ class Delivery:
         """Attempts that failed so far, by what every counted retry has written into the message."""
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._told = False
-        self._replaced: float | None = None
-        self.waiters = 0
-        """Later deliveries of the same mail that wait here for this one."""
+        self._disposition: Disposition | None = None
         wiring.in_hand[item.enqueue_id] = self
 
     @property
@@ -96,28 +99,31 @@ class Delivery:
     @property
     def redelivered(self) -> bool:
         """Whether the broker has handed it out before; after a restart of the broker it may say so of any mail."""
-        return self._message.redelivered
+        return self.message.redelivered
 
     @property
     def message(self) -> Message:
-        """What the broker delivered."""
-        return self._message
+        """What the broker delivered last for it."""
+        return self._lease.message
 
     @property
     def arrived(self) -> float:
         """When the broker handed it out, by the event loop's clock."""
-        return self._message.arrived
+        return self.message.arrived
 
-    def stands_for(self, other: Message) -> bool:
-        """Whether this one ended in a message of its own that does for `other`, too: the same mail for the same recipients, delivered here before that.
+    @property
+    def is_lost(self) -> bool:
+        """Whether the broker has the mail back: its connection is gone, and no later message of it was adopted."""
+        return self._lease.is_lost
 
-        Never true of the new message itself, nor of any that followed it: those came later.
-        """
-        return (
-            self._replaced is not None
-            and other.arrived < self._replaced
-            and other.body == self._message.body
-        )
+    def adopt(self, message: Message) -> bool:
+        """Whether a later message of the mail, which the broker has handed out again, is this delivery's from now on."""
+        return self._lease.adopt(message)
+
+    def extend_when_due(self) -> None:
+        """No message is left unacknowledged for long: begins to replace it, where it is time."""
+        if self.handed is not None:
+            self._lease.extend_when_due()
 
     def hand_out(self) -> None:
         """From now on it is a handler's."""
@@ -129,8 +135,8 @@ class Delivery:
         """Since the mail was enqueued, to the second; None for a message of James that was never published again."""
         return (
             None
-            if self._message.timestamp is None
-            else self._wiring.clock() - self._message.timestamp
+            if self.message.timestamp is None
+            else self._wiring.clock() - self.message.timestamp
         )
 
     def stage_for_thread(self) -> BlockingStage:
@@ -151,15 +157,15 @@ class Delivery:
             self._wiring.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
         )
 
-    async def complete(self) -> None:
+    async def complete(self) -> Disposition:
         """The mail is done: deleted mark, then ack, then its blobs if their ids are random. Returns when mark and ack are sent."""
-        if not self._settled:
-            await self._finish(Stage.SENT)
+        async with self._lease.settling():
+            return self._disposition or await self._finish(Stage.SENT, Disposition.COMPLETED)
 
     @property
     def throttled(self) -> bool:
         """Whether it was put off the last time because a destination took no more."""
-        return bool(self._message.headers.get(HEADER_THROTTLED))
+        return bool(self.message.headers.get(HEADER_THROTTLED))
 
     async def retry(
         self,
@@ -168,7 +174,7 @@ class Delivery:
         *,
         counted: bool = True,
         throttled: bool = False,
-    ) -> None:
+    ) -> Disposition:
         """Hand it out again: at once, or `after` a delay of up to 30 days; to the `recipients` that remain (some of the mail's; none: it is complete).
 
         A delayed one is a failed attempt (`failures`, `attempt`) unless `counted` is False; `throttled` says that it waits for a destination.
@@ -177,78 +183,84 @@ class Delivery:
         a crash in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the record comes first: one attempt more, and those
         who remain; a recipient that was being sent to and never answered for is failed instead.
         """
-        if self._settled:
-            return
         delay = checked_delay(after)
         left = self._item.mail.recipients if recipients is None else tuple(recipients)
         if not left:
-            await self.complete()
-            return
+            return await self.complete()
         if unknown := set(left) - set(self._item.mail.recipients):
             raise BadInput(
                 f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have"
             )
-        again = await self._begun_again(left)
-        if again is None:
-            return
-        if again == self._message_recipients and delay is None:
-            await self.give_back()
-        elif await self._wiring.is_marked(self._item.enqueue_id):
-            await self._end(self._message.ack)
-        else:
-            began = asyncio.get_running_loop().time()
-            await self._publish_again(
-                again,
-                delay,
-                self._again_headers(
-                    counted=counted and delay is not None and not throttled, throttled=throttled
-                ),
+        async with self._lease.settling():
+            return self._disposition or await self._retry(
+                left, delay, counted=counted, throttled=throttled
             )
-            self._replaced = began
-            if set(again) < set(self._message_recipients):
-                self._wiring.doings.narrowed(self._item.enqueue_id, self._message.body)
-            await self._end(self._message.ack, put_off=throttled)
 
-    async def reject(self, reason: str) -> None:
+    async def _retry(
+        self, left: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
+    ) -> Disposition:
+        again = await self._begun_again(left)
+        if isinstance(again, Disposition):
+            return again
+        if again == self._message_recipients and delay is None:
+            return await self._give_back(Disposition.RETRIED)
+        if await self._wiring.is_marked(self._item.enqueue_id):
+            return await self._end(self._lease.ack, Disposition.DROPPED)
+        counts = counted and delay is not None and not throttled
+        await self._publish_again(
+            again, delay, self._again_headers(counted=counts, throttled=throttled)
+        )
+        if delay is None:
+            await self._lease.end()
+        return await self._end(self._lease.ack, Disposition.RETRIED, put_off=throttled)
+
+    async def reject(self, reason: str) -> Disposition:
         """To the dead letter queue, with the recipients that remain. The reason goes to the log: no address in it."""
-        if self._settled:
-            return
+        async with self._lease.settling():
+            return self._disposition or await self._reject(reason)
+
+    async def _reject(self, reason: str) -> Disposition:
         if await self._is_closed():
-            await self._end(self._message.ack)
-            return
+            return await self._end(self._lease.ack, Disposition.DROPPED)
         left = await self._begun_again(self._item.mail.recipients)
-        if left is None:
-            return
-        if self._message.redelivered:
+        if isinstance(left, Disposition):
+            return left
+        message = self.message
+        if message.redelivered:
             await self._delays.forget(self._item.enqueue_id)
-        if self.settled.is_set():
-            return  # asked twice at once
-        message = self._message
+        if self._disposition is not None:
+            return self._disposition  # asked twice at once
         if left != self._message_recipients:
             message = replace(message, body=codec.encode(_narrowed(self._item, left)))
         await dead_letter(
-            self._wiring, message, reason, str(self._item.enqueue_id), settle=self._settle
+            self._wiring,
+            message,
+            reason,
+            str(self._item.enqueue_id),
+            settle=lambda: self._settle(self._lease.ack, Disposition.REJECTED),
         )
+        await self._lease.end()
+        return self._disposition or Disposition.REJECTED
 
-    async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
+    async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
 
         It is rejected where nobody can be told: the null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, or a mail of which no report can be made.
         """
-        if self._settled:
-            return
+        async with self._lease.settling():
+            return self._disposition or await self._bounce(reason, failures)
+
+    async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         if self._wiring.reporter is None or (
             self._marks is not None and (self._marks.taken or self._marks.doubtful)
         ):
-            await self.reject(reason)
-            return
+            return await self._reject(reason)
         if not self._told and not await self._wiring.reporter.report(
             self._item, failures, self._content
         ):
-            await self.reject(
+            return await self._reject(
                 f"{reason}; no report could be made" if self._item.mail.sender else reason
             )
-            return
         self._told = True
         log.info(
             "mail %s bounced: %s",
@@ -256,12 +268,16 @@ class Delivery:
             reason,
             extra={"action": "bounced", "enqueue_id": str(self._item.enqueue_id)},
         )
-        await self._finish(Stage.FAILED)
+        return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
-    async def give_back(self) -> None:
+    async def give_back(self) -> Disposition:
         """Back to the broker at once, as it came: nothing was done to it here, or another one has it."""
-        if not self._settled:
-            await self._end(self._message.give_back)
+        async with self._lease.settling():
+            return self._disposition or await self._give_back(Disposition.GIVEN_BACK)
+
+    async def _give_back(self, disposition: Disposition) -> Disposition:
+        await self._lease.bring_back()
+        return await self._end(self._lease.give_back, disposition)
 
     async def _is_closed(self) -> bool:
         """Whether the mail was deleted, or closed for being stuck, since it was handed out: then no dead letter is to come back. Not known counts as no."""
@@ -271,30 +287,30 @@ class Delivery:
             return False
 
     def abandon(self) -> None:
-        """It was never handed out, and its connection is gone: only what it holds here is let go."""
-        self._settled = True
+        """It was never handed out, and its message is another's: only what it holds here is let go."""
+        self._disposition = Disposition.GIVEN_BACK
         self._release()
 
-    async def _finish(self, stage: Stage) -> None:
+    async def _finish(self, stage: Stage, disposition: Disposition) -> Disposition:
         if self._marks is not None:
             try:
                 await self._marks.finish(stage)
             except TakenOver:
-                await self.give_back()
-                return
-        await self._done()
+                return await self._give_back(Disposition.GIVEN_BACK)
+        return await self._done(disposition)
 
-    async def _done(self) -> None:
+    async def _done(self, disposition: Disposition) -> Disposition:
         await self._wiring.mark(self._item.enqueue_id)
         crash.point("complete:marked")
-        if self._settled:
-            return  # asked twice at once
+        if self._disposition is not None:
+            return self._disposition  # asked twice at once
         self._wiring.doings.done(self._item.enqueue_id, self._seconds())
-        await self._end(self._message.ack)
+        await self._end(self._lease.ack, disposition)
         await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
+        return disposition
 
-    async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Those of `left` who are served by the next attempt, which is durable then; None when the mail is settled by this: done, or taken by another."""
+    async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | Disposition:
+        """Those of `left` who are served by the next attempt, which is durable then; or what became of the mail by this: done, or taken by another."""
         marks = self._marks
         if marks is None:
             return left
@@ -303,11 +319,9 @@ class Delivery:
                 await tell(self._wiring, self._item, marks.known, marks.doubtful, self._content)
             again = (await marks.begin_again(left)).remaining
         except TakenOver:
-            await self.give_back()
-            return None
+            return await self._give_back(Disposition.GIVEN_BACK)
         if left and not again:
-            await self._done()
-            return None
+            return await self._done(Disposition.COMPLETED)
         return again if set(again) != set(left) else left
 
     async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
@@ -318,7 +332,7 @@ class Delivery:
 
     def _again_headers(self, *, counted: bool, throttled: bool) -> dict[str, object]:
         """The headers of the next attempt's message."""
-        headers = own_headers(self._message.headers)
+        headers = own_headers(self.message.headers)
         headers.pop(HEADER_THROTTLED, None)
         if counted:
             headers[HEADER_FAILURES] = self.failures + 1
@@ -328,7 +342,7 @@ class Delivery:
         self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]
     ) -> None:
         narrowed = recipients != self._message_recipients
-        place = place_in(self._message.headers)
+        place = place_in(self.message.headers)
         # What is delayed must know when it is due where its row is (a message of James does not say), to see whether it was deleted and cleaned meanwhile.
         # A mail that has no row now would look so then. On a queue of ours whose slice is open nobody can have cleaned it: it gets its row back. Else it
         # names no place: then it is delivered on a shared queue; on one of ours it was cleaned while it was handled, which its delivery finds.
@@ -355,7 +369,7 @@ class Delivery:
                 await self._rewrite_row(row, recipients)
         body = codec.encode(_narrowed(self._item, recipients))
         # A mail of James has no time of its own: its age counts from its first retry.
-        timestamp = self._message.timestamp or self._wiring.clock()
+        timestamp = self.message.timestamp or self._wiring.clock()
         if after is None:
             await self._wiring.publisher.publish(
                 self._wiring.names.exchange, body, headers, timestamp
@@ -369,7 +383,7 @@ class Delivery:
         """Its row, as it would be in the view if it had not been lost, or never written."""
         item = _narrowed(self._item, recipients)
         row = ViewRow(
-            self._wiring.queue, place, self._message.timestamp or self._wiring.clock(), item
+            self._wiring.queue, place, self.message.timestamp or self._wiring.clock(), item
         )
         await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
 
@@ -383,18 +397,22 @@ class Delivery:
     def _seconds(self) -> float:
         return 0.0 if self.handed is None else asyncio.get_running_loop().time() - self.handed
 
-    async def _end(self, settle: Callable[[], bool], *, put_off: bool = False) -> None:
-        if self._settled:
-            return
-        self._settle(settle, put_off=put_off)
-        await self._message.link.flushed()
-        crash.point("delivery:settled")
+    async def _end(
+        self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
+    ) -> Disposition:
+        if self._disposition is None:
+            self._settle(settle, disposition, put_off=put_off)
+            await self.message.link.flushed()
+            crash.point("delivery:settled")
+        return self._disposition or disposition
 
-    def _settle(self, settle: Callable[[], bool], *, put_off: bool = False) -> None:
+    def _settle(
+        self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
+    ) -> None:
         """`put_off`: nothing was tried, so it says nothing of how long mails take, nor of what fails."""
-        if self._settled:
+        if self._disposition is not None:
             return  # two were asked for at once: a second ack of one tag would cost the channel, and every mail in hand
-        self._settled = True
+        self._disposition = disposition
         if self.handed is not None and not put_off:
             self._wiring.doings.ended(self._seconds())
         if not settle():
@@ -429,12 +447,12 @@ async def dead_letter(
     what: str = "a message that is no mail",
     *,
     sent: Callable[[], None] = lambda: None,
-    settle: Callable[[Callable[[], bool]], object] = lambda by: by(),
+    settle: Callable[[], object] | None = None,
 ) -> None:
     """A confirmed copy to the dead letter exchange, and then the ack: a reject gets no answer, and the broker drops in silence what it cannot route.
 
-    `sent` is called as soon as the message is settled: to settle it again, because the worker stops, would cost the channel. `settle` is given what
-    settles it, to do that or, when somebody else has done so meanwhile, not. Raises StoreUnavailable: the message is still held, then.
+    `sent` is called as soon as the message is settled: to settle it again, because the worker stops, would cost the channel. `settle` does
+    so in place of the ack, or not, when somebody else has done so meanwhile. Raises StoreUnavailable: the message is still held, then.
     """
     log.warning(
         "dead letter: %s: %s",
@@ -453,7 +471,7 @@ async def dead_letter(
     }
     await wiring.publish_dead_letter(message.body, headers, message.timestamp)
     crash.point("dead-letter:copied")
-    settle(message.ack)
+    (settle or message.ack)()
     sent()
     await message.link.flushed()
     crash.point("dead-letter:sent")

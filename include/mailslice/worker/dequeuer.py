@@ -19,6 +19,8 @@ from mailslice.worker.slots import Slots
 from mailslice.worker.wiring import Wiring
 
 _TICK = 0.5
+_TICKS_A_LOOK = 10
+"""Between two looks for what has been in the window for too long."""
 
 
 class Deliveries:
@@ -38,7 +40,12 @@ class Deliveries:
         self._give_up_after = give_up_after
         self._slots = Slots()
         self._preparer = Preparer(
-            wiring, delays, self._slots, on_trouble=self._troubled, on_fine=self._fine
+            wiring,
+            delays,
+            self._slots,
+            prefetch,
+            on_trouble=self._troubled,
+            on_fine=self._fine,
         )
         self._stopped = False
         self._connected = False
@@ -78,8 +85,8 @@ class Deliveries:
 
     @property
     def idle_seconds(self) -> float:
-        """Since the broker gave something, or since it was connected; 0 while something is being loaded or held, or there is no connection."""
-        if self._slots or not self._connected:
+        """Since the broker gave something, or since it was connected; 0 while something is being loaded, held or parked, or there is no connection."""
+        if self._slots or not self._connected or self._preparer.park.is_expecting:
             return 0.0
         return asyncio.get_running_loop().time() - self._slots.last_moved
 
@@ -98,7 +105,7 @@ class Deliveries:
         in_hand = self._wiring.in_hand
         return (
             (slot.item, slot.message)
-            for slot in self._slots
+            for slot in list(self._slots)
             if slot.item is not None and slot.item.enqueue_id not in in_hand
         )
 
@@ -138,9 +145,13 @@ class Deliveries:
         self._hop.start()
 
     async def _tick(self) -> None:
+        ticks = 0
         while True:
             await asyncio.sleep(_TICK)
             self._slots.changed.set()
+            ticks += 1
+            if ticks % _TICKS_A_LOOK == 0:
+                self._preparer.clear_out()
 
     def _raise_trouble(self) -> None:
         for error in (self._consumer.error, self._hop.error):

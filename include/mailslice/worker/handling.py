@@ -31,7 +31,8 @@ from mailslice.worker.consumer import DRAIN
 from mailslice.worker.delays import LONGEST_DELAY
 from mailslice.worker.handler_spec import LoadedHandler
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
-from mailslice.worker.outcome import Bounce, Complete, Outcome, Reject, Retry
+from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
+from mailslice.worker.strikes import Isolation
 from mailslice.worker.throttle import BlockingThrottle
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Settled(Protocol):
     def redelivered(self) -> bool: ...
     @property
     def arrived(self) -> float: ...
-    async def complete(self) -> None: ...
+    async def complete(self) -> Disposition: ...
     async def retry(
         self,
         recipients: Sequence[str] | None = None,
@@ -63,10 +64,10 @@ class Settled(Protocol):
         *,
         counted: bool = True,
         throttled: bool = False,
-    ) -> None: ...
-    async def reject(self, reason: str) -> None: ...
-    async def bounce(self, reason: str, failures: Sequence[Failure]) -> None: ...
-    async def give_back(self) -> None: ...
+    ) -> Disposition: ...
+    async def reject(self, reason: str) -> Disposition: ...
+    async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition: ...
+    async def give_back(self) -> Disposition: ...
     def stage_for_thread(self) -> BlockingStage: ...
     def stage_for_coroutine(self) -> AsyncStage: ...
     def throttle_for_thread(self) -> BlockingThrottle: ...
@@ -76,7 +77,7 @@ class Figures(Protocol):
     """What handling counts (`metrics.ConsumerMetrics`)."""
 
     def handling(self) -> AbstractContextManager[None]: ...
-    def settled(self, outcome: str, seconds: float) -> None: ...
+    def settled(self, outcome: Disposition, seconds: float) -> None: ...
     def handler_failed(self) -> None: ...
     def store_failed(self) -> None: ...
 
@@ -110,24 +111,24 @@ def policy_of(settings: Settings) -> Policy:
 
 def action_of(
     delivery: Settled, outcome: Outcome | GiveBack, policy: Policy
-) -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Outcome -> (its name in the metrics, what to ask of the delivery). The pause is fixed here, so that asking twice does not change it."""
+) -> Callable[[], Awaitable[Disposition]]:
+    """Outcome -> what to ask of the delivery. The pause is fixed here, so that asking twice does not change it."""
     match outcome:
         case Complete():
-            return "completed", delivery.complete
+            return delivery.complete
         case Reject(reason=reason):
-            return "rejected", lambda: delivery.reject(reason)
+            return lambda: delivery.reject(reason)
         case Bounce(reason=reason, failures=failures):
-            return "bounced", lambda: delivery.bounce(reason, failures)
+            return lambda: delivery.bounce(reason, failures)
         case GiveBack():
-            return "given_back", delivery.give_back
+            return delivery.give_back
         case Retry():
             return _again(delivery, outcome, policy)
 
 
 def _again(
     delivery: Settled, outcome: Retry, policy: Policy
-) -> tuple[str, Callable[[], Awaitable[None]]]:
+) -> Callable[[], Awaitable[Disposition]]:
     failures = delivery.failures + 1
     pause = outcome.after
     if outcome.back_off:
@@ -144,8 +145,8 @@ def _again(
         if set(left) == set(delivery.item.mail.recipients):
             return action_of(delivery, _given_up(left, failures, outcome.why, policy), policy)
         # Who was served is done; for the others this was the last attempt, and the next delivery names only them.
-        return "retried", lambda: delivery.retry(recipients=left)
-    return "retried", lambda: delivery.retry(
+        return lambda: delivery.retry(recipients=left)
+    return lambda: delivery.retry(
         recipients=outcome.recipients,
         after=pause,
         counted=outcome.counted,
@@ -176,7 +177,12 @@ class Handling:
     """Runs one handler over deliveries, at most `concurrency` at once. Belongs to one event loop."""
 
     def __init__(
-        self, handler: LoadedHandler, concurrency: int, metrics: Figures, policy: Policy
+        self,
+        handler: LoadedHandler,
+        concurrency: int,
+        metrics: Figures,
+        policy: Policy,
+        isolation: Isolation | None = None,
     ) -> None:
         self._handler = handler
         self._metrics = metrics
@@ -184,6 +190,7 @@ class Handling:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
         self._running: set[asyncio.Task[None]] = set()
         self._policy = policy
+        self._isolation = isolation or Isolation()
         self._hurried: float | None = None
         self.stopping = threading.Event()
         """Set when the worker ends: a handler that takes it begins nothing that can wait."""
@@ -249,10 +256,11 @@ class Handling:
     async def _handle(self, delivery: Settled) -> None:
         began = time.monotonic()
         with self._metrics.handling():
-            outcome = await self._outcome(delivery)
-        name, action = action_of(delivery, outcome, self._policy)
-        if await self._tell(delivery, action):
-            self._metrics.settled(name, time.monotonic() - began)
+            async with self._isolation.handling(delivery.item.enqueue_id):
+                outcome = await self._outcome(delivery)
+        disposition = await self._tell(delivery, action_of(delivery, outcome, self._policy))
+        if disposition is not None:
+            self._metrics.settled(disposition, time.monotonic() - began)
 
     async def _outcome(self, delivery: Settled) -> Outcome | GiveBack:
         try:
@@ -359,8 +367,10 @@ class Handling:
         log.debug("handler failed", exc_info=error)
         return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
 
-    async def _tell(self, delivery: Settled, action: Callable[[], Awaitable[None]]) -> bool:
-        """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked. False when it was given up.
+    async def _tell(
+        self, delivery: Settled, action: Callable[[], Awaitable[Disposition]]
+    ) -> Disposition | None:
+        """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked. None when it was given up.
 
         Also after a password that was changed, or a fault of ours: given up here, the mail would be nobody's, and still be held. Only an end does not wait
         for as long as a store may be away: whoever drains gives back what is not settled.
@@ -371,15 +381,13 @@ class Handling:
             pause = next(pauses)
             extra = {"action": "settle_retry", "enqueue_id": str(delivery.item.enqueue_id)}
             try:
-                await action()
+                return await action()
             except MailsliceError as error:
                 log.warning("outcome not stored, again in %d s: %s", pause, error, extra=extra)
             except Exception:
                 log.exception(
                     "outcome not stored, by a fault of mailslice; again in %d s", pause, extra=extra
                 )
-            else:
-                return True
             self._metrics.store_failed()
             left = self._left(began)
             if left <= 0:
@@ -388,7 +396,7 @@ class Handling:
                     DRAIN_SECONDS,
                     extra=extra,
                 )
-                return False
+                return None
             await asyncio.sleep(min(left, pause * random.uniform(0.7, 1.0)))
 
     def _left(self, began: float) -> float:

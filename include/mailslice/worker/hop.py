@@ -13,26 +13,38 @@ from mailslice.model.errors import (
     TryAgain,
     Undecodable,
 )
-from mailslice.model.names import HEADER_DELAY_TOKEN, HEADER_DELIVERY_COUNT
+from mailslice.model.names import HEADER_DELAY_TOKEN
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
-from mailslice.worker.delays import Delays, own_headers
+from mailslice.worker.delays import Delays
 from mailslice.worker.delivery import dead_letter
-from mailslice.worker.patience import Patience
+from mailslice.worker.park import (
+    FAULT_ROUNDS,
+    LONGEST_UNACKNOWLEDGED,
+    FaultRounds,
+    Park,
+    Patience,
+    end_if_cancelled,
+    is_counted,
+)
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 _PREFETCH = 512
 """Twice what may wait here for its last stretch (`Delays`)."""
+_LEVEL = 30
+"""Seconds of the delay level to which a copy goes that no store answers for."""
 
 
 class HopConsumer:
-    """Holds a copy while a store is down, and tries again with back-off."""
+    """Holds a copy for half a minute while a store is down, and then puts it into a delay level again."""
 
     def __init__(self, wiring: Wiring, delays: Delays) -> None:
         self._wiring = wiring
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
+        self._park = Park(wiring, delays)
+        self._rounds = FaultRounds()
         self._consumer = Consumer(
             wiring.settings.rabbitmq,
             wiring.names.hop_queue,
@@ -90,62 +102,61 @@ class HopConsumer:
             task.cancel()
 
     async def _surface(self, message: Message) -> None:
-        patience = Patience()
-        copied = False
+        patience: Patience | None = None
+        through: int | None = None
         with suppress(asyncio.CancelledError):
             while True:
                 try:
                     await self._surface_once(message)
                 except MailsliceError as error:
-                    patience.end_if_cancelled()
-                    pause, aloud = patience.pause()
-                    if aloud:
-                        log.warning(
-                            "a delayed mail is held for %.1f s: %s",
-                            pause,
-                            error,
-                            extra={"action": "hop_held"},
-                        )
-                except Exception:
-                    patience.end_if_cancelled()
-                    pause, _ = patience.pause()
+                    end_if_cancelled()
+                    why, through = error, None
+                except Exception as error:
+                    end_if_cancelled()
                     log.exception(
-                        "a delayed mail could not be looked at; it is held",
-                        extra={"action": "hop_fault"},
+                        "a delayed mail could not be looked at", extra={"action": "hop_fault"}
                     )
+                    why = StoreUnavailable(f"{type(error).__name__} at a delayed mail")
+                    through = self._rounds.through if through is None else through
                 else:
+                    self._rounds.through += 1
                     return
-                if not copied and _is_counted(message) and not self._delays.has_published(message):
-                    copied = True  # or may have been: another copy could only double it
-                    if await self._renewed(message):
-                        return
-                await asyncio.sleep(pause)
+                if patience is None:
+                    patience = Patience()
+                    log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
+                over = patience.is_over or is_counted(message)
+                if over and await self._put_aside(message, why, through):
+                    return
+                await asyncio.sleep(patience.pause())
 
-    async def _renewed(self, message: Message) -> bool:
-        """Whether a copy that the broker has not counted yet has taken its place.
+    async def _put_aside(self, message: Message, why: MailsliceError, through: int | None) -> bool:
+        """Whether it is out of our hands: in a delay level, from which it comes back here, or in the dead letter queue.
 
-        What waits here through an outage comes back by every `consumer_timeout` and every end of a worker, and a quorum queue past its limit (RabbitMQ 4
-        has one by default, policies give one) drops what has no dead letter exchange to go to.
+        The copy of a mail that was published here, and whose row is open still, is held for as long as it may be: another worker would publish it again.
         """
-        headers = own_headers(message.headers)
-        if isinstance(token := message.headers.get(HEADER_DELAY_TOKEN), str):
-            headers[HEADER_DELAY_TOKEN] = token
+        age = asyncio.get_running_loop().time() - message.arrived
+        if self._delays.has_published(message) and age < LONGEST_UNACKNOWLEDGED:
+            return False
+        faults = self._rounds.after(message, through)
+        if faults >= FAULT_ROUNDS:
+            return await self._given_up(message, f"cannot be looked at after its delay: {why}")
+        token = message.headers.get(HEADER_DELAY_TOKEN)
+        return await self._park.put(
+            message,
+            why,
+            faults=faults,
+            headers={HEADER_DELAY_TOKEN: token} if isinstance(token, str) else None,
+            level=_LEVEL,
+        )
+
+    async def _given_up(self, message: Message, reason: str) -> bool:
         try:
-            await self._wiring.publisher.publish(
-                "",
-                message.body,
-                headers,
-                message.timestamp,
-                routing_key=self._wiring.names.hop_queue,
-            )
-        except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being replaced
-            log.info(
-                "a delayed mail that waits keeps its delivery count: %s",
-                error,
-                extra={"action": "hop_not_renewed"},
+            await dead_letter(self._wiring, message, reason)
+        except MailsliceError as error:
+            log.warning(
+                "a delayed mail cannot be dead-lettered: %s", error, extra={"action": "hop_held"}
             )
             return False
-        message.ack()
         return True
 
     async def _surface_once(self, message: Message) -> None:
@@ -154,8 +165,3 @@ class HopConsumer:
         except Undecodable as error:
             # The hop queue has no dead letter exchange: a reject would drop it.
             await dead_letter(self._wiring, message, f"not a mail, in the hop queue: {error}")
-
-
-def _is_counted(message: Message) -> bool:
-    count = message.headers.get(HEADER_DELIVERY_COUNT)
-    return isinstance(count, int) and count > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import nullcontext
 from io import BytesIO
 
@@ -28,18 +28,17 @@ class Loader:
         self.budget = budget
         self._large = asyncio.Semaphore(_LARGE)
 
-    async def load(self, item: QueuedMail, on_wait: Callable[[], None]) -> tuple[bytes, Hold]:
+    async def load(self, item: QueuedMail) -> tuple[bytes, Hold]:
         """The content and its part of the budget, to be released. Raises ContentMissing, StoreUnavailable.
 
         The sizes come with the first bytes. When there is no room for the content those are let go,
-        and asked for again in our turn. `on_wait` is called before that wait.
+        and asked for again in our turn.
         """
         header, body = await _open(self._blobs, item)
         size = header.size + body.size
         if (hold := self.budget.try_acquire(size)) is not None:
             return await _held(hold, self._read(header, body, size))
         del header, body
-        on_wait()
         hold = await self.budget.acquire(size)
         return await _held(hold, self._read_again(item, size))
 

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mailslice.model.mail import QueueName
 from mailslice.worker.doings import Doings
+from mailslice.worker.outcome import Disposition
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -28,8 +29,8 @@ class ConsumerMetrics:
         )
         self._queue = queue
         self._observed = (0, 0)
-        for outcome in ("completed", "retried", "rejected", "bounced", "given_back"):
-            self._outcomes.labels(queue, outcome)
+        for outcome in Disposition:
+            self._outcomes.labels(queue, outcome.value)
         self._failures = Counter(
             "mailslice_handler_errors",
             "Handlers that ended in an exception",
@@ -45,6 +46,19 @@ class ConsumerMetrics:
         self._prepare_faults = Counter(
             "mailslice_prepare_faults",
             "Attempts at a delivery that ended in a fault of mailslice before the handler",
+            ("queue",),
+            registry=registry,
+        ).labels(queue)
+        self._held = Gauge(
+            "mailslice_mails_held",
+            "Mails that wait in this process for a store to answer",
+            ("queue",),
+            multiprocess_mode="livesum",
+            registry=registry,
+        ).labels(queue)
+        self._parked = Counter(
+            "mailslice_mails_parked",
+            "Messages that were put aside for a minute because a store did not answer for them",
             ("queue",),
             registry=registry,
         ).labels(queue)
@@ -103,9 +117,9 @@ class ConsumerMetrics:
         finally:
             self._in_flight.dec()
 
-    def settled(self, outcome: str, seconds: float) -> None:
+    def settled(self, outcome: Disposition, seconds: float) -> None:
         """An outcome is stored."""
-        self._outcomes.labels(self._queue, outcome).inc()
+        self._outcomes.labels(self._queue, outcome.value).inc()
         self._latency.observe(seconds)
 
     def handler_failed(self) -> None:
@@ -115,6 +129,14 @@ class ConsumerMetrics:
     def prepare_failed(self) -> None:
         """A delivery could not be prepared, and no store said why."""
         self._prepare_faults.inc()
+
+    def held(self, more: int) -> None:
+        """So many deliveries more, or less, wait for a store."""
+        self._held.inc(more)
+
+    def parked(self) -> None:
+        """A message was parked."""
+        self._parked.inc()
 
     def failed_in_doubt(self, recipients: int) -> None:
         """So many recipients failed by their stage."""

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from mailslice.codec.reports import Failure
+
+
+class Disposition(StrEnum):
+    """What became of a mail that was settled: not always what was asked for."""
+
+    COMPLETED = "completed"
+    RETRIED = "retried"
+    REJECTED = "rejected"
+    BOUNCED = "bounced"
+    GIVEN_BACK = "given_back"
+    """Another one has it, by its stage marks."""
+    DROPPED = "dropped"
+    """It was deleted, or closed, while it was in the handler: nothing more became of it."""
 
 
 @dataclass(frozen=True, slots=True)

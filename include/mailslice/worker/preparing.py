@@ -1,9 +1,7 @@
 """What a message goes through before it is handed out: decode -> deleted check -> content.
 
-Bad JSON and missing content go to the dead letter queue. When a store is down the message is held, unacknowledged, and tried again in place with
-back-off: a requeue would be a hot loop and would use up a quorum queue's delivery limit. Prefetch bounds what is held; the budget bounds what is loaded.
-What makes the broker count all the same (a connection that goes, the end of a worker, its `consumer_timeout` of 30 minutes) does not add up over a long
-outage: a message that waits and has a count is replaced by a copy without one.
+Bad JSON and missing content go to the dead letter queue. What a store does not answer for is tried in place for half a minute, and then parked
+(`park`): a requeue would be a hot loop and would use up a quorum queue's delivery limit. The budget bounds what is loaded.
 """
 
 from __future__ import annotations
@@ -15,25 +13,27 @@ from collections.abc import Callable
 from mailslice.codec import message as codec
 from mailslice.codec.headers import place_in
 from mailslice.model import crash
-from mailslice.model.errors import (
-    ContentMissing,
-    MailsliceError,
-    StoreUnavailable,
-    TryAgain,
-    Undecodable,
-)
-from mailslice.model.mail import QueuedMail
-from mailslice.model.names import HEADER_DELIVERY_COUNT, HEADER_REDRIVE_COUNT, HEADER_RENEWED
+from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
+from mailslice.model.mail import EnqueueId, QueuedMail
+from mailslice.model.names import HEADER_DOUBT
 from mailslice.model.stages import Decision, MailStage, Verdict
-from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.cleaned import REASON, Standing, standing
-from mailslice.worker.delays import Delays, own_headers
+from mailslice.worker import strikes
+from mailslice.worker.cleaned import REASON, Standing, row_of, standing
+from mailslice.worker.delays import Delays
 from mailslice.worker.delivery import Delivery, dead_letter
 from mailslice.worker.failing import fail
-from mailslice.worker.patience import Patience
-from mailslice.worker.poison import PoisonWatch
-from mailslice.worker.slots import Slot, Slots, SlotState
-from mailslice.worker.stages import WAIT_SECONDS
+from mailslice.worker.park import (
+    FAULT_ROUNDS,
+    IN_PLACE,
+    LONGEST_UNACKNOWLEDGED,
+    FaultRounds,
+    Park,
+    Patience,
+    end_if_cancelled,
+    is_counted,
+)
+from mailslice.worker.slots import Slot, Slots
+from mailslice.worker.stages import WAIT_SECONDS, Doubt
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Preparer:
         wiring: Wiring,
         delays: Delays,
         slots: Slots,
+        prefetch: int,
         *,
         on_trouble: Callable[[MailsliceError], None],
         on_fine: Callable[[], None],
@@ -54,114 +55,186 @@ class Preparer:
         self._wiring = wiring
         self._delays = delays
         self._slots = slots
+        self._prefetch = prefetch
+        self._held = 0
         self._on_trouble = on_trouble
         self._on_fine = on_fine
-        self._poison = PoisonWatch()
+        self._rounds = FaultRounds()
+        self._at_work: dict[EnqueueId, asyncio.Event] = {}
+        self.park = Park(wiring, delays)
 
     async def prepare(self, slot: Slot) -> None:
-        """Until the message is ready or gone, whatever the stores do."""
-        patience = Patience()
-        while True:
-            try:
-                await self._attempt(slot)
-            except MailsliceError as error:
-                patience.end_if_cancelled()
-                why = error
-                self._slots.hold(slot)  # others may pass while it is replaced
-                if isinstance(error, TryAgain) and await self._renewed(slot):
+        """Until the message is ready or gone: handed to somebody, or parked."""
+        through = self._rounds.through
+        if (why := await self._tried(slot)) is None or slot not in self._slots:
+            return
+        log.warning("a mail is held: %s", why, extra={"action": "held"})
+        self._hold(1)
+        try:
+            patience = Patience()
+            while why is not None and slot in self._slots:
+                self._on_trouble(why)
+                over = patience.is_over or is_counted(slot.message) or self._is_in_the_way(through)
+                if over and await self._put_aside(slot, why):
                     return
-            except Exception as error:
-                patience.end_if_cancelled()
-                self._wiring.on_fault()
-                log.exception(
-                    "a delivery could not be prepared",
-                    exc_info=slot.faults == 0,
-                    extra={"action": "prepare_fault"},
-                )
-                if slot.state is SlotState.GONE or (
-                    self._poison.is_poison(slot) and await self._given_up(slot, error)
-                ):
-                    return
-                why = StoreUnavailable(
-                    f"a delivery could not be prepared: {type(error).__name__}: {error}"
-                )
-            else:
-                self._on_fine()
-                if slot.state is SlotState.READY:
-                    self._poison.got_through()
-                self._slots.changed.set()
-                return
-            self._slots.hold(slot)
-            self._on_trouble(why)
-            pause, aloud = patience.pause()
-            if aloud:
-                log.warning(
-                    "store unavailable, a mail is held for %.1f s: %s",
-                    pause,
-                    why,
-                    extra={"action": "held"},
-                )
-            await asyncio.sleep(pause)
+                await asyncio.sleep(patience.pause())
+                why = await self._tried(slot)
+        finally:
+            self._hold(-1)
 
-    async def _given_up(self, slot: Slot, error: Exception) -> bool:
+    def _hold(self, more: int) -> None:
+        self._held += more
+        self._wiring.on_held(more)
+
+    def _is_in_the_way(self, through: int) -> bool:
+        """Whether half of the window is held, while others got through since this one came: the stores answer for those, and there is no room for them."""
+        return 2 * self._held >= self._prefetch and self._rounds.through > through
+
+    async def _tried(self, slot: Slot) -> MailsliceError | None:
+        """Why it has to wait; None when it is ready or gone."""
+        try:
+            await self._attempt(slot)
+        except MailsliceError as error:
+            end_if_cancelled()
+            slot.through_before = None
+            return error
+        except Exception as error:
+            end_if_cancelled()
+            self._wiring.on_fault()
+            log.exception(
+                "a delivery could not be prepared",
+                exc_info=slot.through_before is None,
+                extra={"action": "prepare_fault"},
+            )
+            if slot.through_before is None:
+                slot.through_before = self._rounds.through
+            what = type(error).__name__
+            slot.fault = what
+            return StoreUnavailable(f"a delivery could not be prepared: {what}: {error}")
+        self._on_fine()
+        self._rounds.through += slot.ready is not None
+        return None
+
+    def clear_out(self) -> None:
+        """Parks what has been in the window for too long, whatever it waits for: a store, room, another delivery, or a handler that is free."""
+        now = asyncio.get_running_loop().time()
+        for slot in list(self._slots):
+            if now < max(slot.message.arrived + LONGEST_UNACKNOWLEDGED, slot.retry_at):
+                continue
+            slot.retry_at = now + IN_PLACE
+            before, slot.task = slot.task, asyncio.create_task(self._clear(slot, slot.task))
+            if before is not None:
+                before.cancel()
+
+    async def _clear(self, slot: Slot, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        if slot not in self._slots:
+            return
+        self._slots.withhold(slot)
+        if await self._put_aside(slot, "it was not handed out for long"):
+            if slot.ready is not None:
+                slot.ready.abandon()
+        elif slot.ready is not None:
+            self._slots.make_ready(slot, slot.ready)
+        else:
+            await self.prepare(slot)
+
+    async def _put_aside(self, slot: Slot, why: object) -> bool:
+        """Whether it is out of the window: parked or, where its fault is its own, in the dead letter queue."""
+        faults = self._rounds.after(slot.message, slot.through_before)
+        if faults >= FAULT_ROUNDS:
+            return await self._given_up(slot, faults)
+        headers = {} if slot.doubt is None else {HEADER_DOUBT: slot.doubt.header}
+        if not await self.park.put(slot.message, why, faults=faults, headers=headers):
+            return False
+        self._slots.remove(slot)
+        return True
+
+    async def _given_up(self, slot: Slot, faults: int) -> bool:
         """Whether it is settled: it went to the dead letter queue. The reason names the fault's type alone, for its text may hold an address."""
         what = "a message" if slot.item is None else str(slot.item.enqueue_id)
-        reason = f"cannot be prepared: {type(error).__name__}, {slot.faults} times, while other mails could be"
+        reason = f"cannot be prepared: {slot.fault}, {faults} rounds, while other mails could be"
         try:
-            await dead_letter(
-                self._wiring, slot.message, reason, what, sent=lambda: self._slots.remove(slot)
-            )
-        except Exception:
+            await self._dead_letter(slot, reason, what)
+        except MailsliceError:
             log.exception(
                 "it could not be dead-lettered either",
                 extra={"action": "prepare_fault", "enqueue_id": what},
             )
-        return slot.state is SlotState.GONE
+        return slot not in self._slots
+
+    async def _dead_letter(self, slot: Slot, reason: str, what: str) -> None:
+        await dead_letter(
+            self._wiring, slot.message, reason, what, sent=lambda: self._slots.remove(slot)
+        )
 
     async def _attempt(self, slot: Slot) -> None:
-        message = slot.message
         try:
-            item = codec.decode(message.body)
+            item = codec.decode(slot.message.body)
         except Undecodable as error:
-            await dead_letter(
-                self._wiring, message, f"not a mail: {error}", sent=lambda: self._slots.remove(slot)
-            )
+            await self._dead_letter(slot, f"not a mail: {error}", "a message that is no mail")
             return
         slot.item = item
-        while not await self._decide(slot, item):
+        if slot.doubt is None:
+            slot.doubt = Doubt.of(slot.message.headers.get(HEADER_DOUBT))
+        while not await self._in_turn(slot, item):
             pass
+
+    async def _in_turn(self, slot: Slot, item: QueuedMail) -> bool:
+        """`_decide`, for one message of a mail at a time: what one of them ends in is what the next one finds."""
+        if (other := self._at_work.get(item.enqueue_id)) is not None:
+            await other.wait()
+            return False
+        ended = self._at_work[item.enqueue_id] = asyncio.Event()
+        try:
+            return await self._decide(slot, item)
+        finally:
+            del self._at_work[item.enqueue_id]
+            ended.set()
 
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
         """Whether the message is ready or gone; False when it is to be looked at anew: another delivery of the same mail came before it, or may be at it."""
         message = slot.message
-        if item.enqueue_id in self._wiring.in_hand and await self._renewed(slot, least=2):
-            return True
-        if await self._replaced(slot, item):
-            log.info(
-                "a message whose place another one has taken is dropped",
-                extra={"action": "replaced", "enqueue_id": str(item.enqueue_id)},
-            )
-            message.ack()  # its content stays: the other one needs it
-            self._slots.remove(slot)
-            return True
+        if (older := self._wiring.in_hand.get(item.enqueue_id)) is not None:
+            if older.adopt(message):
+                self._slots.remove(slot)
+                return True
+            await older.settled.wait()
+            return False
         now, decision = await self._looked_up(slot, item)
         crash.point("dequeue:checked")
         match now:
             case Standing.DONE:
                 await self._drop(slot, item)
             case Standing.CLEANED:
-                await dead_letter(
-                    self._wiring,
-                    message,
-                    REASON,
-                    str(item.enqueue_id),
-                    sent=lambda: self._slots.remove(slot),
-                )
-            case Standing.LIVE if decision is not None:
-                return await self._staged(slot, item, decision)
+                await self._dead_letter(slot, REASON, str(item.enqueue_id))
             case Standing.LIVE:
-                return await self._load(slot, item)
+                return await self._live(slot, item, decision)
         return True
+
+    async def _live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
+        """As `_decide`, of a mail without a deleted mark."""
+        message = slot.message
+        if self._wiring.is_condemned(item.enqueue_id):
+            await self._dead_letter(slot, strikes.REASON, str(item.enqueue_id))
+            return True
+        if message.redelivered and await self._delays.is_overtaken(item.enqueue_id, message):
+            message.ack()
+            self._slots.remove(slot)
+            return True
+        if decision is not None:
+            return await self._staged(slot, item, decision)
+        left = await self._recipients_left(slot, item) if message.redelivered else None
+        return await self._load(slot, item, left=left)
+
+    async def _recipients_left(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
+        """Those of its row, where they are fewer: a retry for fewer writes the row before its message, which may be lost, or come beside this one."""
+        place = place_in(slot.message.headers)
+        row = None if place is None else await row_of(self._wiring, item, place, most=1)
+        if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):
+            return None
+        return row.item.mail.recipients or None
 
     async def _looked_up(self, slot: Slot, item: QueuedMail) -> tuple[Standing, Decision | None]:
         """The deleted check and, beside it, the stage."""
@@ -189,7 +262,6 @@ class Preparer:
         record = decision.record
         match decision.verdict:
             case Verdict.WAIT:
-                self._slots.hold(slot)
                 await asyncio.sleep(WAIT_SECONDS)
                 return False
             case Verdict.FAIL:
@@ -202,83 +274,30 @@ class Preparer:
             return True
         return await self._load(slot, item, record)
 
-    async def _replaced(self, slot: Slot, item: QueuedMail) -> bool:
-        """After a lost connection the broker hands out again what handlers here still work on: it waits for them, and is dropped if they complete.
-
-        True when the handler ended in a retry instead, with a message of its own, or has done so before: the recipients that it served are done, and
-        its pause is to be kept.
-        """
-        message, doings = slot.message, self._wiring.doings
-        while not (message.redelivered and doings.is_outdated(item.enqueue_id, message.body)):
-            if (older := self._wiring.in_hand.get(item.enqueue_id)) is None:
-                return False
-            self._slots.hold(slot)
-            older.waiters += 1
-            try:
-                await older.settled.wait()
-            finally:
-                older.waiters -= 1
-            if message.redelivered and older.stands_for(message):
-                break
-        return True
-
-    async def _renewed(self, slot: Slot, least: int = 1) -> bool:
-        """Whether a copy that the broker has not counted yet has taken the message's place: it has to wait, and that is no fault of the mail's.
-
-        Only from a count of `least` on: a mail that is in a handler here is better left here the first time, where its copies wait for each other.
-        """
-        message = slot.message
-        count = message.headers.get(HEADER_DELIVERY_COUNT)
-        if slot.copied or slot.item is None or not isinstance(count, int) or count < least:
-            return False
-        slot.copied = True
-        headers = {**own_headers(message.headers), HEADER_RENEWED: 1}
-        try:
-            await self._wiring.publisher.publish(
-                self._wiring.names.exchange, message.body, headers, message.timestamp
-            )
-        except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being replaced
-            log.info(
-                "a mail that waits keeps its delivery count: %s",
-                error,
-                extra={"action": "not_renewed", "enqueue_id": str(slot.item.enqueue_id)},
-            )
-            return False
-        message.ack()
-        self._slots.remove(slot)
-        return True
-
     async def _drop(self, slot: Slot, item: QueuedMail) -> None:
         slot.message.ack()
         self._slots.remove(slot)
         await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
 
-    async def _load(self, slot: Slot, item: QueuedMail, record: MailStage | None = None) -> bool:
+    async def _load(
+        self,
+        slot: Slot,
+        item: QueuedMail,
+        record: MailStage | None = None,
+        left: tuple[str, ...] | None = None,
+    ) -> bool:
         try:
-            content, hold = await self._wiring.loader.load(
-                item, on_wait=lambda: self._slots.hold(slot)
-            )
+            content, hold = await self._wiring.loader.load(item)
         except ContentMissing as error:
             if await self._wiring.is_marked(item.enqueue_id):
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
-            await dead_letter(
-                self._wiring,
-                slot.message,
-                f"content missing: {error}",
-                str(item.enqueue_id),
-                sent=lambda: self._slots.remove(slot),
-            )
+            await self._dead_letter(slot, f"content missing: {error}", str(item.enqueue_id))
             return True
-        try:
-            outrun = await self._outrun(slot, item)
-        except BaseException:
+        if item.enqueue_id in self._wiring.in_hand:
             hold.release()
-            raise
-        if outrun:
-            hold.release()
-            return False
+            return False  # another copy was quicker
         crash.point("dequeue:loaded")
-        slot.ready = Delivery(
+        delivery = Delivery(
             self._wiring,
             self._delays,
             slot.message,
@@ -286,22 +305,7 @@ class Preparer:
             content=content,
             hold=hold,
             record=record,
+            left=left,
         )
-        slot.state = SlotState.READY
+        self._slots.make_ready(slot, delivery)
         return True
-
-    async def _outrun(self, slot: Slot, item: QueuedMail) -> bool:
-        """Whether another copy was done here while this one was loaded, or is in hand."""
-        doings = self._wiring.doings
-        if item.enqueue_id in doings.recent or _may_be_double(slot.message):
-            finished = doings.finished
-            if await self._wiring.is_marked(item.enqueue_id) or (
-                doings.finished != finished and item.enqueue_id in doings.recent
-            ):
-                return True
-        return item.enqueue_id in self._wiring.in_hand
-
-
-def _may_be_double(message: Message) -> bool:
-    """Whether another copy may be under way beside it: after a lost connection, or a redrive that was cut short."""
-    return message.redelivered or HEADER_REDRIVE_COUNT in message.headers

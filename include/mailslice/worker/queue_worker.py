@@ -37,6 +37,7 @@ from mailslice.worker.throttle import Throttle
 from mailslice.worker.wiring import Wiring
 
 _MIB = 1024 * 1024
+_LOOK_EVERY = 5.0
 
 
 class QueueWorker:
@@ -48,6 +49,7 @@ class QueueWorker:
         self._enqueuer = Enqueuer(wiring, self._delays)
         self._given: set[Deliveries] = set()
         """Those that are not disconnected yet."""
+        self._watching: asyncio.Task[None] | None = None
         self._recorder = Recorder(
             wiring, lambda: chain.from_iterable(deliveries.received() for deliveries in self._given)
         )
@@ -82,6 +84,8 @@ class QueueWorker:
         )
         self._given.add(deliveries)
         self._recorder.start()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="leases")
         return deliveries
 
     @property
@@ -93,6 +97,13 @@ class QueueWorker:
     def reaches_rabbitmq(self) -> bool:
         """Whether the broker takes what is enqueued now."""
         return self.wiring.publisher.usable
+
+    async def _watch(self) -> None:
+        """No message of a mail in a handler stays unacknowledged for long (`lease`)."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            for delivery in list(self.wiring.in_hand.values()):
+                delivery.extend_when_due()
 
     async def flush(self) -> int:
         """Delivers every delayed mail now; how many there were."""
@@ -106,6 +117,8 @@ class QueueWorker:
         """Gives back what is not settled, deletes what is to be deleted, closes the connections."""
         for deliveries in [*self._given]:
             await deliveries.disconnect()
+        if self._watching is not None:
+            self._watching.cancel()
         await self._recorder.close()
         await self._enqueuer.close()
         if self.wiring.throttle is not None:

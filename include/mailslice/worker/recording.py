@@ -188,7 +188,7 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
         stage=delivery.stage,
         attempt=delivery.attempt,
         begun=begun,
-        returned=not message.link.is_open and not delivery.waiters,
+        returned=delivery.is_lost,
         place=place_in(message.headers),
         message=message.body if begun and held >= _LONG else None,
     )

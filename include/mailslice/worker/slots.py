@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Message
@@ -15,39 +14,32 @@ from mailslice.worker.delivery import Delivery
 from mailslice.worker.stages import Doubt
 
 
-class SlotState(Enum):
-    """How far a message is."""
-
-    LOADING = auto()
-    HELD = auto()
-    """Waits for a store, for room in the budget, or for an older delivery of the same mail: others may pass."""
-    READY = auto()
-    GONE = auto()
-
-
 @dataclass(slots=True, eq=False)
 class Slot:
     """One message of the window."""
 
     message: Message
     item: QueuedMail | None = None
-    state: SlotState = SlotState.LOADING
     ready: Delivery | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     doubt: Doubt | None = None
-    copied: bool = False
-    """A copy was published in its place, or may have been: another one could double the mail."""
-    faults: int = 0
-    """Attempts at it that ended in a fault of ours (`poison`)."""
-    others: int = 0
-    """How many mails had got through before the first of those."""
+    fault: str = ""
+    """What kind of fault of ours ended the last attempt that did."""
+    through_before: int | None = None
+    """How many messages had been prepared before the first of the faults that end its attempts now; None: none does."""
+    retry_at: float = 0.0
+    """When it is next to be parked for its age."""
 
 
 class Slots:
-    """Handed out in the broker's order, as James does, but for those that are held. `changed` is set whenever there may be something to hand out."""
+    """Handed out in the order in which they became ready: one that waits for a store holds up no other.
+
+    `changed` is set whenever there may be something to hand out.
+    """
 
     def __init__(self) -> None:
-        self._slots: deque[Slot] = deque()
+        self._slots: set[Slot] = set()
+        self._ready: deque[Slot] = deque()
         self.changed = asyncio.Event()
         self.last_moved = 0.0
         """When a message last came or went, by the event loop's clock."""
@@ -58,33 +50,39 @@ class Slots:
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._slots)
 
+    def __contains__(self, slot: Slot) -> bool:
+        return slot in self._slots
+
     def arrived(self, message: Message) -> Slot:
         """A slot for a new message."""
         slot = Slot(message)
-        self._slots.append(slot)
+        self._slots.add(slot)
         self.touch()
         return slot
 
-    def next_ready(self) -> Delivery | None:
-        """Takes out the one whose turn it is."""
-        for slot in self._slots:
-            if slot.state is SlotState.READY:
-                self._slots.remove(slot)
-                return slot.ready
-            if slot.state is SlotState.LOADING:
-                return None
-        return None
-
-    def hold(self, slot: Slot) -> None:
-        """Others may pass it."""
-        slot.state = SlotState.HELD
+    def make_ready(self, slot: Slot, delivery: Delivery) -> None:
+        """It may be handed out."""
+        slot.ready = delivery
+        self._ready.append(slot)
         self.changed.set()
+
+    def withhold(self, slot: Slot) -> None:
+        """It is not to be handed out for now."""
+        if slot in self._ready:
+            self._ready.remove(slot)
+
+    def next_ready(self) -> Delivery | None:
+        """Takes out the one that became ready first."""
+        if not self._ready:
+            return None
+        slot = self._ready.popleft()
+        self._slots.remove(slot)
+        return slot.ready
 
     def remove(self, slot: Slot) -> None:
         """It will not be handed out."""
-        slot.state = SlotState.GONE
-        if slot in self._slots:
-            self._slots.remove(slot)
+        self.withhold(slot)
+        self._slots.discard(slot)
         self.touch()
         self.changed.set()
 
@@ -99,16 +97,19 @@ class Slots:
 
     async def give_back(self) -> None:
         """Empties the window: all that is in it goes back to the broker."""
-        slots, self._slots = self._slots, deque()
+        slots = list(self._slots)
         tasks = [slot.task for slot in slots if slot.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         for slot in slots:
+            if slot not in self._slots:
+                continue  # settled by its task as that ended
+            self.remove(slot)
             if slot.ready is not None:
                 await slot.ready.give_back()
-            elif slot.state is not SlotState.GONE:
+            else:
                 slot.message.give_back()
         if slots:
             await slots[0].message.link.flushed()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage, Verdict, decide
 
@@ -26,11 +28,26 @@ _LONGEST_WAIT = 15 * 60.0
 
 @dataclass(slots=True)
 class Doubt:
-    """Since when (event loop's clock) this delivery has seen a record, unchanged, that says sending."""
+    """Since when a mail waits for a record, unchanged, that says sending. It is parked with its mail."""
 
     owner: str
     step: int
-    since: float
+    since: datetime
+
+    @property
+    def header(self) -> str:
+        """For the parked message."""
+        return f"{epoch_ms(self.since)} {self.step} {self.owner}"
+
+    @classmethod
+    def of(cls, header: object) -> Doubt | None:
+        """By a message's header; None without one, and for what is none."""
+        parts = header.split(" ", 2) if isinstance(header, str) else []
+        try:
+            since, step, owner = parts
+            return cls(owner, int(step), instant(int(since)))
+        except (ValueError, OverflowError):
+            return None
 
 
 class Stages:
@@ -71,7 +88,7 @@ class Stages:
         lives = False
         if record is not None and record.stage is Stage.SENDING and record.owner != self.worker:
             if doubt is None or (doubt.owner, doubt.step) != (record.owner, record.step):
-                doubt = Doubt(record.owner, record.step, asyncio.get_running_loop().time())
+                doubt = Doubt(record.owner, record.step, self.clock())
                 log.info(
                     "mail %s waits: %s may be sending it",
                     item.enqueue_id,
@@ -91,7 +108,7 @@ class Stages:
 
     async def _may_live(self, doubt: Doubt) -> bool:
         """Our own mails are never asked about here: what this worker still works on is in its hand, and waited for there."""
-        waited = asyncio.get_running_loop().time() - doubt.since
+        waited = (self.clock() - doubt.since).total_seconds()
         if waited < self._first_look:
             return True
         return waited < _LONGEST_WAIT and await asyncio.to_thread(

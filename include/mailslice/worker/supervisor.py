@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import MutableSequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -21,6 +22,7 @@ from mailslice.worker import child
 from mailslice.worker.child import Beat, Failure
 from mailslice.worker.consumer import ConsumerTask
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth, summed_metrics
+from mailslice.worker.strikes import InHandlers, Strikes
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class _Slot:
     started: float = 0.0
     not_before: float = 0.0
     deaths: int = 0
+    cells: MutableSequence[int] | None = None
 
 
 class Supervisor:
@@ -55,6 +58,7 @@ class Supervisor:
         self._liveness = Liveness(processes, time.monotonic)
         self._health = (health_host, health_port)
         self._spawning = multiprocessing.get_context("spawn")
+        self._strikes = Strikes()
         self._stopping = False
         self._began = False
         self._failure: MailsliceError | None = None
@@ -101,9 +105,10 @@ class Supervisor:
         for slot in self._slots:
             if slot.process is None and now >= slot.not_before:
                 ours, theirs = self._spawning.Pipe()
+                slot.cells = self._spawning.RawArray("B", InHandlers.size(self._task.concurrency))
                 process = self._spawning.Process(
                     target=child.main,
-                    args=(self._task, theirs),
+                    args=(self._task, theirs, slot.cells, self._strikes.struck),
                     name=f"mailslice-worker-{slot.number}",
                 )
                 process.start()
@@ -167,6 +172,7 @@ class Supervisor:
         self._liveness.died(slot.number, pid)
         if self._stopping or self._failure is not None:
             return
+        self._strike(slot)
         now = time.monotonic()
         slot.deaths = 1 if now - slot.started > _SETTLED_AFTER else slot.deaths + 1
         if not self._began and slot.deaths >= _TRIES_BEFORE_FIRST_BEAT:
@@ -184,6 +190,25 @@ class Supervisor:
             pause,
             extra={"action": "restart"},
         )
+
+    def _strike(self, slot: _Slot) -> None:
+        """Counts the death for the mails that were in handlers, and tells the other processes."""
+        in_handlers = [] if slot.cells is None else InHandlers.ids(slot.cells)
+        if not in_handlers:
+            return
+        self._began = True  # whatever it had time to say
+        struck = self._strikes.died(in_handlers)
+        log.warning(
+            "process %d died with %d mails in handlers: %s; each is handled alone from now on",
+            slot.number,
+            len(in_handlers),
+            ", ".join(map(str, in_handlers)),
+            extra={"action": "struck"},
+        )
+        for other in self._slots:
+            if other.pipe is not None:
+                with suppress(OSError):
+                    other.pipe.send(struck)
 
     def _end_all(self) -> None:
         """Passes the signal on and waits: each process has the drain time and a little more."""

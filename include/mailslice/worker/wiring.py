@@ -74,6 +74,12 @@ class Wiring:
     """Called with the number of recipients that failed in doubt: for figures."""
     on_fault: Callable[[], None] = _nothing
     """Called when a delivery could not be prepared by a fault of ours: for figures."""
+    is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False
+    """Whether its process died at the mail too often (`strikes`)."""
+    on_held: Callable[[int], None] = _nothing
+    """Called with 1 when a delivery begins to wait for a store, and with -1 when it ends to: for figures."""
+    on_parked: Callable[[], None] = _nothing
+    """Called when a message was parked: for figures."""
     throttle: Throttle | None = None
     """Only where destinations have limits."""
     on_throttled: Callable[[str, bool], None] = _nothing

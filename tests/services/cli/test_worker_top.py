@@ -22,6 +22,7 @@ KEYS = [
     "ready",
     "unacknowledged",
     "delayed",
+    "parked",
     "deadLetters",
     "consumers",
     "enqueueRate",

@@ -18,7 +18,7 @@ from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import open_worker
 from mailslice.worker.delays import Delays
-from mailslice.worker.hop import HopConsumer
+from mailslice.worker.park import Park
 from tests.services.worker.conftest import at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.test_faults import CONTENT, next_of, through
@@ -169,21 +169,21 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
 ) -> None:
     """Of the hop queue: RabbitMQ 4 gives every quorum queue one, and a policy may. What goes past it there is dropped, for there are no dead letters."""
     refused: list[object] = []
-    renewed: list[object] = []
-    renewing, closing = HopConsumer._renewed, Delays._close
+    parked: list[object] = []
+    putting, closing = Park.put, Delays._close
 
     async def away(*given: object) -> None:
         refused.append(given)
         raise StoreUnavailable("Cassandra does not answer")
 
-    async def counted(*given: Any) -> bool:
-        renewed.append(given)
-        return await renewing(*given)
+    async def counted(*given: Any, **more: Any) -> bool:
+        parked.append(given)
+        return await putting(*given, **more)
 
     async def failing(*given: Any) -> None:
         await (away if len(refused) < 2 else closing)(*given)
 
-    monkeypatch.setattr(HopConsumer, "_renewed", counted)
+    monkeypatch.setattr(Park, "put", counted)
 
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_declare(
@@ -201,9 +201,9 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
                     taking = asyncio.create_task(anext(deliveries))
                     await until(lambda: len(refused) >= seen + 2)  # noqa: B023 - awaited here
                     taking.cancel()
-        assert renewed
+        assert parked
         refused.clear()
-        renewed.clear()
+        parked.clear()
         monkeypatch.setattr(Delays, "_close", failing)
         async with aclosing(worker.deliveries(8)) as deliveries:
             delivery = await next_of(deliveries, 40)
@@ -214,7 +214,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
             await delivery.complete()
             await held(deliveries, 0.5)
     assert len(refused) == 2
-    assert not renewed, "another worker would publish the mail once more"
+    assert not parked, "another worker would publish the mail once more"
     assert spool.coming(spool.names.hop_queue, 0) == 0
 
 

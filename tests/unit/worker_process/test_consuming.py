@@ -16,6 +16,7 @@ from mailslice.model.mail import Mail
 from mailslice.model.settings import Settings
 from mailslice.worker import consuming, handling
 from mailslice.worker.consuming import consume
+from mailslice.worker.outcome import Disposition
 from tests.unit.worker_process.test_handling import FakeDelivery
 
 SOON = 20
@@ -27,14 +28,15 @@ class Held(FakeDelivery):
 
     __hash__ = object.__hash__
 
-    async def complete(self) -> None:
+    async def complete(self) -> Disposition:
         if self.away:
             raise StoreUnavailable("Cassandra at c:9042 does not answer")
-        await super().complete()
+        return await super().complete()
 
-    async def retry(self, *_: Any, **__: Any) -> None:
+    async def retry(self, *_: Any, **__: Any) -> Disposition:
         self.told.append(("given back",))
         self.settled.set()
+        return Disposition.RETRIED
 
 
 class Given:

@@ -24,7 +24,7 @@ from mailslice.worker.handler_spec import LoadedHandler, loaded
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.handling import Handling, Policy, policy_of
 from mailslice.worker.metrics import ConsumerMetrics
-from mailslice.worker.outcome import Bounce, Complete, Reject, Retry
+from mailslice.worker.outcome import Bounce, Complete, Disposition, Reject, Retry
 from mailslice.worker.throttle import UNTHROTTLED, BlockingThrottle
 
 FAILURE = Failure("b@c", "5.1.1", "no")
@@ -47,6 +47,8 @@ class FakeDelivery:
     )
     recipients: tuple[str, ...] = ("b@c",)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+    became: Disposition | None = None
+    """What becomes of it, whatever is asked."""
 
     @property
     def item(self) -> QueuedMail:
@@ -57,15 +59,16 @@ class FakeDelivery:
             BlobId("b"),
         )
 
-    def _take(self, *what: Any) -> None:
+    def _take(self, became: Disposition, *what: Any) -> Disposition:
         if self.away:
             self.away -= 1
             raise self.fault
         self.told.append(what)
         self.settled.set()
+        return self.became or became
 
-    async def complete(self) -> None:
-        self._take("complete")
+    async def complete(self) -> Disposition:
+        return self._take(Disposition.COMPLETED, "complete")
 
     async def retry(
         self,
@@ -74,8 +77,9 @@ class FakeDelivery:
         *,
         counted: bool = True,
         throttled: bool = False,
-    ) -> None:
-        self._take(
+    ) -> Disposition:
+        return self._take(
+            Disposition.RETRIED,
             "retry",
             recipients,
             after,
@@ -83,14 +87,14 @@ class FakeDelivery:
             *(["throttled"] if throttled else []),
         )
 
-    async def reject(self, reason: str) -> None:
-        self._take("reject", reason)
+    async def reject(self, reason: str) -> Disposition:
+        return self._take(Disposition.REJECTED, "reject", reason)
 
-    async def bounce(self, reason: str, failures: Sequence[Failure]) -> None:
-        self._take("bounce", reason, failures)
+    async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
+        return self._take(Disposition.BOUNCED, "bounce", reason, failures)
 
-    async def give_back(self) -> None:
-        self._take("give back")
+    async def give_back(self) -> Disposition:
+        return self._take(Disposition.GIVEN_BACK, "give back")
 
     def stage_for_thread(self) -> BlockingStage:
         return BlockingStage(attempt=self.failures + 1)
@@ -561,7 +565,14 @@ def test_all_outcomes_are_exported_from_the_start() -> None:
     text = generate_latest(registry).decode()
     assert [line for line in text.splitlines() if line.startswith("mailslice_mails_total")] == [
         f'mailslice_mails_total{{outcome="{outcome}",queue="spool"}} 0.0'
-        for outcome in ("completed", "retried", "rejected", "bounced", "given_back")
+        for outcome in (
+            "completed",
+            "retried",
+            "rejected",
+            "bounced",
+            "given_back",
+            "dropped",
+        )
     ]
 
 
@@ -579,3 +590,16 @@ def test_what_destinations_answer_is_counted_by_rule() -> None:
             )
             == number
         )
+
+
+async def test_a_mail_counts_as_what_became_of_it_not_as_what_was_asked() -> None:
+    it = bench(lambda _mail, _content: None)
+    await it.give(FakeDelivery(1))
+    await it.give(FakeDelivery(2, became=Disposition.GIVEN_BACK))
+    await it.give(FakeDelivery(3, became=Disposition.DROPPED))
+    counted = {each: it.figure("mailslice_mails_total", outcome=each.value) for each in Disposition}
+    assert {each.value: count for each, count in counted.items() if count} == {
+        "completed": 1,
+        "given_back": 1,
+        "dropped": 1,
+    }

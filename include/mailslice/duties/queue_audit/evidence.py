@@ -82,7 +82,7 @@ def counts_of(stores: Stores, queue: QueueName) -> Counts:
         work, dead = management.depth(names.work_queue), management.depth(names.dead_letter_queue)
         delays = [
             management.depth(name)
-            for name in (names.hop_queue, *management.delay_queues(queue))
+            for name in management.waiting_queues(queue)
             if management.queue_exists(name)
         ]
         head = management.head_timestamp(names.work_queue)
@@ -115,9 +115,12 @@ def _with_census(
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
         consumers = _with_consumers(stores, queue, hold, before, longest)
+        # What leaves a consumer may be parked, and comes to the work queue from there: looked at in this order, and drained last, nothing passes unseen.
+        parked = hold.parked()
         letters = hold.beside(lambda: _dead_letters(context))
         hold.drain()
-        delayed, unproved = counts_of(stores, queue).delayed, _unproved(stores, consumers)
+        delayed = counts_of(stores, queue).delayed
+        unproved = _in_park(parked) or _unproved(stores, consumers)
         ended = context.clock()
     held_for = time.monotonic() - since
     evidence = Evidence(
@@ -231,6 +234,13 @@ def _heard(stores: Stores, queue: QueueName, since: Mapping[str, int]) -> list[W
         for each in stores.own.worker_records.list(queue)
         if each.is_alive and each.beat > since.get(each.worker, -1)
     ]
+
+
+def _in_park(parked: int | None) -> str | None:
+    """As `_unproved`, by how many messages are parked."""
+    if parked is None:
+        return "RabbitMQ gives no figures of what is parked"
+    return f"{parked} messages are parked until a store answers for them" if parked else None
 
 
 def _unproved(stores: Stores, consumers: _Consumers) -> str | None:

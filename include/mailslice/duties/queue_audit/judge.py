@@ -17,7 +17,7 @@ _CONTENT_MATTERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What RabbitMQ says of a mail queue without being disturbed; None is unknown, never zero. `delayed`: in delay levels and the hop queue.
+    """What RabbitMQ says of a mail queue without being disturbed; None is unknown, never zero. `delayed`: in delay levels and the hop queue, or parked.
 
     `head`: when the oldest message was published, a hint.
     """
@@ -31,7 +31,7 @@ class Counts:
 
     @property
     def nothing_anywhere(self) -> bool:
-        """Whether neither the work queue nor the delay levels hold anything."""
+        """Whether neither the work queue nor the queues beside it hold anything."""
         return (self.ready, self.unacknowledged, self.delayed) == (0, 0, 0)
 
 

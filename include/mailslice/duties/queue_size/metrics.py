@@ -44,6 +44,7 @@ def prometheus_text(queue: str, found: dict[str, Any]) -> bytes:
         "Messages of the work queue that consumers hold",
         found.get("unacknowledged"),
     )
+    gauge("parked", "Messages that wait until a store answers for them", found.get("parked"))
     gauge("consumers", "Consumers of the work queue", found.get("consumers"))
     gauge(
         "fullest_partition_mails",

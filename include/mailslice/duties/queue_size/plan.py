@@ -80,6 +80,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
         "ready": work.ready if work else None,
         "unacknowledged": work.unacknowledged if work else None,
         "consumers": work.consumers if work else None,
+        "parked": _parked(context),
         "lastSeenEmpty": iso(seen.first_pass if seen else last.first_pass if last else None),
         "passes": [iso(seen.first_pass), iso(seen.second_pass)] if seen else None,
         "window": whole_seconds(view.window),
@@ -156,6 +157,14 @@ def _depth(context: StepContext, name: str) -> Depth | None:
     """What the broker says of one of its queues; None when it cannot be asked: a size does not need it."""
     try:
         return context.stores.management.depth(name)
+    except MailsliceError:
+        return None
+
+
+def _parked(context: StepContext) -> int | None:
+    """Messages that wait until a store answers for them; None when nobody could say."""
+    try:
+        return context.stores.management.parked(context.queue)
     except MailsliceError:
         return None
 

@@ -29,6 +29,7 @@ _MEASURED = (
         "ready",
         "unacknowledged",
         "consumers",
+        "parked",
         "lastSeenEmpty",
         "window",
         "buckets",

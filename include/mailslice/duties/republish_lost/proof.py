@@ -13,7 +13,7 @@ from uuid import UUID
 from mailslice.duties.republish_lost.params import Params
 from mailslice.duty.context import StepContext
 from mailslice.model.mail import EnqueueId, Place, ViewRow
-from mailslice.model.names import QueueTable, RabbitNames
+from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import Verdict
 from mailslice.queue.configuration import ConfigurationGuard, shape
 from mailslice.queue.proofs import done_by_stages, held, is_overdue, missing_content, still_live
@@ -193,8 +193,11 @@ class Prover:
 
 
 def in_delay_queues(stores: Stores, context: StepContext) -> int | None:
-    """Messages in the delay levels and on their hop between them; None when nobody knows."""
+    """Messages in the delay levels, on their hop between them, and parked; None when nobody knows."""
     management = stores.management
-    names = (RabbitNames(context.queue).hop_queue, *management.delay_queues(context.queue))
-    depths = [management.depth(name) for name in names if management.queue_exists(name)]
+    depths = [
+        management.depth(name)
+        for name in management.waiting_queues(context.queue)
+        if management.queue_exists(name)
+    ]
     return None if None in depths else sum(depth.total for depth in depths if depth is not None)

@@ -14,12 +14,14 @@ from typing import Any
 from mailslice.codec.headers import moment
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, QueueMissing, TryAgain
-from mailslice.model.names import HEADER_RENEWED
+from mailslice.model.names import HEADER_PARKED, HEADER_RENEWED
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, broker_address
 from mailslice.stores.rabbitmq.link import Link
 
 log = logging.getLogger(__name__)
+_COPIES = frozenset({HEADER_PARKED, HEADER_RENEWED})
+"""Headers of copies that took the place of a message: one may be under way beside them."""
 LONGEST_PAUSE = 5.0
 """Seconds between two attempts to connect: a broker that is back is not to be without its consumers for longer."""
 
@@ -157,7 +159,7 @@ class Consumer:
 
         def deliver(_channel: object, method: Any, properties: Any, body: bytes) -> None:
             headers = properties.headers or {}
-            again = method.redelivered or HEADER_RENEWED in headers
+            again = method.redelivered or not _COPIES.isdisjoint(headers)
             self._on_message(
                 Message(
                     link,

@@ -187,6 +187,18 @@ class Management:
             name for name, digits in seconds if digits and name == names.delay_queue(int(digits[0]))
         )
 
+    def parked(self, queue: QueueName) -> int | None:
+        """Messages of a mail queue that are parked; 0 where nothing ever was, None without figures."""
+        name = RabbitNames(queue).park_queue
+        if (depth := self.depth(name)) is not None:
+            return depth.total
+        return None if self.queue_exists(name) else 0
+
+    def waiting_queues(self, queue: QueueName) -> list[str]:
+        """Where messages of a mail queue may wait beside its work queue: on the hop, in the delay levels, parked. Some may not exist."""
+        names = RabbitNames(queue)
+        return [names.hop_queue, *self.delay_queues(queue), names.park_queue]
+
     def queues(self, columns: Sequence[str]) -> list[dict[str, Any]]:
         """All RabbitMQ queues of the vhost, in one request: what the broker says of these columns."""
         return self._list(
@@ -289,7 +301,7 @@ class HasManagement(Protocol):
 
 
 def seen_empty(stores: HasManagement, queue: QueueName) -> bool:
-    """Whether this sample shows the work queue, the hop queue and all delay levels with nothing ready, unacknowledged or in dead-lettering.
+    """Whether this sample shows nothing ready, unacknowledged or in dead-lettering in the work queue and in all `waiting_queues`.
 
     Unknown is not empty, nor is anything while the broker has an alarm or a blocked connection: a publish that raised there is delivered
     later. Dead letters are not looked at (their ids are: `census.dead_letter_ids`). One sample speaks for the moment about 15 s before it.
@@ -302,6 +314,6 @@ def _holds_nothing(management: Management, queue: QueueName) -> Iterator[bool]:
     names = RabbitNames(queue)
     work = management.depth(names.work_queue)
     yield work is not None and work.total == 0
-    for name in (names.hop_queue, *management.delay_queues(queue)):
+    for name in management.waiting_queues(queue):
         depth = management.depth(name)
         yield depth.total == 0 if depth is not None else not management.queue_exists(name)

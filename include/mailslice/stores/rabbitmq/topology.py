@@ -15,7 +15,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.model.errors import TopologyDiffers
 from mailslice.model.mail import QueueName
-from mailslice.model.names import ROUTING_KEY, RabbitNames
+from mailslice.model.names import PARK_SECONDS, ROUTING_KEY, RabbitNames
 from mailslice.model.settings import QueueSettings, Settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
@@ -59,6 +59,13 @@ def delay_queue_arguments(
     return arguments
 
 
+def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
+    """As of a delay level, but what is parked goes back to the mail exchange: it is due already."""
+    return delay_queue_arguments(names, settings, PARK_SECONDS) | {
+        "x-dead-letter-exchange": names.exchange
+    }
+
+
 def hop_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
     """The arguments of the hop queue, to which the levels dead-letter."""
     return _quorum(settings) if settings.quorum else {}
@@ -97,7 +104,7 @@ class Topology:
         made.queue(names.dead_letter_queue, {}, names.dead_letter_exchange)
 
     def declare_delays(self, queue: QueueName, levels: Iterable[int]) -> None:
-        """What is mailslice's own: the hop exchange and queue, and those delay levels."""
+        """What is mailslice's own: the hop exchange and queue, those delay levels, and the park queue."""
         names = RabbitNames(queue)
         with blocking_connection(self._settings.rabbitmq) as connection:
             made = _Missing(connection)
@@ -111,6 +118,7 @@ class Topology:
                     delay_queue_arguments(names, self._settings.queue, seconds),
                     None,
                 )
+            made.queue(names.park_queue, park_queue_arguments(names, self._settings.queue), None)
 
     def exists(self, queue: QueueName) -> bool:
         """Whether RabbitMQ has both the exchange and the work queue of this name."""

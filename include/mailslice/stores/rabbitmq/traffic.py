@@ -53,6 +53,12 @@ def delayed(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | Non
     return None if None in depths else sum(depth.total for depth in depths if depth)
 
 
+def parked(all_traffic: Mapping[str, Traffic], names: RabbitNames) -> int | None:
+    """Messages that are parked until a store answers for them; None without figures."""
+    queue = all_traffic.get(names.park_queue)
+    return 0 if queue is None else queue.depth.total if queue.depth is not None else None
+
+
 def _traffic(found: Mapping[str, Any]) -> Traffic:
     depth = depth_of(found)
     # A queue that is known and has no statistics has not moved a message since the broker started.

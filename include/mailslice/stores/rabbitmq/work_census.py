@@ -52,7 +52,9 @@ class WorkHold:
         self.not_mails = 0
         self._connection = connection
         self._channel = channel
+        self._queue = names.queue
         self._name = names.work_queue
+        self._park_queue = names.park_queue
         self._management = management
         self._tag = f"mailslice-census-{uuid4()}"
 
@@ -96,6 +98,19 @@ class WorkHold:
     def elsewhere(self) -> int | None:
         """Messages that consumers beside us hold unacknowledged, by figures that are up to 10 s old; None when nobody can say."""
         return self._management.held_elsewhere(self._name, self._tag)
+
+    def parked(self) -> int | None:
+        """Messages that are parked, and come to the work queue within a minute; at least as many as there are now, None when nobody knows."""
+        try:
+            with self._connection.channel() as channel:
+                ready = channel.queue_declare(self._park_queue, passive=True).method.message_count
+        except ChannelClosedByBroker as closed:
+            if closed.reply_code != _NOT_FOUND:
+                raise
+            return 0
+        # What is on its way in at-least-once dead-lettering is not ready any more; the figures tell of it, late.
+        figure = self._management.parked(self._queue)
+        return None if figure is None else max(int(ready), figure)
 
     def _ready(self) -> int:
         return int(self._channel.queue_declare(self._name, passive=True).method.message_count)

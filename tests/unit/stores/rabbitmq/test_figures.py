@@ -17,6 +17,7 @@ from mailslice.stores.rabbitmq.management import Depth, Management, depth_of, se
 from mailslice.stores.rabbitmq.topology import (
     delay_queue_arguments,
     hop_queue_arguments,
+    park_queue_arguments,
     work_queue_arguments,
 )
 
@@ -65,6 +66,16 @@ def test_a_quorum_level_dead_letters_at_least_once_and_no_level_expires() -> Non
         }.items()
     )
     assert hop_queue_arguments(QueueSettings()) == {}
+
+
+@pytest.mark.parametrize("quorum", [False, True])
+def test_what_is_parked_goes_back_to_the_mail_exchange_and_never_expires(quorum: bool) -> None:
+    names, settings = RabbitNames(QueueName("q")), QueueSettings(quorum=quorum)
+    level = delay_queue_arguments(names, settings, 60)
+    assert park_queue_arguments(names, settings) == level | {
+        "x-dead-letter-exchange": names.exchange
+    }
+    assert names.park_queue == "mailslice-park-60s-q"
 
 
 def test_queues_whose_names_no_mail_queue_may_have_are_not_listed(
@@ -136,6 +147,8 @@ class Figures:
         del queue
         return [name for name in self._depths if "delay" in name]
 
+    waiting_queues = Management.waiting_queues
+
 
 NAMES = RabbitNames(QueueName("q"))
 NOTHING = Depth(0, 0, 0, 1)
@@ -156,6 +169,8 @@ NOTHING = Depth(0, 0, 0, 1)
         ({NAMES.work_queue: NOTHING, NAMES.hop_queue: Depth(1, 0, 0, 0)}, (), False),
         ({NAMES.work_queue: NOTHING, NAMES.delay_queue(5): Depth(1, 0, 0, 0)}, (), False),
         ({NAMES.work_queue: NOTHING, NAMES.delay_queue(5): None}, (), False),
+        ({NAMES.work_queue: NOTHING, NAMES.park_queue: Depth(1, 0, 0, 0)}, (), False),
+        ({NAMES.work_queue: NOTHING, NAMES.park_queue: None}, (), False),
         ({NAMES.work_queue: None}, (), False),
         ({}, (), False),
         ({NAMES.work_queue: NOTHING}, ("memory alarm on rabbit@a",), False),

@@ -34,6 +34,7 @@ DELAYED_MAILS_TABLE = """(
     redrives int,
     enqueued timestamp,
     throttled boolean,
+    leased boolean,
     PRIMARY KEY ((queuename, shard), enqueueid)
 )"""
 
@@ -49,6 +50,7 @@ _VALUES = (
     "redrives",
     "enqueued",
     "throttled",
+    "leased",
 )
 _COLUMNS = (*_KEY, *_VALUES)
 _READ = f"SELECT {', '.join(_COLUMNS)}, WRITETIME(copy_token)"
@@ -63,7 +65,7 @@ class DelayedMail:
     """A delayed mail. `published`: it was given to the mail exchange, what still comes of it is a left-over. `written_us` is the write time that was read.
 
     `failures`, `redrives` and `enqueued` are what its message says of it (headers and timestamp), for who publishes it without a copy at hand.
-    `throttled`: it waits for a destination that takes no more.
+    `throttled`: it waits for a destination that takes no more. `leased`: it is in a handler, and delivered again when that has died.
     """
 
     enqueue_id: EnqueueId
@@ -77,6 +79,7 @@ class DelayedMail:
     redrives: int = 0
     enqueued: datetime | None = None
     throttled: bool = False
+    leased: bool = False
 
 
 class DelayedMails:
@@ -116,6 +119,7 @@ class DelayedMails:
             redrives,
             enqueued,
             throttled,
+            leased,
             written,
         ) = values
         return DelayedMail(
@@ -130,6 +134,7 @@ class DelayedMails:
             redrives=redrives or 0,
             enqueued=None if enqueued is None else instant(enqueued),
             throttled=bool(throttled),
+            leased=bool(leased),
         )
 
     def write_future(self, queue: QueueName, mail: DelayedMail) -> ResponseFuture:
@@ -152,6 +157,7 @@ class DelayedMails:
             mail.redrives,
             enqueued,
             mail.throttled,
+            mail.leased,
         ]
         return self._session.submit(
             self._write,

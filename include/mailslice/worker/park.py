@@ -1,0 +1,143 @@
+"""Mails are parked where a store does not answer for them: a confirmed copy into the park queue, then the ack.
+
+What is held unacknowledged takes a place of the prefetch window, and RabbitMQ closes the channel of a consumer
+that holds it for too long. So a message is tried in place for half a minute and then parked. It is parked at once
+when the broker counts its returns, or when others have no room for it. The park queue is a queue of ours with a TTL,
+which dead-letters into the mail exchange: the mail comes back by itself, to any worker, and is looked at anew.
+A broker in alarm takes no copy. Then the message is held on, and parked when it can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+
+from mailslice.codec.headers import count_in
+from mailslice.model import crash
+from mailslice.model.errors import QueueMissing
+from mailslice.model.names import (
+    HEADER_DELIVERY_COUNT,
+    HEADER_FAULTS,
+    HEADER_PARKED,
+    PARK_SECONDS,
+)
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker.delays import Delays, own_headers
+from mailslice.worker.wiring import Wiring
+
+log = logging.getLogger(__name__)
+IN_PLACE = 30.0
+"""Seconds for which what a store does not answer for is tried in place, and between two attempts to park it."""
+LONGEST_UNACKNOWLEDGED = 240.0
+"""Seconds after which no message is left unacknowledged, whatever it waits for. RabbitMQ allows 30 minutes; less than five is not recommended to operators."""
+FAULT_ROUNDS = 5
+"""A mail at which as many rounds ended in a fault, while others could be prepared, is a dead letter."""
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 5.0
+_ON_ITS_WAY = 5.0
+"""Seconds for which a parked mail may be late."""
+
+
+class Patience:
+    """Of one message, for the time in place: pauses that double from half a second to five, with jitter."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_PAUSE
+        self._until = asyncio.get_running_loop().time() + IN_PLACE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been tried in place for long enough."""
+        return asyncio.get_running_loop().time() >= self._until
+
+    def pause(self) -> float:
+        """Seconds to wait now."""
+        longest, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
+        return longest * random.uniform(0.7, 1.0)
+
+
+def end_if_cancelled() -> None:
+    """Raises CancelledError in a task that was cancelled, though what it waited for ended with another error.
+
+    A gather whose one part fails as the whole is cancelled ends with the failure (asyncio drops the cancellation): whoever tries again after it would go
+    on for good, while somebody waits for the task to end.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def is_counted(message: Message) -> bool:
+    """Whether a quorum queue counts how often the message came back, and would drop it for what is no fault of its own. A copy has no count."""
+    return count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
+
+
+class FaultRounds:
+    """Tells a fault that is a message's own from one that hits everything: others must get through while it fails."""
+
+    def __init__(self) -> None:
+        self.through = 0
+        """Messages that were prepared."""
+
+    def after(self, message: Message, through_before: int | None) -> int:
+        """The rounds that ended in a fault, with this one. `through_before`: `through` as of the first fault in this round; None: a store was away."""
+        counts = through_before is not None and self.through > through_before
+        return count_in(message.headers, HEADER_FAULTS) + counts
+
+
+class Park:
+    """Parks the messages of one queue."""
+
+    def __init__(self, wiring: Wiring, delays: Delays) -> None:
+        self._wiring = wiring
+        self._delays = delays
+        self._back = 0.0
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether something that was parked here has yet to come back to the work queue."""
+        return asyncio.get_running_loop().time() < self._back
+
+    async def put(
+        self,
+        message: Message,
+        why: object,
+        *,
+        faults: int = 0,
+        headers: Mapping[str, object] | None = None,
+        level: int | None = None,
+    ) -> bool:
+        """Whether a copy has taken the message's place, which is acknowledged then; else it is held as before.
+
+        The copy goes to the park queue or, from the hop queue, to a delay level, in seconds, which gives it back there. `headers` come on top.
+        """
+        rounds = count_in(message.headers, HEADER_PARKED) + 1
+        kept = {**own_headers(message.headers), **(headers or {}), HEADER_PARKED: rounds}
+        if faults:
+            kept[HEADER_FAULTS] = faults
+        names = self._wiring.names
+        where = names.park_queue if level is None else names.delay_queue(level)
+        try:
+            await self._delays.declare(level)
+            await self._wiring.publisher.publish(
+                "", message.body, kept, message.timestamp, routing_key=where
+            )
+        except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being parked
+            end_if_cancelled()
+            if isinstance(error, QueueMissing):
+                self._delays.missing()
+            log.warning(
+                "a mail cannot be parked now, and is held: %s",
+                error,
+                extra={"action": "not_parked"},
+            )
+            return False
+        crash.point("park:copied")
+        message.ack()
+        if level is None:
+            self._back = asyncio.get_running_loop().time() + PARK_SECONDS + _ON_ITS_WAY
+        self._wiring.on_parked()
+        log.info("a mail is parked, round %d: %s", rounds, why, extra={"action": "parked"})
+        return True

@@ -1,0 +1,127 @@
+"""Mails at which their process dies: memory that is used up, a fault in a C extension, `os._exit`.
+
+The broker takes back what a dead process held, and hands it out again; a classic queue counts nothing. So the parent knows which mails were in handlers when
+a process died, from memory that it shares with it: a write there costs a microsecond, and it stays when the process is killed. Each death is a strike for
+them. A mail with a strike is handled alone from then on, so that the next strikes go to the one that earns them, and at the third it is a dead letter.
+What was only fetched ahead gets no strike. A parent that dies, too, forgets them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from mailslice.model.mail import EnqueueId
+
+MOST = 3
+"""Deaths of its process after which a mail is a dead letter."""
+REASON = f"its process died {MOST} times while it was in a handler"
+_REMEMBERED = 1000
+_SIZE = 16
+_FREE = bytes(_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """What the parent tells its processes: mails to be handled alone, and mails that are dead letters."""
+
+    suspects: frozenset[EnqueueId] = frozenset()
+    condemned: frozenset[EnqueueId] = frozenset()
+
+
+class Strikes:
+    """The parent's count."""
+
+    def __init__(self) -> None:
+        self._counts: dict[EnqueueId, int] = {}
+
+    def died(self, in_handlers: Iterable[EnqueueId]) -> Struck:
+        """A process died while it handled these; what is known now."""
+        for enqueue_id in in_handlers:
+            self._counts[enqueue_id] = self._counts.pop(enqueue_id, 0) + 1
+        while len(self._counts) > _REMEMBERED:
+            del self._counts[next(iter(self._counts))]
+        return self.struck
+
+    @property
+    def struck(self) -> Struck:
+        """What is known."""
+        condemned = frozenset(one for one, count in self._counts.items() if count >= MOST)
+        return Struck(frozenset(self._counts) - condemned, condemned)
+
+
+class InHandlers:
+    """The ids of the mails in the handlers of one process, in memory that is shared with the parent (`cells`)."""
+
+    def __init__(self, cells: MutableSequence[int]) -> None:
+        self._cells = cells
+        self._free = list(range(len(cells) // _SIZE))
+
+    @staticmethod
+    def size(concurrency: int) -> int:
+        """Bytes for so many at once."""
+        return _SIZE * concurrency
+
+    def enter(self, enqueue_id: EnqueueId) -> int:
+        """It is in a handler from now on; the cell, for `leave`."""
+        cell = self._free.pop()
+        self._cells[cell * _SIZE : (cell + 1) * _SIZE] = enqueue_id.bytes
+        return cell
+
+    def leave(self, cell: int) -> None:
+        """Its handler has ended."""
+        self._cells[cell * _SIZE : (cell + 1) * _SIZE] = _FREE
+        self._free.append(cell)
+
+    def clear(self) -> None:
+        """The process ends by itself: what still runs is not to blame."""
+        self._cells[:] = bytes(len(self._cells))
+
+    @staticmethod
+    def ids(cells: MutableSequence[int]) -> list[EnqueueId]:
+        """Those that are in handlers, or were when the process died."""
+        known = bytes(cells)
+        ids = (known[at : at + _SIZE] for at in range(0, len(known), _SIZE))
+        return [EnqueueId(UUID(bytes=one)) for one in ids if one != _FREE]
+
+
+class Isolation:
+    """Handles suspects alone. `in_handlers` None: nobody watches this process, and nothing is known of any mail."""
+
+    def __init__(
+        self,
+        in_handlers: InHandlers | None = None,
+        struck: Callable[[], Struck] = Struck,
+    ) -> None:
+        self._in_handlers = in_handlers
+        self._struck = struck
+        self._running = 0
+        self._alone = 0
+        """Suspects that are handled, or wait to be."""
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def handling(self, enqueue_id: EnqueueId) -> AsyncIterator[None]:
+        """The mail is in a handler; entered when it may be."""
+        if self._in_handlers is None:
+            yield
+            return
+        suspect = enqueue_id in self._struck().suspects
+        self._alone += suspect
+        try:
+            while self._running if suspect else self._alone:
+                self._changed.clear()
+                await self._changed.wait()
+            self._running += 1
+            cell = self._in_handlers.enter(enqueue_id)
+            try:
+                yield
+            finally:
+                self._in_handlers.leave(cell)
+                self._running -= 1
+        finally:
+            self._alone -= suspect
+            self._changed.set()

@@ -1,0 +1,112 @@
+"""Handlers that take long: their mails are not unacknowledged meanwhile, and come back when the process has died."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mailslice.worker import Deliveries, Delivery, lease, open_worker, queue_worker
+from tests.services.worker.conftest import Place4Queue, mail, until
+from tests.services.worker.test_faults import CONTENT, next_of
+
+LENGTH = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LONGEST_UNACKNOWLEDGED", 1.0)
+    monkeypatch.setattr(lease, "LENGTH", timedelta(seconds=LENGTH))
+    monkeypatch.setattr(queue_worker, "_LOOK_EVERY", 0.2)
+
+
+async def leased(spool: Place4Queue, worker: Any, deliveries: Deliveries) -> Delivery:
+    await worker.enqueue(mail(), CONTENT)
+    delivery = await next_of(deliveries)
+    await until(lambda: delivery._lease.is_out)
+    return delivery
+
+
+async def test_a_mail_that_is_long_in_a_handler_is_not_unacknowledged(spool: Place4Queue) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            delivery = await leased(spool, worker, deliveries)
+            row = spool.stores.own.delayed_mails.read(spool.queue, delivery.item.enqueue_id)
+            assert row is not None
+            assert (row.leased, row.published) == (True, False)
+            assert await worker.flush() == 0, "it is in a handler"
+            first = row.token
+            await until(
+                lambda: (
+                    spool.stores.own.delayed_mails.read(spool.queue, row.enqueue_id).token != first
+                )
+            )
+            await deliveries.disconnect()  # the broker has nothing of it to give back
+            assert spool.ready(spool.names.work_queue) == 0
+            await delivery.complete()
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            with pytest.raises(TimeoutError):
+                await next_of(deliveries, LENGTH + 3)
+    assert spool.live() == []
+
+
+async def test_it_comes_back_when_its_process_has_died(spool: Place4Queue) -> None:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        delivery = await leased(spool, worker, deliveries)
+        worker._watching.cancel()  # nobody renews the lease any more
+        worker.wiring.in_hand.clear()
+        again = await next_of(deliveries, LENGTH + 20)
+        assert again.item == delivery.item
+        assert again.failures == 0
+        await again.complete()
+    assert spool.live() == []
+
+
+@pytest.mark.parametrize("how", ["delayed", "now", "narrowed", "rejected", "given back"])
+async def test_its_outcome_is_the_only_one(spool: Place4Queue, how: str) -> None:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
+        delivery = await next_of(deliveries)
+        await until(lambda: delivery._lease.is_out)
+        match how:
+            case "delayed":
+                await delivery.retry(after=timedelta(seconds=1))
+            case "now":
+                await delivery.retry()
+            case "narrowed":
+                await delivery.retry(["c@b.example"])
+            case "given back":
+                await delivery.give_back()
+            case _:
+                await delivery.reject("nobody wants it")
+        if how != "rejected":
+            again = await next_of(deliveries)
+            assert again.failures == (how == "delayed")
+            assert len(again.item.mail.recipients) == (1 if how == "narrowed" else 2)
+            await again.complete()
+        with pytest.raises(TimeoutError):
+            await next_of(deliveries, LENGTH + 3)
+    assert spool.coming(spool.names.dead_letter_queue, how == "rejected") == (how == "rejected")
+    assert len(spool.live()) == (how == "rejected")
+
+
+async def test_a_mail_that_was_closed_meanwhile_gets_no_lease(spool: Place4Queue) -> None:
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        item = await worker.enqueue(mail(), CONTENT)
+        delivery = await next_of(deliveries)
+        spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
+        await until(lambda: delivery._lease.is_out)
+        assert spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) is None
+        await deliveries.disconnect()
+    assert spool.ready(spool.names.work_queue) == 0

@@ -1,0 +1,90 @@
+"""An older message of a mail, handed out again after a retry has put a later one in its place: what is durable decides, in any process."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import timedelta
+
+import pytest
+
+from mailslice.codec import message
+from mailslice.stores.rabbitmq.consumer import Message
+from mailslice.worker import open_worker
+from tests.services.worker.conftest import Place4Queue, mail, until
+from tests.services.worker.test_faults import CONTENT, next_of
+
+
+async def test_a_pause_is_kept_by_another_process_too(
+    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            delivery = await next_of(deliveries)
+            with monkeypatch.context() as broken:
+                broken.setattr(Message, "ack", lambda _: False)  # it never gets to the broker
+                await delivery.retry(after=timedelta(seconds=6))
+            await deliveries.disconnect()
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        with pytest.raises(TimeoutError):
+            await next_of(deliveries, 3)
+        later = await next_of(deliveries, 30)
+        assert (later.item, later.failures) == (item, 1)
+        await later.complete()
+        with pytest.raises(TimeoutError):
+            await next_of(deliveries, 3)
+    assert spool.live() == []
+
+
+async def test_a_row_whose_copy_never_came_to_be_loses_no_mail(
+    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between the row and its copy: the message that is handed out again is all there is."""
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            delivery = await next_of(deliveries)
+
+            async def crashed(*_: object) -> None:
+                raise RuntimeError("killed")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(worker._delays, "_publish_copy", crashed)
+                with pytest.raises(RuntimeError):
+                    await delivery.retry(after=timedelta(seconds=4))
+            await deliveries.disconnect()
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        later = await next_of(deliveries, 40)
+        assert (later.item, later.failures) == (item, 1)
+        await later.complete()
+    await until(lambda: spool.live() == [])
+
+
+async def test_who_was_served_is_not_served_by_another_process(
+    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
+        async with aclosing(worker.deliveries(1)) as deliveries:
+            delivery = await next_of(deliveries)
+            with monkeypatch.context() as broken:
+                broken.setattr(Message, "ack", lambda _: False)
+                await delivery.retry(["c@b.example"])
+            await deliveries.disconnect()
+    assert spool.coming(spool.names.work_queue, 2) == 2
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(1)) as deliveries,
+    ):
+        rest = await next_of(deliveries)
+        assert rest.item.mail.recipients == ("c@b.example",)
+        await rest.reject("no such user")
+        taken = spool.take(spool.names.dead_letter_queue)
+        assert taken is not None
+        assert message.decode(taken[1]).mail.recipients == ("c@b.example",)

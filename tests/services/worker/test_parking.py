@@ -1,0 +1,215 @@
+"""Stores that answer for most mails and not for some: the others go on, and each of those comes when its store has it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from mailslice.model.errors import QueueMissing, StoreUnavailable
+from mailslice.model.mail import EnqueueId
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.management import seen_empty
+from mailslice.worker import QueueWorker, consume, open_worker, park
+from tests.services.worker.conftest import Place4Queue, at, mail, until
+from tests.services.worker.cuttable import Cuttable, blocked, unblocked
+from tests.services.worker.refusing import Refusing
+from tests.services.worker.test_faults import CONTENT, next_of, through
+
+MAILS, BAD = 120, 40
+
+
+@pytest.fixture
+async def s3(fresh: Any) -> AsyncIterator[Refusing]:
+    url = urlsplit(fresh.env["MAILSLICE_S3_ENDPOINT"])
+    async with Refusing(url.hostname or "", url.port or 0) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def rabbit(fresh: Any) -> AsyncIterator[Cuttable]:
+    url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
+    async with Cuttable(url.hostname or "", url.port or 0) as proxy:
+        yield proxy
+
+
+class Run:
+    """A worker that consumes, and who was handed out how often."""
+
+    def __init__(self, worker: QueueWorker) -> None:
+        self._worker = worker
+        self.stop = asyncio.Event()
+        self.handed: Counter[str] = Counter()
+
+    async def consume(self) -> None:
+        await consume(self._worker, self._handle, prefetch=16, stop=self.stop)
+
+    async def _handle(self, mail: Any, _content: bytes) -> None:
+        self.handed[mail.name] += 1
+
+
+def in_park(spool: Place4Queue) -> int:
+    """Messages that are parked now; the park queue is made with the first consumer."""
+    try:
+        return spool.ready(spool.names.park_queue)
+    except QueueMissing:
+        return 0
+
+
+async def until_parked(spool: Place4Queue, least: int = 1) -> None:
+    await until(lambda: in_park(spool) >= least, 60)
+
+
+async def partial(spool: Place4Queue, worker: QueueWorker, away: Any, back: Any) -> None:
+    """`away(ids)` makes a third of the mails unreadable, `back()` ends that."""
+    items = await asyncio.gather(
+        *(worker.enqueue(mail(f"m-{number:03}"), CONTENT) for number in range(MAILS))
+    )
+    bad = items[:: MAILS // BAD]
+    away(bad)
+    good = {item.mail.name for item in items} - {item.mail.name for item in bad}
+    run = Run(worker)
+    running = asyncio.create_task(run.consume())
+    began = time.monotonic()
+    await until(lambda: good <= run.handed.keys(), 60)
+    assert time.monotonic() - began < 60
+    assert set(run.handed) == good
+    await until_parked(spool, BAD - 16)
+    assert not await asyncio.to_thread(seen_empty, spool.stores, spool.queue)
+    back()
+    await until(lambda: len(run.handed) == MAILS, 180)
+    run.stop.set()
+    await asyncio.wait_for(running, 60)
+    assert set(run.handed.values()) == {1}
+    assert await asyncio.to_thread(spool.ready, spool.names.dead_letter_queue) == 0
+    assert spool.live() == []
+
+
+async def test_bodies_that_s3_does_not_give_hold_up_no_others(fresh: Any, s3: Refusing) -> None:
+    proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
+    for spool in at(fresh.settings):
+        async with open_worker(proxied, spool.queue) as worker:
+            await partial(
+                spool,
+                worker,
+                lambda bad: s3.unreadable.update(item.body_blob_id for item in bad),
+                s3.unreadable.clear,
+            )
+    assert s3.refused >= BAD
+
+
+async def test_partitions_of_marks_that_do_not_answer_hold_up_no_others(
+    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away: set[EnqueueId] = set()
+    async with open_worker(spool.settings, spool.queue) as worker:
+        checks = worker.wiring.checks
+        one, some = checks._ask_one, checks._ask_some
+
+        def unless_away(ids: list[EnqueueId], ask: Any) -> Any:
+            if away.isdisjoint(ids):
+                return ask()
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(StoreUnavailable("Cassandra: 1 of 2 replicas answered"))
+            return failed
+
+        monkeypatch.setattr(checks, "_ask_one", lambda each: unless_away([each], lambda: one(each)))
+        monkeypatch.setattr(checks, "_ask_some", lambda ids: unless_away(ids, lambda: some(ids)))
+        await partial(
+            spool,
+            worker,
+            lambda bad: away.update(item.enqueue_id for item in bad),
+            away.clear,
+        )
+
+
+async def test_a_mail_is_parked_after_its_time_in_place_and_comes_back_by_itself(
+    fresh: Any, s3: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(park, "IN_PLACE", 1.0)
+    proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
+    for spool in at(fresh.settings):
+        async with open_worker(proxied, spool.queue) as worker:
+            item = await worker.enqueue(mail(), CONTENT)
+            s3.unreadable.add(item.body_blob_id)
+            async with aclosing(worker.deliveries(1)) as deliveries:
+                coming = asyncio.ensure_future(anext(deliveries))
+                await until_parked(spool)
+                assert deliveries.idle_seconds == 0, "an idle consumer would end before it is back"
+                s3.unreadable.clear()
+                # A place of the window is free for others meanwhile.
+                other = await worker.enqueue(mail("other"), CONTENT)
+                delivery = await asyncio.wait_for(coming, 25)
+                assert delivery.item == other
+                await delivery.complete()
+            # Nobody holds it while this worker is gone.
+        properties = await asyncio.to_thread(spool.take, spool.names.work_queue, 75)
+        assert properties is not None
+        headers = properties[0].headers
+        assert headers["x-mailslice-parked"] == 1
+        assert headers["x-mailslice-slice"]
+
+
+async def test_a_broker_in_alarm_takes_no_copy_and_the_mail_is_held_on(
+    fresh: Any, s3: Refusing, rabbit: Cuttable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(park, "IN_PLACE", 1.0)
+    for spool in at(fresh.settings):
+        settings = through(
+            fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}"), "rabbitmq", rabbit.port
+        )
+        async with open_worker(settings, spool.queue) as worker:
+            item = await worker.enqueue(mail(), CONTENT)
+            s3.unreadable.add(item.body_blob_id)
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                coming = asyncio.ensure_future(anext(deliveries))
+                await until(lambda: s3.refused)
+                rabbit.say(blocked("low on memory"))
+                await asyncio.sleep(8)
+                assert await asyncio.to_thread(in_park, spool) == 0
+                s3.unreadable.clear()
+                delivery = await asyncio.wait_for(coming, 25)
+                assert not delivery.redelivered
+                rabbit.say(unblocked())
+                await delivery.complete()
+        assert spool.live() == []
+
+
+async def test_a_park_queue_that_somebody_deleted_is_declared_again(
+    fresh: Any, s3: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(park, "IN_PLACE", 1.0)
+    proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
+    for spool in at(fresh.settings):
+        async with open_worker(proxied, spool.queue) as worker:
+            item = await worker.enqueue(mail(), CONTENT)
+            s3.unreadable.add(item.body_blob_id)
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                coming = asyncio.ensure_future(anext(deliveries))
+                await until(lambda: deliveries.connected and s3.refused)
+                with blocking_connection(spool.settings.rabbitmq) as connection:
+                    connection.channel().queue_delete(spool.names.park_queue)
+                await until_parked(spool)
+                coming.cancel()
+                await asyncio.wait({coming})
+
+
+async def test_a_mail_that_waits_long_for_a_handler_goes_to_somebody_else(
+    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mailslice.worker.preparing.LONGEST_UNACKNOWLEDGED", 2.0)
+    async with open_worker(spool.settings, spool.queue) as worker:
+        await worker.enqueue(mail("first"), CONTENT)
+        await worker.enqueue(mail("second"), CONTENT)
+        async with aclosing(worker.deliveries(4)) as deliveries:
+            first = await next_of(deliveries)
+            await until_parked(spool)
+            assert [*worker.wiring.in_hand] == [first.item.enqueue_id]
+            await first.complete()
+    assert len(spool.live()) == 1

@@ -1,0 +1,171 @@
+"""A delivery that cannot be prepared: when it is parked, and when its fault is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.names import HEADER_FAULTS
+from mailslice.stores.cassandra import session
+from mailslice.stores.rabbitmq import consumer, publisher
+from mailslice.worker import park, preparing
+from mailslice.worker.park import FAULT_ROUNDS, FIRST_PAUSE, LONGEST_PAUSE, Park, Patience
+from mailslice.worker.preparing import Preparer
+from mailslice.worker.slots import Slot, Slots
+
+
+async def test_pauses_double_with_jitter_up_to_five_seconds() -> None:
+    patience = Patience()
+    pauses = [patience.pause() for _ in range(400)]
+    for pause, most in zip(pauses, [0.5, 1, 2, 4, *[5] * 396], strict=True):
+        assert 0.7 * most <= pause <= most
+    assert len(set(pauses)) > 390
+
+
+def test_a_mail_is_looked_at_within_ten_seconds_of_the_return_of_a_store() -> None:
+    """Each store's client connects again first; then the mail's own pause ends."""
+    assert FIRST_PAUSE < LONGEST_PAUSE
+    for connecting in (session.LONGEST_PAUSE, consumer.LONGEST_PAUSE, publisher.LONGEST_PAUSE):
+        assert connecting + LONGEST_PAUSE <= 10
+
+
+def message(name: str, **headers: int) -> Any:
+    return SimpleNamespace(
+        body=name.encode(), headers=headers, redelivered=False, link=None, arrived=0.0
+    )
+
+
+class Made:
+    """A preparer whose attempts fail as the test says, and what became of the messages."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, prefetch: int = 16) -> None:
+        self.tries = self.held = 0
+        self.error: Exception | None = TypeError("bob@example.net has no len()")
+        self.parked: list[tuple[str, int]] = []
+        self.dead: list[str] = []
+        self.takes_copies = True
+        self.slots = Slots()
+        wiring: Any = SimpleNamespace(on_fault=lambda: None, on_held=self._hold)
+        self.preparer = Preparer(
+            wiring,
+            None,  # type: ignore[arg-type]
+            self.slots,
+            prefetch,
+            on_trouble=lambda _: None,
+            on_fine=lambda: None,
+        )
+        monkeypatch.setattr(Preparer, "_attempt", self._attempt)
+        monkeypatch.setattr(preparing, "dead_letter", self._dead_letter)
+        monkeypatch.setattr(Park, "put", self._put)
+        monkeypatch.setattr(park, "IN_PLACE", 0.05)
+        monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
+
+    def _hold(self, more: int) -> None:
+        self.held += more
+
+    async def _attempt(self, slot: Slot) -> None:
+        self.tries += 1
+        if slot.message.body == b"fine":
+            self.slots.make_ready(slot, SimpleNamespace())  # type: ignore[arg-type]
+        elif self.error is not None:
+            raise self.error
+
+    async def _put(self, message: Any, _why: object, *, faults: int, headers: object) -> bool:
+        if self.takes_copies:
+            self.parked.append((message.body.decode(), faults))
+        return self.takes_copies
+
+    async def _dead_letter(
+        self, _wiring: Any, _message: Any, reason: str, what: str, *, sent: Any
+    ) -> None:
+        self.dead.append(f"{what}: {reason}")
+        sent()
+
+    async def round(self, *, faults: int = 0, others: bool) -> None:
+        """The bad message comes once, and is in place until it goes."""
+        headers = {HEADER_FAULTS: faults} if faults else {}
+        slot = self.slots.arrived(message("bad", **headers))
+        task = asyncio.create_task(self.preparer.prepare(slot))
+        await asyncio.sleep(0.02)
+        if others:
+            await self.preparer.prepare(self.slots.arrived(message("fine")))
+        async with asyncio.timeout(10):
+            await task
+        assert slot not in self.slots
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    return Made(monkeypatch)
+
+
+async def test_a_fault_while_others_get_through_counts_a_round_and_the_last_one_is_the_end(
+    made: Made,
+) -> None:
+    for before in range(FAULT_ROUNDS - 1):
+        await made.round(faults=before, others=True)
+    assert made.parked == [("bad", faults) for faults in range(1, FAULT_ROUNDS)]
+    await made.round(faults=FAULT_ROUNDS - 1, others=True)
+    (said,) = made.dead
+    assert said.startswith(f"a message: cannot be prepared: TypeError, {FAULT_ROUNDS} rounds, ")
+    assert "@" not in said
+    assert made.held == 0
+
+
+async def test_a_fault_that_hits_everything_counts_nothing(made: Made) -> None:
+    await made.round(faults=FAULT_ROUNDS - 1, others=False)
+    assert (made.parked, made.dead) == ([("bad", FAULT_ROUNDS - 1)], [])
+
+
+async def test_a_store_that_is_away_counts_nothing_whatever_gets_through(made: Made) -> None:
+    made.error = StoreUnavailable("S3 at x")
+    await made.round(faults=FAULT_ROUNDS - 1, others=True)
+    assert (made.parked, made.dead) == ([("bad", FAULT_ROUNDS - 1)], [])
+
+
+async def test_what_cannot_be_parked_is_held_and_tried_on(made: Made) -> None:
+    made.error, made.takes_copies = StoreUnavailable("S3 at x"), False
+    slot = made.slots.arrived(message("bad"))
+    task = asyncio.create_task(made.preparer.prepare(slot))
+    await asyncio.sleep(0.3)
+    assert (slot in made.slots, made.held) == (True, 1)
+    assert made.tries > 5
+    made.error = None
+    async with asyncio.timeout(10):
+        await task
+    assert (made.parked, made.held) == ([], 0)
+
+
+async def test_half_a_window_that_is_held_makes_room_while_others_get_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Made(monkeypatch, prefetch=4)
+    monkeypatch.setattr(park, "IN_PLACE", 3600.0)
+    made.error = StoreUnavailable("S3 at x")
+    tasks = [
+        asyncio.create_task(made.preparer.prepare(made.slots.arrived(message("bad"))))
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0.1)
+    assert made.parked == []
+    await made.preparer.prepare(made.slots.arrived(message("fine")))
+    async with asyncio.timeout(10):
+        await tasks[0]
+    assert len(made.parked) >= 1
+    for task in tasks:
+        task.cancel()
+
+
+async def test_what_the_broker_counts_is_parked_at_once(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(park, "IN_PLACE", 3600.0)
+    made.error = StoreUnavailable("S3 at x")
+    slot = made.slots.arrived(message("bad", **{"x-delivery-count": 1}))
+    async with asyncio.timeout(10):
+        await made.preparer.prepare(slot)
+    assert made.parked == [("bad", 0)]
