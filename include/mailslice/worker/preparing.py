@@ -111,6 +111,7 @@ class Preparer:
             what = type(error).__name__
             slot.fault = what
             return StoreUnavailable(f"a delivery could not be prepared: {what}: {error}")
+        slot.through_before = None
         self._on_fine()
         self._rounds.through += slot.ready is not None
         return None
@@ -231,7 +232,7 @@ class Preparer:
     async def _recipients_left(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
         """Those of its row, where they are fewer: a retry for fewer writes the row before its message, which may be lost, or come beside this one."""
         place = place_in(slot.message.headers)
-        row = None if place is None else await row_of(self._wiring, item, place, most=1)
+        row = None if place is None else await row_of(self._wiring, item, place)
         if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):
             return None
         return row.item.mail.recipients or None
