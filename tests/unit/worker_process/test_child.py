@@ -17,6 +17,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker import child
 from mailslice.worker.consumer import ConsumerTask
+from mailslice.worker.strikes import InHandlers, Struck
 from tests.unit.worker_process.test_handling import FakeDelivery
 
 HANDLER = """
@@ -66,7 +67,14 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
         )
 
     monkeypatch.setattr(mailslice.worker, "open_worker", opened, raising=False)
-    link = SimpleNamespace(start=lambda *_: None, turned=0.0, connected=False, in_flight=0, away=())
+    link = SimpleNamespace(
+        start=lambda *_: None,
+        turned=0.0,
+        connected=False,
+        in_flight=0,
+        away=(),
+        struck=Struck(),
+    )
     task = ConsumerTask(
         Settings(),
         QueueName("refused"),
@@ -76,6 +84,6 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
         drain=timedelta(seconds=5),
     )
     with pytest.raises(BadSetting, match="refuses user 'u'"):
-        await child._consume(task, link)  # type: ignore[arg-type]
+        await child._consume(task, link, InHandlers(bytearray(InHandlers.size(2))))  # type: ignore[arg-type]
     assert delivery.told == [("complete",)], "it would be handled again else"
     assert deliveries.closed
