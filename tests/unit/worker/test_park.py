@@ -61,7 +61,7 @@ class Made:
         monkeypatch.setattr(Preparer, "_attempt", self._attempt)
         monkeypatch.setattr(preparing, "dead_letter", self._dead_letter)
         monkeypatch.setattr(Park, "put", self._put)
-        monkeypatch.setattr(park, "IN_PLACE", 0.05)
+        monkeypatch.setattr(park, "IN_PLACE", 0.5)
         monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
 
     def _hold(self, more: int) -> None:
@@ -87,10 +87,12 @@ class Made:
 
     async def round(self, *, faults: int = 0, others: bool) -> None:
         """The bad message comes once, and is in place until it goes."""
+        self.tries = 0
         headers = {HEADER_FAULTS: faults} if faults else {}
         slot = self.slots.arrived(message("bad", **headers))
         task = asyncio.create_task(self.preparer.prepare(slot))
-        await asyncio.sleep(0.02)
+        while not self.tries:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
         if others:
             await self.preparer.prepare(self.slots.arrived(message("fine")))
         async with asyncio.timeout(10):
