@@ -16,7 +16,7 @@ import pytest
 from mailslice.codec import message
 from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.worker import open_worker
+from mailslice.worker import hop, open_worker
 from mailslice.worker.delays import Delays
 from mailslice.worker.park import Park
 from tests.services.worker.conftest import at, mail, until
@@ -54,7 +54,7 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
                 found = {}
                 async with aclosing(worker.deliveries(8)) as deliveries:
                     for _ in items:
-                        delivery = await next_of(deliveries, 40)
+                        delivery = await next_of(deliveries, 100)  # it was parked
                         found[delivery.item.enqueue_id] = delivery.content
                         await delivery.complete()
                     await held(deliveries, 1)
@@ -184,6 +184,7 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
         await (away if len(refused) < 2 else closing)(*given)
 
     monkeypatch.setattr(Park, "put", counted)
+    monkeypatch.setattr(hop, "_LEVEL", 1)
 
     with blocking_connection(spool.settings.rabbitmq) as connection:
         connection.channel().queue_declare(

@@ -133,7 +133,7 @@ async def test_what_cannot_be_parked_is_held_and_tried_on(made: Made) -> None:
     made.error, made.takes_copies = StoreUnavailable("S3 at x"), False
     slot = made.slots.arrived(message("bad"))
     task = asyncio.create_task(made.preparer.prepare(slot))
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(1.0)
     assert (slot in made.slots, made.held) == (True, 1)
     assert made.tries > 5
     made.error = None
