@@ -488,8 +488,9 @@ async def test_a_bounced_mail_is_reported_and_done_and_the_null_senders_goes_to_
         item = await enqueued(worker, A)
         nobody = await worker.enqueue(mail("from nobody", sender=None, recipients=(B,)), CONTENT)
         async with aclosing(worker.deliveries(3)) as deliveries:
-            for recipient in (A, B):
+            for _ in range(2):
                 delivery = await next_of(deliveries)
+                (recipient,) = delivery.item.mail.recipients
                 stage = delivery.stage_for_coroutine()
                 await stage.sending()
                 await stage.not_sent()
