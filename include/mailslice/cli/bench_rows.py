@@ -251,8 +251,6 @@ def _forget(stores: Stores, name: QueueName) -> None:
     for row in own.runs.list(None, name, 10_000):
         own.runs.delete(row)
         artifacts(stores.settings).remove_folder(queue_folder(row.duty, name))
-    for pending in own.pending_marks.list(name):
-        own.pending_marks.delete(name, pending.run)
     own.slice_statistics.delete_before(name, system_clock())
     own.queue_samples.delete(name)
 

@@ -73,7 +73,3 @@ class Ledger:
             raise BadInput(f"run {run!r} is not in the ledger; the newest are: {known}")
         report: dict[str, Any] = json.loads(row.report)
         return report
-
-    def kept_runs(self, queue: QueueName) -> set[str]:
-        """Runs whose folders must stay: their plans hold the ids of marks that still wait for a proof."""
-        return {pending.run.partition("#")[0] for pending in self._own.pending_marks.list(queue)}

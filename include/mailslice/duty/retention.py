@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
@@ -23,8 +22,6 @@ def prune_sometimes(
     queue: str,
     now: datetime,
     retention: timedelta,
-    *,
-    keep: Container[str] = (),
 ) -> list[str]:
     """As `prune`, a ninetieth of the retention after the last time at the earliest: a duty that runs every 15 minutes has thousands of folders to look at.
 
@@ -33,7 +30,7 @@ def prune_sometimes(
     gone: list[str] = []
     runs = queue_folder(duty, queue)
     if _is_time(place, runs, now, retention):
-        gone = prune(place, duty, queue, now - retention, keep)
+        gone = prune(place, duty, queue, now - retention)
         _looked_through(place, runs, now)
     if _is_time(place, FOLDER, now, retention):
         prune_docs(place, now - retention)
@@ -41,18 +38,11 @@ def prune_sometimes(
     return gone
 
 
-def prune(
-    place: Artifacts, duty: str, queue: str, before: datetime, keep: Container[str] = ()
-) -> list[str]:
-    """Remove the folders of this duty's runs on this queue whose files are all older than `before`; the runs removed.
-
-    Runs in `keep` stay: their plans hold the ids of deleted marks that still wait for a proof.
-    """
+def prune(place: Artifacts, duty: str, queue: str, before: datetime) -> list[str]:
+    """Remove the folders of this duty's runs on this queue whose files are all older than `before`; the runs removed."""
     parent = queue_folder(duty, queue)
     gone = []
     for run in place.folders(parent):
-        if run in keep:
-            continue
         times = place.times(f"{parent}/{run}").values()
         if times and max(times) < before:
             place.remove_folder(f"{parent}/{run}")

@@ -222,14 +222,12 @@ def _finish(run: _Run, found: dict[str, Any], times: dict[str, Any]) -> dict[str
     _end(run, report, before.get("alerts") or ())
     run.folder.write_json(FILES["report"], report)
     run.ledger.write(report)
-    kept = run.ledger.kept_runs(run.request.queue)
     prune_sometimes(
         run.folder.artifacts,
         run.request.duty,
         run.request.queue,
         run.clock(),
         run.settings.duty.retention,
-        keep=kept,
     )
     return report
 

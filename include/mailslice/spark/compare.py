@@ -1,4 +1,4 @@
-"""Hold a plan's rows against the view as it is now, place by place: before a delete to see what changed, after it to see what stayed.
+"""Hold a plan's rows against the view as it is now, place by place, before a delete: to see what changed.
 
 Both sides come in the order of the clustering key (a plan's rows were written as they were read), so one walk compares them in bounded memory.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mailslice.model.mail import Place, QueueName
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys
-from mailslice.spark.ids import low_halves, of_packed, of_texts
+from mailslice.spark.ids import of_packed, of_texts
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import (
     NO_PART,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from mailslice.spark.ids import Ids
 
-_NOW = "table string, slice_ms long, bucket int, rows long, matched long, foreign long, unmarked long, unmarked_planned long, digest string, ids binary"
+_NOW = "table string, slice_ms long, bucket int, rows long, matched long, foreign long, unmarked long, unmarked_planned long, digest string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PlaceKey:
 @dataclass(frozen=True, slots=True)
 class PlaceNow:
     """A partition now: `matched` planned rows are there, `foreign` rows are there that are not planned; `unmarked` rows have no mark, of which
-    `unmarked_planned` are planned. `digest` is of the planned rows as the plan's files have them. `ids` are the low halves of all ids, 8 bytes each.
+    `unmarked_planned` are planned. `digest` is of the planned rows as the plan's files have them.
     """
 
     table: str
@@ -60,20 +60,16 @@ class PlaceNow:
     unmarked: int
     unmarked_planned: int
     digest: str
-    ids: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What to compare: a queue, the plan's folder. With `marks`, before a delete: order, marks and the plan's own digest count. Without, after it: what is
-    left, with its ids, whose order does not count.
-    """
+    """What to compare: a queue, the plan's folder."""
 
     settings: Settings
     queue: QueueName
     place: Location
     folder: str
-    marks: bool
 
 
 def compare(spark: Session, what: Comparison, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
@@ -82,15 +78,7 @@ def compare(spark: Session, what: Comparison, keys: Sequence[PlaceKey]) -> list[
     def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[pa.RecordBatch]:
         return _read(what, batches)
 
-    return [
-        PlaceNow(**{**row, "ids": bytes(row["ids"] or b"")})
-        for row in run_on_keys(spark, keys, read, _NOW)
-    ]
-
-
-def low_half(enqueue_id: str) -> int:
-    """As `spark.ids.low_halves`, of one id."""
-    return int(enqueue_id[19:23] + enqueue_id[24:], 16)
+    return [PlaceNow(**row) for row in run_on_keys(spark, keys, read, _NOW)]
 
 
 def _read(what: Comparison, batches: Iterator[Sequence[PlaceKey]]) -> Iterator[pa.RecordBatch]:
@@ -124,12 +112,8 @@ def _compare(
     what: Comparison, key: PlaceKey, pages: Iterator[Ids], reader: PlanReader, stores: Any
 ) -> PlaceNow:
     planned = _Planned(reader, key.part)
-    found = (
-        _before(pages, planned, Marks(stores.tables.deleted, what.queue))
-        if what.marks
-        else _after(pages, planned)
-    )
-    return PlaceNow(key.table, key.slice_ms, key.bucket, **found)
+    counts = _before(pages, planned, Marks(stores.tables.deleted, what.queue))
+    return PlaceNow(key.table, key.slice_ms, key.bucket, **counts)
 
 
 def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, Any]:
@@ -148,36 +132,13 @@ def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, 
         "unmarked": unmarked,
         "unmarked_planned": unmarked_planned,
     }
-    return {**counts, "digest": str(planned.finish()), "ids": b""}
-
-
-def _after(pages: Iterator[Ids], planned: _Planned) -> dict[str, Any]:
-    """What is left in the place. Few rows after a delete, so a set of them will do, and the plan is read only where there are any."""
-    there: set[bytes] = set()
-    halves = bytearray()
-    rows = 0
-    for ids in pages:
-        rows += len(ids)
-        halves += low_halves(ids).astype(">u8").tobytes()
-        if planned.any:
-            there.update(each.tobytes() for each in ids)
-    matched = planned.count_in(there) if there else 0
-    return {
-        "rows": rows,
-        "matched": matched,
-        "foreign": rows - matched,
-        "unmarked": 0,
-        "unmarked_planned": 0,
-        "digest": "",
-        "ids": bytes(halves),
-    }
+    return {**counts, "digest": str(planned.finish())}
 
 
 class _Planned:
     """The planned ids of one place, walked once beside the ids that are there, a row group at a time."""
 
     def __init__(self, reader: PlanReader, part: PlanPart) -> None:
-        self.any = part.groups > 0
         self._digest = Digest()
         self._reader = reader
         self._part = part
@@ -208,15 +169,6 @@ class _Planned:
         for _ in self._groups:
             pass
         return self._digest
-
-    def count_in(self, there: set[bytes]) -> int:
-        """How many planned ids are among `there`."""
-        tables = self._reader.groups(self._part)
-        return sum(
-            each.tobytes() in there
-            for table in tables
-            for each in of_texts(table.column("enqueue_id"))
-        )
 
     def _rest(self) -> Ids | None:
         """What is left of the row group, or the next one; None at the end."""

@@ -1,21 +1,26 @@
-"""Drop deleted marks of a plan's ids, in Python workers: those whose rows are gone and that nothing blocks."""
+"""Deleted marks in Python workers: list those without a row, and drop those that a plan names.
+
+Ids are rows of 16 bytes (`spark.ids`), in files of at most IDS_A_FILE, so a worker holds one file.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import uuid4
 
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys, shared
-from mailslice.spark.ids import low_halves, of_texts, pack
+from mailslice.spark.ids import low_halves, of_packed, of_texts, pack
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanReader, digest_of_table
-from mailslice.spark.slices import READS_IN_FLIGHT, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, Marks, to_batches
 from mailslice.stores.cassandra.ids import cut
+from mailslice.stores.cassandra.ranges import TokenRange
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,12 +29,23 @@ if TYPE_CHECKING:
 
     from mailslice.spark.ids import Ids
 
-_DROPPED = "dropped long, rows_left long, blocked array<string>"
+    Halves = npt.NDArray[np.uint64]
+    """Low halves of ids, sorted."""
+
+IDS_A_FILE = 500_000
+_AT_ONCE = 10_000
+"""Marks between two looks at the allowed rate."""
+_COLUMN = "enqueue_id"
+_DROPPED = "dropped long, with_row long, blocked long"
+_FILES = "file string, marks long, sha256 string"
 
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """Whose marks, and where their ids are. `turn(n)` blocks until n more may be dropped; each task has a copy of its own."""
+    """Whose marks, and where their ids are.
+
+    `turn(n)` blocks until n more may be dropped; each task has a copy of its own.
+    """
 
     settings: Settings
     queue: QueueName
@@ -40,11 +56,20 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """`dropped` marks; `rows_left` ids whose rows are there, which kept their marks; `blocked`: `id|slice in ms|bucket` of those that something blocks."""
+    """`dropped` marks; ids that kept theirs: `with_row` because of a row, `blocked` by the caller."""
 
     dropped: int
-    rows_left: int
-    blocked: tuple[str, ...]
+    with_row: int
+    blocked: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFile:
+    """A Parquet file of ids, and the SHA-256 of its bytes."""
+
+    file: str
+    marks: int
+    sha256: str
 
 
 def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -> Digest:
@@ -71,32 +96,88 @@ def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -
     )
 
 
-def drop_marks(
+def list_marks(
+    spark: Session, what: Dropping, ranges: Sequence[TokenRange], rows: Halves
+) -> list[MarkFile]:
+    """Write the ids of all marks in these token ranges that are not among `rows`; the files."""
+    with shared(spark, rows) as there:
+
+        def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[pa.RecordBatch]:
+            deleted, writer = stores_of(what.settings).tables.deleted, _MarkWriter(what)
+            for batch in batches:
+                for page in deleted.packed_ids_of(what.queue, batch):
+                    ids = of_packed(page)
+                    writer.add(ids[~_among(low_halves(ids), there())])
+            yield from to_batches(writer.close())
+
+        found = run_on_keys(spark, ranges, read, _FILES)
+    return [MarkFile(**row) for row in found]
+
+
+def drop_listed(
+    spark: Session, what: Dropping, files: Sequence[MarkFile], *, rows: Halves, blocked: Halves
+) -> Dropped:
+    """Drop the marks that files of `list_marks` name and that are still there.
+
+    Those of ids among `rows` or `blocked` stay. Raises PlanRefused for a file that was changed.
+    """
+    return _drop(spark, what, files, lambda batches: _listed(what, batches), rows, blocked)
+
+
+def drop_planned(
+    spark: Session, what: Dropping, parts: Sequence[PlanPart], *, rows: Halves, blocked: Halves
+) -> Dropped:
+    """As `drop_listed`, the ids of a plan's rows, whose marks were read twice."""
+
+    def ids(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Ids]:
+        return (of_texts(table.column(_COLUMN)) for table in _tables(what, batches))
+
+    return _drop(spark, what, parts, ids, rows, blocked)
+
+
+def _drop(  # noqa: PLR0917 - keys, and what becomes of them
     spark: Session,
     what: Dropping,
-    parts: Sequence[PlanPart],
-    *,
-    rows_left: npt.NDArray[np.uint64],
-    blocked: frozenset[str],
+    keys: Sequence[MarkFile] | Sequence[PlanPart],
+    read: Callable[..., Iterator[Ids]],
+    rows: Halves,
+    blocked: Halves,
 ) -> Dropped:
-    """Drop the marks of the parts' ids, but for those in `rows_left` (sorted low halves of ids) and in `blocked`."""
-    with shared(spark, rows_left) as left:
+    with shared(spark, (rows, blocked)) as known:
 
-        def drop(batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.RecordBatch]:
+        def drop(batches: Iterator[Sequence[object]]) -> Iterator[pa.RecordBatch]:
             deleted = stores_of(what.settings).tables.deleted
-            for table in _tables(what, batches):
-                free, stopped, kept = _sort(table, left(), blocked)
-                if what.turn is not None:
-                    what.turn(len(free))
-                deleted.drop_packed(what.queue, cut(pack(free)), READS_IN_FLIGHT)
-                yield from to_batches([Dropped(len(free), kept, tuple(stopped))])
+            for ids in read(batches):
+                with_row, stopped = (_among(low_halves(ids), each) for each in known())
+                free = ids[~with_row & ~stopped]
+                for at in range(0, len(free), _AT_ONCE):
+                    some = free[at : at + _AT_ONCE]
+                    if what.turn is not None:
+                        what.turn(len(some))
+                    deleted.drop_packed(what.queue, cut(pack(some)), READS_IN_FLIGHT)
+                counts = Dropped(len(free), int(with_row.sum()), int((stopped & ~with_row).sum()))
+                yield from to_batches([counts])
 
-        found = run_on_keys(spark, parts, drop, _DROPPED)
+        found = run_on_keys(spark, keys, drop, _DROPPED)
     return Dropped(
-        sum(row["dropped"] for row in found),
-        sum(row["rows_left"] for row in found),
-        tuple(each for row in found for each in row["blocked"] or ()),
+        *(sum(row[name] for row in found) for name in ("dropped", "with_row", "blocked"))
     )
+
+
+def halves_of(pages: Sequence[bytes]) -> Halves:
+    """Big-endian low halves, 8 bytes each, as `Halves`."""
+    import numpy as np
+
+    return np.sort(np.frombuffer(b"".join(pages), dtype=">u8").astype(np.uint64))
+
+
+def _among(halves: Halves, known: Halves) -> npt.NDArray[np.bool_]:
+    import numpy as np
+
+    if not len(known):
+        return np.zeros(len(halves), np.bool_)
+    at = np.minimum(np.searchsorted(known, halves), len(known) - 1)
+    return np.equal(known[at], halves)
 
 
 def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
@@ -107,25 +188,68 @@ def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[p
                 yield from reader.groups(part)
 
 
-def _sort(
-    table: pa.Table, left: npt.NDArray[np.uint64], blocked: frozenset[str]
-) -> tuple[Ids, list[str], int]:
-    """(ids whose marks go, ids that are blocked, how many still have rows)."""
-    import numpy as np
+def _listed(what: Dropping, batches: Iterator[Sequence[MarkFile]]) -> Iterator[Ids]:
+    """The ids of the files that are marked now: a sweep that was killed here has dropped some."""
+    marks = Marks(stores_of(what.settings).tables.deleted, what.queue)
+    for batch in batches:
+        for each in batch:
+            ids = _read(what, each)
+            yield ids[marks.of(ids)]
 
-    ids = of_texts(table.column("enqueue_id"))
-    low = low_halves(ids)
-    there = (
-        left[np.minimum(np.searchsorted(left, low), len(left) - 1)] == low
-        if len(left)
-        else np.zeros(len(low), np.bool_)
+
+def _read(what: Dropping, each: MarkFile) -> Ids:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = f"{what.folder}/{each.file}"
+    try:
+        with what.place.filesystem.open_input_stream(what.place.path(name)) as stream:
+            data = stream.read()
+    except OSError as error:
+        why = " ".join(str(error).split())[:200]
+        raise PlanRefused(f"the list of marks {name} cannot be read ({why})") from error
+    if hashlib.sha256(data).hexdigest() != each.sha256:
+        raise PlanRefused(f"the list of marks {name} was changed")
+    column = pq.read_table(pa.BufferReader(data)).column(_COLUMN)
+    ids = b"".join(
+        chunk.buffers()[1].slice(16 * chunk.offset, 16 * len(chunk)).to_pybytes()
+        for chunk in column.chunks
     )
-    stops = ~there & np.isin(
-        low, np.array([UUID(each).int & (2**64 - 1) for each in blocked], np.uint64)
-    )
-    starts = table.column("slice_start").cast("int64")
-    stopped = [
-        f"{UUID(bytes=ids[row].tobytes())}|{starts[row].as_py()}|{table.column('bucket')[row].as_py()}"
-        for row in np.flatnonzero(stops).tolist()
-    ]
-    return ids[~there & ~stops], stopped, int(there.sum())
+    return np.frombuffer(ids, np.uint8).reshape(-1, 16)
+
+
+@dataclass
+class _MarkWriter:
+    """Collects ids, and writes a file whenever there are enough for one."""
+
+    what: Dropping
+    files: list[MarkFile] = field(default_factory=list)
+    waiting: list[Ids] = field(default_factory=list)
+
+    def add(self, ids: Ids) -> None:
+        self.waiting.append(ids)
+        if sum(map(len, self.waiting)) >= IDS_A_FILE:
+            self._write()
+
+    def close(self) -> list[MarkFile]:
+        if sum(map(len, self.waiting)):
+            self._write()
+        return self.files
+
+    def _write(self) -> None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        ids = np.concatenate(self.waiting)
+        self.waiting = []
+        values = pa.py_buffer(ids.tobytes())
+        column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(ids), [None, values])
+        out = pa.BufferOutputStream()
+        pq.write_table(pa.table({_COLUMN: column}), out, compression="none", use_dictionary=False)
+        data = out.getvalue().to_pybytes()
+        name, place = f"marks-{uuid4()}.parquet", self.what.place
+        with place.filesystem.open_output_stream(place.path(f"{self.what.folder}/{name}")) as file:
+            file.write(data)
+        self.files.append(MarkFile(name, len(ids), hashlib.sha256(data).hexdigest()))

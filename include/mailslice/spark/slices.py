@@ -240,6 +240,25 @@ def _slices(
             count.close()
 
 
+class Survivors:
+    """Unmarked ids of a place, the first of them, and how many there are."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._count = 0
+
+    def add(self, live: Ids) -> None:
+        """Those of a page."""
+        self._count += len(live)
+        room = SURVIVORS_A_PLACE - len(self._ids)
+        self._ids += [str(UUID(bytes=each.tobytes())) for each in live[:room]]
+
+    def shown(self, rows: int) -> tuple[str, ...]:
+        """Those that a summary of a place with so many rows carries."""
+        among_many = 10 * self._count > rows - self._count
+        return tuple(self._ids[:_AMONG_MANY_LIVE] if among_many else self._ids)
+
+
 class _Count:
     """What was read of one place."""
 
@@ -248,7 +267,7 @@ class _Count:
         self.place = place
         self.latest_us = latest_us
         self.rows = self.unmarked = self.undated = 0
-        self.survivors: list[str] = []
+        self.survivors = Survivors()
         self.spool = Spool() if spool else None
 
     def add(
@@ -260,10 +279,7 @@ class _Count:
         self.rows += len(ids)
         self.unmarked += len(live)
         self.undated += undated
-        self.survivors += [
-            str(UUID(bytes=each.tobytes()))
-            for each in live[: SURVIVORS_A_PLACE - len(self.survivors)]
-        ]
+        self.survivors.add(live)
         if self.unmarked or self.undated:
             self.close()
         elif self.spool is not None:
@@ -291,11 +307,7 @@ class _Count:
             part.first,
             part.groups,
             str(digest),
-            tuple(
-                self.survivors
-                if 10 * self.unmarked <= self.rows - self.unmarked
-                else self.survivors[:_AMONG_MANY_LIVE]
-            ),
+            self.survivors.shown(self.rows),
         )
 
     def close(self) -> None:
@@ -304,7 +316,8 @@ class _Count:
             self.spool = None
 
 
-_WRITTEN_IDS = packed_rows.Layout((("id", packed_rows.UUID), ("written", packed_rows.LONG)))
+WRITTEN_IDS = packed_rows.Layout((("id", packed_rows.UUID), ("written", packed_rows.LONG)))
+"""A page of `packed_written_ids_of`."""
 
 
 def _count(
@@ -319,7 +332,7 @@ def _count(
     count = _Count(table, place, what.latest_us, spool=spool)
     for _, page in pages:
         if page.rows:
-            columns = packed_rows.decode(page, _WRITTEN_IDS)
+            columns = packed_rows.decode(page, WRITTEN_IDS)
             ids = ids_.of_halves(columns["id.high"], columns["id.low"])
             count.add(ids, columns["written"], marks.of(ids))
     return count

@@ -18,7 +18,6 @@ from mailslice.stores.cassandra.own import (
     TABLES,
     DeadLetterNote,
     DelayedMail,
-    PendingMark,
     QueueSample,
     RunRow,
     SliceStatistic,
@@ -208,18 +207,6 @@ def test_an_older_sample_never_replaces_a_newer(own, queue):
     own.queue_samples.save(queue, newer)
     own.queue_samples.save(queue, older)
     assert own.queue_samples.read(queue) == newer
-
-
-def test_pending_marks_are_listed_oldest_first_until_they_are_dropped(own, queue):
-    late, early = (
-        PendingMark("r2", "/plans/r2", "sha2", 2**40, NOW),
-        PendingMark("r1", "/plans/r1", "sha1", 1, NOW - DAY),
-    )
-    own.pending_marks.save(queue, late)
-    own.pending_marks.save(queue, early)
-    assert own.pending_marks.list(queue) == [early, late]
-    own.pending_marks.delete(queue, "r1")
-    assert own.pending_marks.list(queue) == [late]
 
 
 def test_slice_statistics_are_kept_by_time(own, queue):

@@ -68,16 +68,14 @@ def test_a_queues_name_never_leaves_its_folder(queue):
     assert folder.rpartition("/")[2] not in {".", "..", ""}
 
 
-def test_old_runs_are_pruned_and_kept_ones_stay(place):
-    for run in ("old", "old-but-kept", "new"):
+def test_old_runs_are_pruned_and_new_ones_stay(place):
+    for run in ("old", "new"):
         folder = RunFolder(place, "d", "q", run)
         folder.write_json("report.json", {})
         if run != "new":
             os.utime(place.path(folder.file("report.json")), (0, 0))
-    assert prune(place, "d", "q", datetime(2020, 1, 1, tzinfo=UTC), keep={"old-but-kept"}) == [
-        "old"
-    ]
-    assert place.folders("runs/d/q") == ["new", "old-but-kept"]
+    assert prune(place, "d", "q", datetime(2020, 1, 1, tzinfo=UTC)) == ["old"]
+    assert place.folders("runs/d/q") == ["new"]
 
 
 def test_a_location_that_is_neither_folder_nor_s3a_names_what_is_allowed():

@@ -77,7 +77,7 @@ def runs():
 @pytest.fixture
 def duty(monkeypatch, runs):
     found = OneDuty()
-    own = SimpleNamespace(runs=runs, pending_marks=SimpleNamespace(list=lambda _: []))
+    own = SimpleNamespace(runs=runs)
 
     @contextmanager
     def opened(_settings):

@@ -1,6 +1,6 @@
 """Step 3: do what the plan lists, and nothing else: each slice proved again, starts first, rows next, marks with a proof, contentStart last.
 
-Every stage may be the last one: what a killed run left is found by the next plan, or waits in pending_marks.
+Every stage may be the last one: rows that a killed run left are found by the next plan, marks by the next sweep.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.deleting import OUT_OF_TIME, delete_places
 from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
 from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.pending import register
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, PlannedPlace, read_plan
-from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
-from mailslice.duties.queue_cleanup.starts import move_browse_start, move_content_start
+from mailslice.duties.queue_cleanup.remaining import FILE, Remaining, read_remaining
+from mailslice.duties.queue_cleanup.starts import Moved, move_browse_start, move_content_start
 from mailslice.duties.queue_cleanup.strays import set_aside
-from mailslice.duties.queue_cleanup.sweep import forget_unusable_plans, register_marks_without_row
 from mailslice.duties.queue_cleanup.view import shape_of, slices_to_read, starts_of, tables_of
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
+from mailslice.duty.emptiness import sample_once
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.duty.throttle import Throttle
@@ -66,7 +66,9 @@ def run(context: StepContext) -> dict[str, Any]:
 def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     stores, queue = context.stores, context.queue
     _require_same_shape(context, plan)
+    earlier = context.folder.read_json(PROGRESS) or {}
     progress = _Progress(context, plan)
+    first = _seen_empty(context, plan)
     low = _lowest_browse_start(context, plan)
     now = _second_read(context, plan, low)
     _require_same_rows(plan, now)
@@ -75,20 +77,20 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
 
     lock.check()
     wanted = _browse_start(context, plan, now, low)
+    progress.keep(writes=iso(wanted))
     browse = move_browse_start(stores, queue, wanted, context.clock)
+    if browse.wrote is None and earlier.get("writes"):  # by a try of this run that was killed
+        browse = replace(browse, wrote=datetime.fromisoformat(earlier["writes"]))
     crash.point("apply:after-browse-start")
 
     aside = set_aside(context, plan.strays, plan.shape.window, lock)
     crash.point("apply:after-aside")
 
     places = [place for place in plan.places if place.place.slice_start not in skipped]
-    theirs = _rows_that_others_deleted(context, places, now)
-    register(context, plan, sum(place.rows for place in places) - sum(theirs.values()))
-    register_marks_without_row(context, plan)
-    forget_unusable_plans(context)
+    # A try of this run that had begun to delete: what is gone may be its own work.
+    theirs = {} if "planned" in earlier else _rows_that_others_deleted(places, now)
     skips = plan.planned - sum(place.rows for place in places) + sum(theirs.values())
-    progress.keep(planned=plan.planned, aside=aside, skipped=skips, browseStart=iso(browse))
-    crash.point("apply:after-pending")
+    progress.keep(planned=plan.planned, aside=aside, skipped=skips, browseStart=iso(browse.after))
 
     throttle = _throttle(context)
     deletes = delete_places(context, places, lock, throttle)
@@ -96,6 +98,7 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     crash.point("apply:after-deletes")
 
     remaining = read_remaining(context, plan)
+    context.folder.write_json(FILE, remaining.as_json())
     gone = sum(theirs.get(place, 0) for place in places)
     applied = sum(place.rows - remaining.planned_rows(place) for place in places) - gone
     tried = sum(place.rows for place in places) - gone
@@ -103,9 +106,13 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     crash.point("apply:after-read-back")
 
     lock.check()
-    marks = drop_proved_marks(context, plan, remaining, throttle)
+    marks = drop_proved_marks(context, plan, remaining, first, throttle)
     progress.keep(marks=marks.as_json())
     crash.point("apply:after-marks")
+    if context.params(Params).sweep:
+        lock.check()
+        marks.listed = candidates.record(context, remaining.ids()).marks
+        progress.keep(marks=marks.as_json())
 
     lock.check()
     content = _content_start(context, plan, remaining)
@@ -125,12 +132,17 @@ def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
     return {**_summary(plan, outcome), "aside": aside}
 
 
+def _seen_empty(context: StepContext, plan: Plan) -> datetime | None:
+    """When the queue was seen empty just now, for marks that need it; the second look comes when they are to go."""
+    if not context.settings.queue.shared or not (plan.planned or plan.candidates):
+        return None
+    return sample_once(context.stores, context.queue, context.clock)
+
+
 def _rows_that_others_deleted(
-    context: StepContext, places: Iterable[PlannedPlace], now: Iterable[PlaceNow]
+    places: Iterable[PlannedPlace], now: Iterable[PlaceNow]
 ) -> dict[PlannedPlace, int]:
-    """Planned rows that were gone at the second read, by place: another run was faster, or James. None of them when this run had begun to delete before."""
-    if context.folder.read_json(PROGRESS) is not None:
-        return {}
+    """Planned rows that were gone at the second read, by place: another run was faster, or James."""
     there = {(place.table, place.slice_ms, place.bucket): place.matched for place in now}
     gone = {
         place: place.rows
@@ -202,7 +214,6 @@ def _second_read(context: StepContext, plan: Plan, low: datetime | None) -> list
         context.queue,
         context.folder.artifacts,
         context.folder.file(PARTS),
-        marks=True,
     )
     try:
         found = compare(spark, what, keys)
@@ -259,15 +270,15 @@ def _browse_start(
     )
 
 
-def _content_start(context: StepContext, plan: Plan, remaining: Remaining) -> datetime | None:
+def _content_start(context: StepContext, plan: Plan, remaining: Remaining) -> Moved:
     stored = starts_of(context.stores, context.queue).content
-    if plan.ranged:
-        return stored.value if stored else None
     after = stored.value if stored else None
+    if plan.ranged:
+        return Moved(after, None, after)
     oldest = remaining.oldest_row(at_or_after=after)
     content = move_content_start(context.stores, context.queue, oldest, plan.shape, context.clock)
-    if content is not None:
-        context.stores.own.slice_statistics.delete_before(context.queue, content)
+    if content.after is not None:
+        context.stores.own.slice_statistics.delete_before(context.queue, content.after)
     return content
 
 
@@ -284,6 +295,7 @@ def _nothing(context: StepContext, plan: Plan) -> dict[str, Any]:
         "skipped": 0,
         "failed": 0,
         "skippedBy": {},
+        "skippedSlices": {},
         "positions": positions,
         "marks": MarksOutcome().as_json(),
     }
@@ -300,8 +312,8 @@ class _Outcome:
     rows_of_next_run: int
     failures: dict[str, str]
     marks: MarksOutcome
-    browse: datetime | None
-    content: datetime | None
+    browse: Moved
+    content: Moved
     rows_left: int
 
 
@@ -323,10 +335,21 @@ def _summary(plan: Plan, outcome: _Outcome) -> dict[str, Any]:
         "skippedBy": reasons,
         "failures": outcome.failures,
         "skippedSlices": {str(iso(start)): why for start, why in sorted(outcome.skipped.items())},
-        "positions": {"browseStart": iso(outcome.browse), "contentStart": iso(outcome.content)},
+        "positions": {
+            "browseStart": iso(outcome.browse.after),
+            "contentStart": iso(outcome.content.after),
+        },
         "moved": {
-            "browseStart": outcome.browse != plan.browse_start,
-            "contentStart": outcome.content != plan.content_start,
+            "browseStart": outcome.browse.wrote is not None,
+            "contentStart": outcome.content.wrote is not None,
+        },
+        "before": {
+            "browseStart": iso(outcome.browse.before),
+            "contentStart": iso(outcome.content.before),
+        },
+        "wrote": {
+            "browseStart": iso(outcome.browse.wrote),
+            "contentStart": iso(outcome.content.wrote),
         },
         "marks": outcome.marks.as_json(),
         "rowsLeft": outcome.rows_left,

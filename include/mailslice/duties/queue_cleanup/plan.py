@@ -7,38 +7,50 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
 from mailslice.codec import message
-from mailslice.duties.queue_cleanup import decide
+from mailslice.duties.queue_cleanup import candidates, decide
 from mailslice.duties.queue_cleanup.decide import Shape, SliceFound
 from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.pending import registered_files
-from mailslice.duties.queue_cleanup.plan_file import PARTS, WHY, Plan, PlannedPlace
+from mailslice.duties.queue_cleanup.plan_file import (
+    PARTS,
+    WHY,
+    Plan,
+    PlannedPlace,
+    Reads,
+    SomeRows,
+)
 from mailslice.duties.queue_cleanup.starts import micros
 from mailslice.duties.queue_cleanup.strays import strays_of
-from mailslice.duties.queue_cleanup.sweep import find_marks_without_row, slices_before
 from mailslice.duties.queue_cleanup.view import (
     Starts,
     by_slice,
     oldest_row,
     require_clock,
     shape_of,
+    slices_before,
     slices_to_read,
     starts_of,
     tables_of,
 )
 from mailslice.duty.artifacts import iso
-from mailslice.duty.context import StepContext
-from mailslice.duty.emptiness import sample_once
+from mailslice.duty.context import FILES, StepContext
+from mailslice.duty.request import STEPS
 from mailslice.model import crash
 from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
+from mailslice.model.slices import is_live
 from mailslice.queue.directory import require
 from mailslice.spark.plan_files import Digest
 from mailslice.spark.slices import PlaceFound, Scan, millis, scan
 
 BULKY = ("decided", "slices")
 _SAMPLED_PLACES, _SAMPLED_ROWS = 5, 20
+_LIVE_PLACES, _LIVE_IDS = 200, 20
+"""Of so many places with live rows a plan names so many ids: verify looks for them."""
+_WRITTEN = {*(FILES[step] for step in STEPS[:4]), "progress.json", "left.json", "after.json"}
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -78,7 +90,6 @@ def run(context: StepContext) -> dict[str, Any]:
     found = _scan(context, what, asked)
     crash.point("plan:after-scan")
     marks_read = context.clock()
-    emptied = sample_once(stores, queue, context.clock)  # younger than every mark that was read
     # Read again after the marks were read: what lies behind this one proves nothing by having no mark.
     browse = starts_of(stores, queue).browse
     slices = by_slice(found)
@@ -94,6 +105,7 @@ def run(context: StepContext) -> dict[str, Any]:
             browse.value if browse else None,
             now,
             marks_read,
+            len(keys) * buckets * len(tables),
         ),
     )
     strays = strays_of(found, swept)
@@ -101,7 +113,6 @@ def run(context: StepContext) -> dict[str, Any]:
         plan = replace(
             plan,
             swept=tuple(swept),
-            marks_without_row=find_marks_without_row(context, tables),
             strays=strays if params.aside else (),
         )
     seen = decide.counts(slices, browse.value, shape.window) if browse else decide.Counts(0, 0, 0)
@@ -121,7 +132,6 @@ def run(context: StepContext) -> dict[str, Any]:
         },
         "newBrowseStart": iso(plan.new_browse_start),
         "clockSkewSeconds": round(skew.total_seconds(), 3),
-        "seenEmpty": iso(emptied),
         "message": "; ".join(
             [
                 _message(plan, seen, params, starts),
@@ -132,10 +142,10 @@ def run(context: StepContext) -> dict[str, Any]:
             "slices": len(keys),
             "buckets": buckets,
             "tables": len(tables),
-            "wanted": len(keys) * buckets * len(tables),
-            "read": len(found),
+            "wanted": plan.reads.wanted,
+            "read": plan.reads.read,
         },
-        "readTwice": len(found) - len({(each.table, each.slice_ms, each.bucket) for each in found}),
+        "readTwice": plan.reads.twice,
         "bytes": round(plan.planned * _bytes_a_row(context, plan)),
         "strays": [each.shown() for each in strays],
         "slices": _shown(slices, found),
@@ -166,7 +176,7 @@ def _keys(
 def _swept(
     context: StepContext, keys: Sequence[datetime], buckets: int
 ) -> tuple[list[datetime], int]:
-    before, needed = slices_before(context, keys[0])
+    before, needed = slices_before(context.stores, context.queue, keys[0])
     return before, max(buckets, needed)
 
 
@@ -177,7 +187,7 @@ def _scan(context: StepContext, what: Scan, asked: Sequence[tuple[int, bool]]) -
     spark = context.spark()
     found = scan(spark, what, asked)
     # A task that was tried again has left the file of its first try: only what the summaries name is the plan.
-    named = {each.file for each in found if each.planned} | registered_files(context)
+    named = {each.file for each in found if each.planned}
     for file in context.folder.artifacts.files(context.folder.file(PARTS)):
         if file.rpartition("/")[2] not in named:
             context.folder.artifacts.remove(file)
@@ -185,19 +195,10 @@ def _scan(context: StepContext, what: Scan, asked: Sequence[tuple[int, bool]]) -
 
 
 def _forget_earlier_try(context: StepContext) -> None:
-    """A plan step that is tried again starts from nothing, but for plans that were applied: their ids are still needed."""
-    keep = registered_files(context)
+    """A plan step that is tried again starts from nothing."""
     for file in context.folder.artifacts.files(context.folder.name):
         name = file.removeprefix(context.folder.name + "/")
-        if (
-            name.startswith(PARTS + "/") and name.removeprefix(PARTS + "/") not in keep
-        ) or name in {
-            "plan.json",
-            "check.json",
-            "applied.json",
-            "verify.json",
-            "progress.json",
-        }:
+        if name.startswith(PARTS + "/") or name in _WRITTEN:
             context.folder.artifacts.remove(file)
 
 
@@ -213,6 +214,7 @@ class _Seen:
     browse: datetime | None
     now: datetime
     marks_read: datetime
+    wanted: int
 
 
 def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
@@ -240,6 +242,14 @@ def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
         if moves and browse is not None
         else None,
         oldest_live=oldest,
+        candidates=None if params.ranged else candidates.recorded(context),
+        reads=Reads(
+            seen.wanted,
+            len(seen.found),
+            len(seen.found)
+            - len({(each.table, each.slice_ms, each.bucket) for each in seen.found}),
+        ),
+        live=_live(seen),
         rows=sum((Digest.parse(each.digest) for each in seen.found), Digest()),
         places=tuple(
             sorted(
@@ -247,6 +257,28 @@ def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
                 key=lambda each: (each.place.slice_start, each.table.value, each.place.bucket),
             )
         ),
+    )
+
+
+def _live(seen: _Seen) -> tuple[SomeRows, ...]:
+    """The places with live rows, oldest first."""
+    if seen.browse is None:
+        return ()
+    places = [
+        each
+        for each in sorted(seen.found, key=lambda each: (each.slice_ms, each.table, each.bucket))
+        if each.unmarked and is_live(each.slice_start, seen.browse, seen.shape.window)
+    ]
+    return tuple(
+        SomeRows(
+            QueueTable(each.table),
+            Place(each.slice_start, each.bucket),
+            tuple(
+                EnqueueId(UUID(one))
+                for one in (each.survivors[:_LIVE_IDS] if number < _LIVE_PLACES else ())
+            ),
+        )
+        for number, each in enumerate(places)
     )
 
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+from mailslice.duties.queue_cleanup.candidates import Candidates
 from mailslice.duties.queue_cleanup.decide import Shape
 from mailslice.duties.queue_cleanup.strays import Stray
 from mailslice.duty.artifacts import iso
 from mailslice.duty.plans import digest_of, reading, require_same
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import PlanRefused
-from mailslice.model.mail import Place
+from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import whole_seconds
 from mailslice.spark.plan_files import Digest, PlanPart
@@ -72,6 +74,40 @@ class PlannedPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """How many places the plan step was to read, how many it read, and how many of those twice."""
+
+    wanted: int
+    read: int
+    twice: int
+
+    def as_json(self) -> list[int]:
+        """For the plan."""
+        return [self.wanted, self.read, self.twice]
+
+
+@dataclass(frozen=True, slots=True)
+class SomeRows:
+    """Some rows of one partition, by their ids."""
+
+    table: QueueTable
+    place: Place
+    ids: tuple[EnqueueId, ...]
+
+    def as_json(self) -> list[object]:
+        """For the plan."""
+        where = [self.table.value, millis(self.place.slice_start), self.place.bucket]
+        return [*where, [str(each) for each in self.ids]]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> SomeRows:
+        """What `as_json` gave."""
+        table, start, bucket, ids = value
+        place = Place(instant(start), bucket)
+        return cls(QueueTable(table), place, tuple(EnqueueId(UUID(each)) for each in ids))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What one run may do, as decided by its plan step. Times are aware UTC; None where the store has no start or it stays."""
 
@@ -92,8 +128,11 @@ class Plan:
     places: tuple[PlannedPlace, ...]
     swept: tuple[datetime, ...] = ()
     """Slices before contentStart that were read."""
-    marks_without_row: str = ""
-    """The digest of a sweep's marks; empty when there are none."""
+    candidates: Candidates | None = None
+    """Marks that an earlier sweep listed, and that this run drops when it has a proof."""
+    reads: Reads = Reads(0, 0, 0)
+    live: tuple[SomeRows, ...] = ()
+    """Every place that held live rows, with some of their ids."""
     strays: tuple[Stray, ...] = ()
     """Rows without a mark that are to be set aside."""
 
@@ -123,7 +162,9 @@ class Plan:
             "rows": str(self.rows),
             "places": [place.as_json() for place in self.places],
             "swept": [millis(start) for start in self.swept],
-            "marksWithoutRow": self.marks_without_row,
+            "candidates": self.candidates.as_json() if self.candidates else None,
+            "reads": self.reads.as_json(),
+            "live": [each.as_json() for each in self.live],
             **({"strays": [each.as_json() for each in self.strays]} if self.strays else {}),
         }
 
@@ -157,7 +198,9 @@ def read_plan(summary: Mapping[str, Any], run: str, queue: str) -> Plan:
             Digest.parse(value["rows"]),
             tuple(PlannedPlace.from_json(place) for place in value["places"]),
             tuple(instant(start) for start in value["swept"]),
-            value["marksWithoutRow"],
+            Candidates.from_json(value["candidates"]) if value["candidates"] else None,
+            Reads(*value["reads"]),
+            tuple(SomeRows.from_json(each) for each in value["live"]),
             tuple(Stray.from_json(each) for each in value.get("strays", ())),
         )
     require_same(plan.digest, summary, (plan.run, plan.queue), run, queue)

@@ -96,6 +96,13 @@ def slices_to_read(
     )
 
 
+def slices_before(stores: Stores, queue: QueueName, first: datetime) -> tuple[list[datetime], int]:
+    """Slices before `first` that have a partition, oldest first, and the buckets they need."""
+    places = [place for place in existing_places(stores, queue) if place.slice_start < first]
+    buckets = max((place.bucket + 1 for place in places), default=1)
+    return sorted({place.slice_start for place in places}), buckets
+
+
 def oldest_row(stores: Stores, queue: QueueName) -> datetime | None:
     """The oldest slice that has a partition; None when the queue has none."""
     return min((place.slice_start for place in existing_places(stores, queue)), default=None)

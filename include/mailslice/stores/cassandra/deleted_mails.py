@@ -14,6 +14,7 @@ from cassandra.query import PreparedStatement
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import DELETED_MAILS
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_of
+from mailslice.stores.cassandra.ranges import TokenRange
 from mailslice.stores.cassandra.session import CassandraSession
 
 T = TypeVar("T")
@@ -116,6 +117,18 @@ class DeletedMails:
             )
         )
 
+    def packed_ids_of(
+        self, queue: QueueName, ranges: Iterable[TokenRange], in_flight: int = 4
+    ) -> Iterator[bytes]:
+        """Packed ids of the queue's marks in those token ranges, page by page.
+
+        A scan: Cassandra reads the marks of all queues, and sends this queue's.
+        """
+        asked = ([queue, low, high] for low, high in ranges)
+        for _, page in self._session.packed.pages(self._in_range, asked, in_flight):
+            if page.rows:
+                yield page.data
+
     def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
         """Every marked id of the queue: a scan of the whole table, for sweeps and tests."""
         for name, enqueue_id in self._session.stream(self._all):
@@ -157,6 +170,14 @@ class DeletedMails:
     def _drop_some(self) -> PreparedStatement:
         return self._session.prepare(
             f"DELETE FROM {self._name} WHERE queuename = ? AND enqueueid IN ?"
+        )
+
+    @cached_property
+    def _in_range(self) -> PreparedStatement:
+        at = "token(queuename, enqueueid)"
+        return self._session.prepare(
+            f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND {at} > ? AND {at} <= ? "
+            "ALLOW FILTERING"
         )
 
     @cached_property

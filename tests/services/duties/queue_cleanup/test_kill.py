@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,14 +14,15 @@ import pytest
 
 from mailslice.duty.lock import TTL
 from mailslice.model import crash
-from mailslice.stores.cassandra.own import QueueSample
+from mailslice.stores.cassandra.deleted_mails import DeletedMails
+from mailslice.stores.cassandra.session import CassandraSession
+from tests.services.duties.queue_cleanup.test_marks import seen_empty, soon
 
 soak = pytest.mark.soak
 POINTS = [
     pytest.param("apply:locked", marks=soak),
     pytest.param("apply:after-second-read", marks=soak),
     "apply:after-browse-start",
-    pytest.param("apply:after-pending", marks=soak),
     "apply:inside-deletes",
     pytest.param("apply:after-deletes", marks=soak),
     "apply:after-read-back",
@@ -96,19 +98,75 @@ def assert_clean(view, gone, stays):
     assert [view.is_marked(each) for each in gone] == [False] * len(gone)
     assert [view.is_marked(each) for each in stays] == [True, False]
     assert (view.browse_start, view.content_start) == (view.at(3), view.at(3))
-    assert view.stores.own.pending_marks.list(view.queue) == []
+
+
+def later(view, monkeypatch, **params):
+    """A run when the slices of now are closed: then an own queue's marks without a row may go."""
+    with monkeypatch.context() as patch:
+        patch.setattr(CassandraSession, "now_skew", lambda *_: timedelta(0))
+        return view.clean(clock=lambda: datetime.now(UTC) + timedelta(seconds=30), **params)
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_the_run_after_a_kill_ends_in_the_same_state(view, point):
+def test_the_runs_after_a_kill_end_in_the_same_state(view, point, monkeypatch):
+    """Rows by the next run, marks by the next sweep and the run after it."""
     gone, stays = filled(view)
     request = view.request()
     view.steps(request, "plan", "check")
     kill(view, "apply", request, point)
     let_the_lock_run_out(view)
-    report = view.clean()
+    report = view.clean(sweep=True)
     assert report["status"] in {"done", "nothing to do"}
+    later(view, monkeypatch)
     assert_clean(view, gone, stays)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "apply:inside-sweep",
+        pytest.param("apply:after-marks", marks=soak),
+        pytest.param("apply:after-content-start", marks=soak),
+    ],
+)
+def test_a_sweep_that_is_killed_loses_no_mark(view, point, monkeypatch):
+    gone, stays = filled(view)
+    orphan = uuid.uuid4()
+    view.mark(orphan)
+    request = view.request(sweep=True)
+    view.steps(request, "plan", "check")
+    kill(view, "apply", request, point)
+    let_the_lock_run_out(view)
+    view.clean(sweep=True)
+    assert view.is_marked(orphan)
+    later(view, monkeypatch)
+    assert_clean(view, [*gone, orphan], stays)
+
+
+def test_a_run_that_is_killed_while_it_drops_what_a_sweep_listed_is_finished_by_the_next(
+    view, monkeypatch
+):
+    orphans = [uuid.uuid4() for _ in range(3)]
+    gone, stays = filled(view)
+    for each in orphans:
+        view.mark(each)
+    view.clean(sweep=True)
+    dropped = DeletedMails.drop_packed
+
+    def one_only(self, queue, lists, in_flight=8):
+        for packed in lists:
+            dropped(self, queue, [packed[:20]], in_flight)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeletedMails, "drop_packed", one_only)
+        with pytest.raises(KeyboardInterrupt):
+            later(view, patch)
+    assert sum(view.is_marked(each) for each in orphans) == 2
+    let_the_lock_run_out(view)
+    report = later(view, monkeypatch)
+    assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (2, 0)
+    assert_clean(view, [*gone, *orphans], stays)
 
 
 def test_a_plan_that_was_killed_changed_nothing_and_the_next_run_goes_its_way(view):
@@ -124,7 +182,7 @@ def test_a_plan_that_was_killed_changed_nothing_and_the_next_run_goes_its_way(vi
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("apply:after-pending", marks=soak),
+        pytest.param("apply:after-aside", marks=soak),
         "apply:inside-deletes",
         pytest.param("apply:after-deletes", marks=soak),
         "apply:after-marks",
@@ -143,27 +201,31 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, p
     assert_clean(view, gone, stays)
 
 
-def test_marks_of_a_killed_run_wait_for_their_proof_like_others(shared_view, monkeypatch):
+def test_marks_of_a_killed_run_wait_for_a_sweep_and_a_proof(shared_view):
     gone, stays = filled(shared_view)
     request = shared_view.request()
     shared_view.steps(request, "plan", "check")
     kill(shared_view, "apply", request, "apply:after-deletes", shared="true")
     let_the_lock_run_out(shared_view)
-    report = shared_view.clean()
-    assert (report["planned"], report["marks"]["waiting"]) == (0, 5)
-    now = datetime.now(UTC) + timedelta(minutes=1)
-    shared_view.stores.own.queue_samples.save(shared_view.queue, QueueSample(now, now))
+    report = shared_view.clean(sweep=True)
+    assert (report["planned"], report["marks"]["listed"]) == (0, 5)
+    assert shared_view.clean()["marks"]["waiting"] == 5
+    seen_empty(shared_view, soon())
     assert shared_view.clean()["marks"]["dropped"] == 5
     assert_clean(shared_view, gone, stays)
 
 
-def test_a_run_whose_tasks_are_cleared_plans_anew_and_forgets_no_mark_of_the_first_plan(view):
+def test_a_run_whose_tasks_are_cleared_plans_anew_and_loses_no_mark_of_the_first_plan(
+    view, monkeypatch
+):
     gone, stays = filled(view)
     request = view.request()
     view.steps(request, "plan", "check")
     kill(view, "apply", request, "apply:after-deletes")
     let_the_lock_run_out(view)
     view.steps(request, "plan", "check", "apply", "verify")
+    view.clean(sweep=True)
+    later(view, monkeypatch)
     assert_clean(view, gone, stays)
 
 

@@ -211,12 +211,12 @@ def _context(view, request, folder):
     )
 
 
-def test_a_failed_verify_fails_the_run_and_the_ledger_says_so(planned, monkeypatch):
+def test_a_failed_verify_fails_the_run_and_the_ledger_says_so(planned):
     view, request, folder = planned
+    (gone,) = view.rows(0)
     view.steps(request, "apply")
-    applied = folder.read_json("applied.json")
-    folder.write_json("applied.json", {**applied, "applied": 5})
-    with pytest.raises(GateFailed, match="either applied, skipped or failed"):
+    view.insert(0, dead=True, enqueue_id=gone)
+    with pytest.raises(GateFailed, match="No row that was deleted is there"):
         view.steps(request, "verify")
     report = view.steps(request, "report")
     assert report["status"] == "failed"

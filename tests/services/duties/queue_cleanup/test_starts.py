@@ -1,5 +1,6 @@
 """browseStart and contentStart: where a cleanup moves them, and James writing them meanwhile (design, section 6, I3, I4)."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mailslice.duties.queue_cleanup import apply
@@ -139,9 +140,9 @@ def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_be
     moved = apply.move_browse_start
 
     def then_james(stores, queue, wanted, clock):
-        moved(stores, queue, wanted, clock)
+        found = moved(stores, queue, wanted, clock)
         view.james_writes_browse_start(view.at(1))
-        return stores.tables.browse_starts.read(queue).value
+        return replace(found, after=stores.tables.browse_starts.read(queue).value)
 
     monkeypatch.setattr(apply, "move_browse_start", then_james)
     view.clean()

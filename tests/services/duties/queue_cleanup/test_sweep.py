@@ -1,23 +1,22 @@
 """The sweep: rows before contentStart and marks without a row (design, section 6)."""
 
+import json
 import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from mailslice.duties.queue_cleanup import sweep
-from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.artifacts import RunFolder, artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import PlanRefused
-from mailslice.model.mail import BlobId
+from mailslice.model.mail import BlobId, QueueName
 from mailslice.queue.quarantine import Quarantine
-from mailslice.stores.cassandra.own import QueueSample
+from mailslice.spark import marks as spark_marks
 from mailslice.stores.cassandra.own.quarantine import State
-from tests.services.duties.queue_cleanup.test_kill import kill, let_the_lock_run_out
-
-
-def seen_empty(view, at):
-    view.stores.own.queue_samples.save(view.queue, QueueSample(at, at + timedelta(seconds=15)))
+from tests.services.duties.queue_cleanup.conftest import View
+from tests.services.duties.queue_cleanup.test_kill import kill, later, let_the_lock_run_out
+from tests.services.duties.queue_cleanup.test_marks import seen_empty, soon
 
 
 def test_dead_rows_before_content_start_go_and_the_starts_stay(view):
@@ -41,7 +40,7 @@ def test_a_row_without_a_mark_before_content_start_is_reported_and_kept(view):
     assert report["after"]["live"] == 0
 
 
-def test_a_mark_without_a_row_goes_when_the_queue_was_seen_empty_later(shared_view):
+def test_a_mark_without_a_row_goes_when_the_queue_was_seen_empty_after_the_sweep(shared_view):
     view = shared_view
     view.start_at(0)
     row = view.insert(3, dead=True)
@@ -49,80 +48,153 @@ def test_a_mark_without_a_row_goes_when_the_queue_was_seen_empty_later(shared_vi
     orphan = uuid.uuid4()
     view.mark(orphan)
     seen_empty(view, datetime.now(UTC))
-    first = view.clean(sweep=True)
-    assert (first["marks"]["waiting"], view.is_marked(orphan)) == (1, True)
-    seen_empty(
-        view, datetime.now(UTC) + timedelta(minutes=1)
-    )  # later than a slice that was open when the mark was seen
+    assert view.clean(sweep=True)["marks"]["listed"] == 1
+    report = view.clean()
+    assert (report["marks"]["waiting"], view.is_marked(orphan)) == (1, True)
+    assert "not seen empty since the marks were read" in report["marks"]["why"][0]
+    seen_empty(view, soon())
     assert view.clean()["marks"]["dropped"] == 1
     assert (view.is_marked(orphan), view.is_marked(row)) == (False, True)
+    assert view.clean()["marks"] == {
+        "dropped": 0,
+        "waiting": 0,
+        "why": [],
+        "proof": None,
+        "listed": 0,
+    }
 
 
-def test_a_mark_whose_row_came_after_the_sweep_stays(shared_view):
+@pytest.mark.parametrize("number", [-3, 10, 40])
+def test_a_mark_whose_row_came_after_the_sweep_stays(shared_view, number):
+    """Before contentStart, in a slice that is closed, in one that is open: wherever it is."""
     view = shared_view
     view.start_at(0)
     orphan = uuid.uuid4()
     view.mark(orphan)
     view.clean(sweep=True)
-    view.insert(
-        int((datetime.now(UTC) - view.base) / timedelta(seconds=10)), dead=False, enqueue_id=orphan
-    )
-    seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
-    view.clean()
+    view.insert(min(number, open_slice(view)), dead=False, enqueue_id=orphan)
+    seen_empty(view, soon())
+    assert view.clean()["marks"]["dropped"] == 0
     assert view.is_marked(orphan)
 
 
-def test_marks_of_a_mail_alone_are_not_swept_at_once_on_an_own_queue(view):
+def open_slice(view):
+    return int((datetime.now(UTC) - view.base) / timedelta(seconds=10))
+
+
+def test_marks_of_a_mail_alone_are_not_swept_at_once_on_an_own_queue(view, monkeypatch):
     """A failed enqueue leaves a mark, and its message may still come: the worker's own check begins when the slice is over."""
     view.start_at(0)
     orphan = uuid.uuid4()
     view.mark(orphan)
-    report = view.clean(sweep=True)
+    view.clean(sweep=True)
+    report = view.clean()
     assert view.is_marked(orphan)
     assert "they have no row" in report["marks"]["why"][0]
+    assert later(view, monkeypatch)["marks"]["dropped"] == 1
+    assert not view.is_marked(orphan)
 
 
-def test_a_list_of_marks_that_was_edited_is_refused(view):
+def candidates(view):
+    """The note, and the file that it names."""
+    place = artifacts(view.settings)
+    parent = Path(place.uri(queue_folder("queue_cleanup", view.queue)))
+    note = parent / "candidates.json"
+    value = json.loads(note.read_text())
+    return note, parent / value["run"] / "marks" / value["files"][0][0]
+
+
+def edit_note(note, _):
+    value = json.loads(note.read_text())
+    value["listedAt"] = "2020-01-01T00:00:00Z"
+    note.write_text(json.dumps(value))
+
+
+def edit_list(_, file):
+    content = bytearray(file.read_bytes())
+    content[40] ^= 1
+    file.write_bytes(bytes(content))
+
+
+def remove_list(_, file):
+    file.unlink()
+
+
+@pytest.mark.parametrize("harm", [edit_note, edit_list, remove_list])
+def test_a_list_that_broke_or_was_edited_drops_nothing_and_the_next_sweep_lists_anew(
+    shared_view, harm
+):
+    view = shared_view
+    view.start_at(0)
+    orphan = uuid.uuid4()
+    view.mark(orphan)
+    view.clean(sweep=True)
+    harm(*candidates(view))
+    seen_empty(view, soon())
+    report = view.clean()
+    assert (report["status"], report["marks"]["dropped"]) != ("failed", 1)
+    assert view.is_marked(orphan)
+    assert view.clean(sweep=True)["marks"]["listed"] == 1
+    view.clean()
+    assert not view.is_marked(orphan)
+
+
+def test_a_plan_whose_list_of_marks_was_edited_is_refused(shared_view):
+    view = shared_view
     view.start_at(0)
     view.mark(uuid.uuid4())
-    live = view.insert(3, dead=False)
-    request = view.request(sweep=True)
+    view.clean(sweep=True)
+    request = view.request()
     view.steps(request, "plan", "check")
     folder = RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
-    folder.write_json("marks-without-row.json", {"left": [[str(live), 0, 0]]})
-    with pytest.raises(PlanRefused, match="was changed since the plan"):
+    plan = folder.read_json("plan.json")
+    plan["decided"]["candidates"]["listedAt"] = "2020-01-01T00:00:00Z"
+    folder.write_json("plan.json", plan)
+    with pytest.raises(PlanRefused, match="was changed"):
         view.steps(request, "apply")
 
 
-def test_marks_without_a_row_are_found_while_other_marks_wait_for_their_proof(shared_view):
-    """On a queue that is never empty at night some plan always waits."""
+def test_a_sweep_lists_the_marks_that_its_own_run_could_not_prove(shared_view):
+    """On a queue that is never empty at night."""
     view = shared_view
     view.start_at(0)
-    waits = view.insert(3, dead=True)
-    assert view.clean()["marks"]["waiting"] == 1
-    orphan = uuid.uuid4()
+    waits, orphan = view.insert(3, dead=True), uuid.uuid4()
     view.mark(orphan)
     report = view.clean(sweep=True)
-    assert report["marks"]["waiting"] == 2
-    assert view.clean(sweep=True)["marks"]["waiting"] == 2  # each mark once, however many sweeps
-    seen_empty(view, datetime.now(UTC) + timedelta(minutes=1))
+    assert (report["marks"]["waiting"], report["marks"]["listed"]) == (1, 2)
+    assert view.clean(sweep=True)["marks"]["listed"] == 2  # each mark once, however many sweeps
+    seen_empty(view, soon())
     assert view.clean()["marks"]["dropped"] == 2
     assert (view.is_marked(orphan), view.is_marked(waits)) == (False, False)
 
 
-def test_marks_that_have_rows_do_not_hide_those_that_have_none(shared_view, monkeypatch):
-    monkeypatch.setattr(sweep, "MOST", 1)
-    view = shared_view
+def test_a_sweep_lists_only_the_marks_of_its_queue_that_have_no_row(view, monkeypatch):
     view.start_at(0)
+    other = View(view.settings, view.stores, QueueName(f"{view.queue}-other"), view.base)
+    other.mark(uuid.uuid4())
     for _ in range(30):
         view.insert(3, dead=True)
     view.insert(3, dead=False)
-    orphans = [uuid.uuid4() for _ in range(2)]
+    monkeypatch.setattr(spark_marks, "IDS_A_FILE", 1)
+    orphans = [uuid.uuid4() for _ in range(3)]
     for each in orphans:
         view.mark(each)
     assert view.clean(sweep=True, dry_run=True)["status"] == "dry run"
-    seen = [view.clean(sweep=True)["marks"]["waiting"] for _ in range(3)]
-    assert seen == [1, 2, 2]
+    assert view.clean()["marks"]["waiting"] == 0
+    assert view.clean(sweep=True)["marks"]["listed"] == 3
+    assert later(view, monkeypatch)["marks"]["dropped"] == 3
+    assert [view.is_marked(each) for each in orphans] == [False] * 3
+
+
+def test_a_sweep_in_spark_lists_and_drops(view, with_spark, monkeypatch):
+    view.start_at(0)
+    view.insert(3, dead=False)
+    orphans = [uuid.uuid4() for _ in range(500)]
+    for each in orphans:
+        view.mark(each)
+    assert view.clean(sweep=True)["marks"]["listed"] == 500
+    assert later(view, monkeypatch)["marks"]["dropped"] == 500
+    assert not view.stores.tables.deleted.marked(view.queue, orphans)
 
 
 def test_a_sweep_of_an_empty_queue_is_no_error(view):

@@ -20,7 +20,6 @@ from mailslice.stores.cassandra.own.letters import (
 )
 from mailslice.stores.cassandra.own.locks import LOCKS_TABLE, Locks
 from mailslice.stores.cassandra.own.mail_stages import MAIL_STAGES_TABLE, MailStages
-from mailslice.stores.cassandra.own.marks import PENDING_MARKS_TABLE, PendingMark, PendingMarks
 from mailslice.stores.cassandra.own.quarantine import (
     QUARANTINE_TABLE,
     QuarantinedMail,
@@ -61,8 +60,6 @@ __all__ = [
     "Locks",
     "MailStages",
     "OwnTables",
-    "PendingMark",
-    "PendingMarks",
     "PublishState",
     "QuarantineTable",
     "QuarantinedMail",
@@ -91,7 +88,6 @@ TABLES = {
     Locks.TABLE: LOCKS_TABLE,
     "delayed_mails": DELAYED_MAILS_TABLE,
     "queue_samples": QUEUE_SAMPLES_TABLE,
-    "pending_marks": PENDING_MARKS_TABLE,
     "slice_statistics": SLICE_STATISTICS_TABLE,
     "dead_letter_notes": DEAD_LETTER_NOTES_TABLE,
     "counter_claims": COUNTER_CLAIMS_TABLE,
@@ -112,7 +108,6 @@ class OwnTables:
     locks: Locks
     delayed_mails: DelayedMails
     queue_samples: QueueSamples
-    pending_marks: PendingMarks
     slice_statistics: SliceStatistics
     dead_letter_notes: DeadLetterNotes
     counter_claims: CounterClaims
@@ -134,7 +129,6 @@ def own_tables(session: CassandraSession, settings: Settings) -> OwnTables:
         Locks(session, keyspace),
         DelayedMails(session, keyspace),
         QueueSamples(session, keyspace),
-        PendingMarks(session, keyspace),
         SliceStatistics(session, keyspace),
         DeadLetterNotes(session, keyspace),
         CounterClaims(session, keyspace),

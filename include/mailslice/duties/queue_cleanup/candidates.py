@@ -1,0 +1,116 @@
+"""Marks without a row, as the last sweep listed them: a later run drops them once it has a proof (ADR 41).
+
+The list is in the folder of the sweep's run, this note says which. Lost or changed, nothing is dropped
+by it, and the next sweep lists those marks again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mailslice.duty.artifacts import RunFolder, iso, queue_folder
+from mailslice.duty.context import StepContext
+from mailslice.duty.plans import digest_of
+from mailslice.model import crash
+from mailslice.model.names import DELETED_MAILS
+from mailslice.spark.marks import Dropping, MarkFile, list_marks
+from mailslice.stores.cassandra.ranges import token_ranges
+from mailslice.stores.cassandra.references import estimated_partitions
+
+if TYPE_CHECKING:
+    from mailslice.spark.marks import Halves
+
+log = logging.getLogger(__name__)
+
+FOLDER = "marks"
+"""In the folder of the sweep's run."""
+_NOTE = "candidates.json"
+_LEAST_RANGES, _MOST_RANGES, _MARKS_A_RANGE = 8, 4096, 25_000
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What the sweep `run` listed. Every mark in it was written before `listed_at`."""
+
+    run: str
+    listed_at: datetime
+    files: tuple[MarkFile, ...]
+
+    @property
+    def marks(self) -> int:
+        """How many."""
+        return sum(each.marks for each in self.files)
+
+    def as_json(self) -> dict[str, object]:
+        """For the note and for the plan that drops them."""
+        files = [[each.file, each.marks, each.sha256] for each in self.files]
+        return {"run": self.run, "listedAt": iso(self.listed_at), "files": files}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Candidates:
+        """What `as_json` gave. Raises KeyError, TypeError or ValueError."""
+        files = tuple(MarkFile(*each) for each in value["files"])
+        return cls(value["run"], datetime.fromisoformat(value["listedAt"]), files)
+
+    def folder(self, context: StepContext) -> RunFolder:
+        """Of the sweep's run."""
+        return replace(context.folder, run=self.run)
+
+
+def recorded(context: StepContext) -> Candidates | None:
+    """What the last sweep listed and nobody dropped; None where there is nothing, or the note was changed."""
+    data = context.folder.artifacts.read(_path(context))
+    if data is None:
+        return None
+    try:
+        value = json.loads(data)
+        if value.pop("digest") == digest_of(value):
+            return Candidates.from_json(value)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    log.warning("%s cannot be used: the next sweep lists its marks again", _path(context))
+    return None
+
+
+def forget(context: StepContext, candidates: Candidates) -> None:
+    """They are dropped, or cannot be used. A list that a later sweep recorded stays."""
+    if recorded(context) == candidates:
+        context.folder.artifacts.remove(_path(context))
+
+
+def record(context: StepContext, rows: Halves) -> Candidates:
+    """List all marks of the queue whose id is not among `rows`, in place of what was listed before.
+
+    `rows` are the ids of all rows that are left. Marks of before are in the new list: they are still there.
+    """
+    session, artifacts = context.stores.cassandra, context.folder.artifacts
+    folder = context.folder.file(FOLDER)
+    artifacts.folder(folder)
+    estimate = estimated_partitions(session, context.settings.cassandra.keyspace)
+    wanted = estimate.get(DELETED_MAILS.lower(), 0) // _MARKS_A_RANGE
+    ranges = token_ranges(session, max(_LEAST_RANGES, min(_MOST_RANGES, wanted)))
+    what = Dropping(context.settings, context.queue, artifacts, folder)
+    files = list_marks(context.spark(), what, ranges, rows)
+    crash.point("apply:inside-sweep")
+    found = Candidates(context.request.run, context.clock(), tuple(files))
+    value = found.as_json()
+    artifacts.write(_path(context), json.dumps({**value, "digest": digest_of(value)}).encode())
+    _remove_others(context, files)
+    return found
+
+
+def _remove_others(context: StepContext, files: Sequence[MarkFile]) -> None:
+    """Files of an earlier try of this run, or of a task that was tried again."""
+    named = {each.file for each in files}
+    for name in context.folder.artifacts.files(context.folder.file(FOLDER)):
+        if name.rpartition("/")[2] not in named:
+            context.folder.artifacts.remove(name)
+
+
+def _path(context: StepContext) -> str:
+    return f"{queue_folder(context.request.duty, context.queue)}/{_NOTE}"

@@ -1,0 +1,174 @@
+"""Verify fails for what is wrong in the stores, and for nothing that James does meanwhile."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.duties.queue_cleanup import apply, decide
+from mailslice.duties.queue_cleanup.deleting import Deletes
+from mailslice.model.errors import GateFailed
+from mailslice.model.mail import Place
+from tests.services.duties.queue_cleanup.conftest import micros
+
+
+@pytest.fixture
+def busy(view):
+    """(view, a request, its dead row in slice 0, its live row in slice 3)."""
+    view.start_at(0)
+    dead, live = view.insert(0, dead=True), view.insert(3, dead=False)
+    return view, view.request(), dead, live
+
+
+def now_us():
+    return micros(datetime.now(UTC))
+
+
+def test_james_moving_both_starts_on_while_apply_works_is_no_alarm(busy, monkeypatch):
+    view, request, _, live = busy
+    delete = apply.delete_places
+
+    def meanwhile(*args, **kwargs):
+        view.mark(live)
+        view.james_writes_browse_start(view.at(7))
+        found = delete(*args, **kwargs)
+        view.james_writes_browse_start(view.at(9) + timedelta(seconds=3))
+        view.stores.tables.content_starts.write(
+            view.queue, view.at(9) + timedelta(seconds=3), now_us() + 10_000_000
+        )
+        return found
+
+    monkeypatch.setattr(apply, "delete_places", meanwhile)
+    view.steps(request, "plan", "check", "apply")
+    assert view.steps(request, "verify")["success"]
+
+
+def test_james_moving_past_a_mail_that_is_live_is_not_judged(busy):
+    view, request, _, _ = busy
+    view.steps(request, "plan", "check", "apply")
+    view.james_writes_browse_start(view.at(8))
+    assert view.steps(request, "verify")["success"]
+
+
+@pytest.mark.parametrize("planned_too_far", [False, True])
+def test_a_start_of_ours_that_passed_a_live_mail_fails(busy, monkeypatch, planned_too_far):
+    """Also one that is lower than the plan's."""
+    view, request, _, _ = busy
+    if planned_too_far:
+        monkeypatch.setattr(decide, "oldest_live", lambda *_: None)
+    view.steps(request, "plan", "check")
+    monkeypatch.setattr(apply, "_browse_start", lambda *_: view.at(5))
+    view.steps(request, "apply")
+    with pytest.raises(GateFailed, match="passed no mail that was live.*live_rows_passed is 1 "):
+        view.steps(request, "verify")
+
+
+def test_a_live_mail_that_was_done_behind_a_start_of_ours_is_no_alarm(busy, monkeypatch):
+    view, request, _, live = busy
+    view.steps(request, "plan", "check")
+    view.mark(live)
+    monkeypatch.setattr(apply, "_browse_start", lambda *_: view.at(5))
+    view.steps(request, "apply")
+    assert view.steps(request, "verify")["success"]
+
+
+def test_a_content_start_after_browse_start_fails(busy):
+    view, request, _, _ = busy
+    view.steps(request, "plan", "check", "apply")
+    view.stores.tables.content_starts.write(view.queue, view.at(4), now_us())
+    with pytest.raises(GateFailed, match="contentStart is not after browseStart"):
+        view.steps(request, "verify")
+
+
+def test_a_live_mail_whose_row_is_gone_fails(busy):
+    view, request, _, _ = busy
+    view.steps(request, "plan", "check", "apply")
+    view.stores.tables.v4.delete_partition(view.queue, Place(view.at(3), 0), now_us())
+    with pytest.raises(GateFailed, match="survivors_lost is 1 "):
+        view.steps(request, "verify")
+
+
+def test_a_row_that_was_deleted_and_is_there_fails(busy):
+    view, request, dead, _ = busy
+    view.steps(request, "plan", "check", "apply")
+    view.insert(0, dead=True, enqueue_id=dead)
+    with pytest.raises(GateFailed, match="deleted_rows_there is 1 "):
+        view.steps(request, "verify")
+
+
+def test_a_row_that_is_left_and_lost_its_mark_fails(busy, monkeypatch):
+    view, request, dead, _ = busy
+
+    def unmark(context, places, lock, throttle):
+        view.unmark(dead)
+        return Deletes({}, len(places))
+
+    monkeypatch.setattr(apply, "delete_places", unmark)
+    view.steps(request, "plan", "check", "apply")
+    with pytest.raises(GateFailed, match="planned_rows_left_without_mark is 1 "):
+        view.steps(request, "verify")
+
+
+@pytest.mark.parametrize("start", ["browse", "content"])
+def test_a_start_of_ours_that_is_no_multiple_of_the_window_fails(busy, monkeypatch, start):
+    view, request, _, _ = busy
+    table = type(getattr(view.stores.tables, f"{start}_starts"))
+    write = table.write
+
+    def unaligned(self, queue, value, timestamp_us):
+        if self._name.lower().endswith(start + "start"):
+            value -= timedelta(seconds=3)
+        write(self, queue, value, timestamp_us)
+
+    monkeypatch.setattr(table, "write", unaligned)
+    moved = getattr(apply, f"move_{start}_start")
+
+    def told(*args):
+        found = moved(*args)
+        return type(found)(found.before, found.after, found.after)
+
+    monkeypatch.setattr(apply, f"move_{start}_start", told)
+    view.steps(request, "plan", "check", "apply")
+    with pytest.raises(GateFailed, match=f"{start}_start_unaligned is 1 "):
+        view.steps(request, "verify")
+
+
+def test_a_start_that_was_written_by_a_try_that_was_killed_is_judged(busy, monkeypatch):
+    view, request, _, _ = busy
+    view.steps(request, "plan", "check")
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "_browse_start", lambda *_: view.at(5))
+        patch.setattr(apply, "set_aside", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            view.steps(request, "apply")
+    view.steps(request, "apply")
+    with pytest.raises(GateFailed, match="live_rows_passed is 1 "):
+        view.steps(request, "verify")
+
+
+def test_a_cleanup_reads_each_partition_at_most_three_times(busy, monkeypatch):
+    view, request, _, _ = busy
+    view.mark(view.insert(5, dead=True))
+    read = []
+    table = type(view.stores.tables.v4)
+    for name in ("packed_ids_of", "packed_written_ids_of", "bare_ids_of", "ids_of", "rows_of"):
+
+        def counted(self, queue, places, *args, _read=getattr(table, name), **kwargs):
+            listed = list(places)
+            read.extend(listed)
+            return _read(self, queue, listed, *args, **kwargs)
+
+        monkeypatch.setattr(table, name, counted)
+    for name in ("ids", "rows"):
+
+        def one(self, queue, place, _read=getattr(table, name)):
+            read.append(place)
+            return _read(self, queue, place)
+
+        monkeypatch.setattr(table, name, one)
+    view.steps(request, "plan")
+    sampled = 1  # some rows of the planned partitions, for the bytes of the report
+    view.steps(request, "check", "apply", "verify", "report")
+    counts = {place: read.count(place) for place in set(read)}
+    assert counts[Place(view.at(0), 0)] == 3 + sampled
+    assert counts[Place(view.at(3), 0)] <= 3
+    assert max(counts.values()) <= 3 + sampled
