@@ -14,12 +14,13 @@ This DAG finds the slices that are over, proves which rows in them are dead, and
 | `verify` | Great Expectations over what is now in the stores | nothing |
 | `report` | ledger row, report and Data Docs; runs also after a failure, and then fails the run | ledger |
 
-**Dangers.** It deletes rows and marks of James' tables. It never deletes a row without a mark (`max_share` is 0), never passes a live mail, never moves a
+**Dangers.** It deletes rows and marks of James' tables. It never deletes a row without a mark, never passes a live mail, never moves a
 start back. Content of mails in S3 is not touched. A stuck mail keeps `browseStart` where it is: the slices behind it are emptied all the same.
 A run that was killed is finished by the next one.
 
 **Params.** `queues`: names, none = all. `dry_run`: plan, check and report only. `grace`: how long after its end a slice counts as closed;
-keep it four times larger than the clocks differ. `reason`: kept in the ledger. `max_share`: the share of live rows a run may touch, 0 for a cleanup.
+keep it four times larger than the clocks differ. `reason`: kept in the ledger. `max_share`: without effect.
+`most_usual`: planned rows, at most so many times the median of the last 10 runs, 100,000 in any case; 0 = no cap, and needs a `reason`.
 `sweep`: also rows before contentStart and marks without a row; it scans whole tables, and the scheduled run of each Sunday (UTC) does
 it by itself, and after a Sunday that failed the next scheduled run. `aside`: with it, rows without a mark that it finds there go into
 quarantine (`mailslice stuck list`). `restarted`: since when every node of James, and every worker and `smtp-in` of mailslice, has today's

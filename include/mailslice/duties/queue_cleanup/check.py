@@ -1,134 +1,145 @@
-"""Step 2: the gate over the plan. Fails -> the run stops here, and nothing was changed."""
+"""Step 2: the gate over the plan. Fails -> the run stops here, and nothing was changed.
+
+It judges every planned row, on the engine that wrote them, and what the stores say now.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from mailslice.duties.queue_cleanup import decide
-from mailslice.duties.queue_cleanup.params import Params
-from mailslice.duties.queue_cleanup.plan_file import Plan, read_plan
+from mailslice.duties.queue_cleanup import sample
+from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
+from mailslice.duties.queue_cleanup.starts import micros
+from mailslice.duties.queue_cleanup.usual import usual_work
 from mailslice.duty.context import StepContext
+from mailslice.duty.gates import judged, planned_rows
 from mailslice.duty.plans import OLDEST_PLAN
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import Expectation, Frame, run_gate
+from mailslice.model.errors import PlanRefused
+from mailslice.quality.gate import Expectation, Frame
+from mailslice.spark.slices import millis
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HOUR = timedelta(hours=1)
 
 
 def run(context: StepContext) -> dict[str, Any]:
     """Whether the plan may be applied. Raises GateFailed naming the expectation, the value and the row count."""
-    summary = context.need("plan")
-    plan = read_plan(summary, context.request.run, context.queue)
-    docs = Docs(context.folder.artifacts, context.request.duty, context.queue, context.request.run)
-    result = run_gate("check", [totals(context, plan, summary), slices(plan, summary)], docs)
+    plan = read_plan(context.need("plan"), context.request.run, context.queue)
+    usual = usual_work(context)
+    frames = [rows(context, plan), stores(context, plan), totals(plan)]
     return {
-        "success": True,
+        **judged(context, "check", [*frames, *usual.frames(plan.planned)]),
         "planDigest": plan.digest,
         "planned": plan.planned,
-        "expectations": result.lines(),
-        "dataDocs": result.link,
+        "message": usual.sentence(),
     }
 
 
-def totals(context: StepContext, plan: Plan, summary: dict[str, Any]) -> Frame:
-    """One row: the plan as a whole."""
-    touched = sum(each["unmarked"] for each in summary["slices"] if each["planned"])
-    live = int(summary["live"])
-    new = plan.new_browse_start
+def rows(context: StepContext, plan: Plan) -> Frame:
+    """Every planned row as it is in the plan's files."""
+    import pyarrow as pa
+
+    files = sorted({f"{PARTS}/{place.part.file}" for place in plan.places})
+    schema = pa.schema(
+        [
+            ("table", pa.string()),
+            ("slice_ms", pa.int64()),
+            ("bucket", pa.int32()),
+            ("enqueue_id", pa.string()),
+            ("written_us", pa.int64()),
+            ("closes_ms", pa.int64()),
+        ]
+    )
+    open_ms = int((plan.shape.open_for + plan.grace) / timedelta(milliseconds=1))
+    buckets = max([plan.shape.buckets, *(place.place.bucket + 1 for place in plan.places)])
+    expect = [
+        Expectation.one_of(
+            "table", [each.value for each in plan.tables], "Every row is in a table of the view."
+        ),
+        Expectation.between("bucket", 0, buckets - 1, "Every row is in a bucket of the view."),
+        Expectation.between(
+            "closes_ms",
+            None,
+            millis(plan.made_at),
+            "Every planned slice is closed: its end and the grace are over.",
+        ),
+        Expectation.between(
+            "written_us",
+            1,
+            micros(plan.made_at),
+            "Every row was written before the plan was made, which bounds its delete.",
+        ),
+        Expectation.unique(
+            ("table", "slice_ms", "bucket", "enqueue_id"), "No row is planned twice."
+        ),
+    ]
+    found = planned_rows(context, files, schema, partial(_with_times, open_ms))
+    return Frame("rows", found, expect, may_be_empty=not plan.planned)
+
+
+def _with_times(open_ms: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with its slices as milliseconds, and when each of them closes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    starts = batch.column("slice_start").cast(pa.int64())
+    columns = {name: batch.column(name) for name in ("table", "bucket", "enqueue_id", "written_us")}
+    return pa.RecordBatch.from_pydict(
+        {**columns, "slice_ms": starts, "closes_ms": pc.add(starts, open_ms)}
+    )
+
+
+def stores(context: StepContext, plan: Plan) -> Frame:
+    """What the stores say now of a sample of the planned rows and of their slices, whatever the plan step saw."""
+    now, open_for = context.clock(), plan.shape.open_for + plan.grace
+    try:
+        chosen = sample.rows_of(context, plan.places)
+    except (OSError, ValueError) as error:
+        raise PlanRefused(
+            f"the files of the plan below {context.folder.uri}/{PARTS} were changed or removed ({error}): plan again"
+        ) from error
+    ids = [one for each in chosen for one in each.ids]
+    marked = context.stores.tables.deleted.marked(context.queue, ids)
     row = {
-        "places_wanted": summary["reads"]["wanted"],
-        "places_read": summary["reads"]["read"],
-        "places_read_twice": summary["readTwice"],
-        "planned": plan.planned,
-        "planned_in_slices": sum(each["planned"] for each in summary["slices"]),
-        "planned_in_places": sum(place.rows for place in plan.places),
-        "live_touched_share": touched / live if live else float(touched > 0),
-        "age_hours": (context.clock() - plan.made_at) / timedelta(hours=1),
-        "browse_start_unaligned": int(
-            new is not None and not decide.aligned(new, plan.shape.window)
-        ),
-        "browse_start_lowered": int(
-            new is not None and plan.browse_start is not None and new < plan.browse_start
-        ),
-        "browse_start_past_live": int(
-            new is not None and plan.oldest_live is not None and new > plan.oldest_live
-        ),
-        "browse_start_past_grace": int(
-            new is not None
-            and new > decide.highest_browse_start(plan.shape, now=plan.made_at, grace=plan.grace)
-        ),
+        "sampled_unmarked": sum(one not in marked for one in ids),
+        "sampled_open": sum(each.place.slice_start + open_for > now for each in chosen),
+        "age_hours": (now - plan.made_at) / _HOUR,
     }
-    share = context.params(Params).max_share
+    expect = [
+        Expectation.equal(
+            "sampled_unmarked",
+            0,
+            "Of a random sample, every planned mail is marked as deleted now.",
+        ),
+        Expectation.equal("sampled_open", 0, "Of a random sample, every slice is closed now."),
+        Expectation.between(
+            "age_hours", -1, OLDEST_PLAN / _HOUR, "The plan is not older than a day."
+        ),
+    ]
+    return Frame("stores", [row], expect)
+
+
+def totals(plan: Plan) -> Frame:
+    """One row: what the plan step read, and where browseStart may go."""
+    new, live = plan.new_browse_start, [each.place.slice_start for each in plan.live]
+    row = {
+        "places_read": plan.reads.read,
+        "places_read_twice": plan.reads.twice,
+        "browse_start_past_live": int(new is not None and any(start < new for start in live)),
+    }
     expect = [
         Expectation.equal(
             "places_read",
-            row["places_wanted"],
+            plan.reads.wanted,
             "Every partition that was to be read was read: an unread one is not an empty one.",
         ),
         Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
         Expectation.equal(
-            "planned",
-            row["planned_in_places"],
-            "The plan's digest counts as many rows as the plan lists.",
-        ),
-        Expectation.equal(
-            "planned",
-            row["planned_in_slices"],
-            "The slices' sums count as many rows as the plan lists.",
-        ),
-        Expectation.between(
-            "live_touched_share",
-            0,
-            share,
-            f"The share of live rows that the plan touches is at most {share:g} (max_share).",
-        ),
-        Expectation.between(
-            "age_hours", -1, OLDEST_PLAN / timedelta(hours=1), "The plan is not older than a day."
-        ),
-        Expectation.equal(
-            "browse_start_unaligned", 0, "The new browseStart is a multiple of the slice window."
-        ),
-        Expectation.equal("browse_start_lowered", 0, "browseStart does not move back."),
-        Expectation.equal(
-            "browse_start_past_live", 0, "browseStart does not pass the oldest live mail."
-        ),
-        Expectation.equal(
-            "browse_start_past_grace", 0, "browseStart stays before now less the grace."
+            "browse_start_past_live", 0, "browseStart does not pass a slice with a live mail."
         ),
     ]
     return Frame("totals", [row], expect)
-
-
-def slices(plan: Plan, summary: dict[str, Any]) -> Frame:
-    """One row a slice that has planned rows."""
-    rows = [
-        {
-            "slice": each["start"],
-            "planned": each["planned"],
-            "rows": each["rows"],
-            "unmarked": each["unmarked"],
-            "undated": each["undated"],
-            "open_seconds": max(0.0, _open_for(plan, each["start"])),
-        }
-        for each in summary["slices"]
-        if each["planned"]
-    ]
-    expect = [
-        Expectation.equal("unmarked", 0, "No mail without a deleted mark is in a planned slice."),
-        Expectation.equal(
-            "undated", 0, "Every planned row has a write time, which bounds its delete."
-        ),
-        Expectation.equal(
-            "open_seconds", 0, "Every planned slice is closed: its end and the grace are over."
-        ),
-        Expectation.unique("slice", "Every slice is planned once."),
-        Expectation.same(
-            "planned", "rows", "A planned slice goes whole: as many rows are planned as were read."
-        ),
-    ]
-    return Frame("slices", rows, expect, may_be_empty=True)
-
-
-def _open_for(plan: Plan, start: str) -> float:
-    """Seconds until the slice is closed, as seen when the plan was made."""
-    closes = datetime.fromisoformat(start) + plan.shape.open_for + plan.grace
-    return (closes - plan.made_at).total_seconds()

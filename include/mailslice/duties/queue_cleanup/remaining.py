@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FILE = "left.json"
 """In the run's folder."""
+_COUNTS = ("rows", "unmarked", "early", "matched", "matched_unmarked")
 PlaceName = tuple[str, int, int]
 """Table, slice start in ms, bucket."""
 
@@ -74,9 +75,8 @@ class Remaining:
         return {
             "places": [
                 [
-                    *(place.table, place.slice_ms, place.bucket, list(place.survivors)),
-                    *(place.rows, place.unmarked, place.early),
-                    *(place.matched, place.matched_unmarked),
+                    *(list(place.survivors), place.table, place.slice_ms, place.bucket),
+                    *(getattr(place, name) for name in _COUNTS),
                 ]
                 for place in self.places.values()
                 if place.rows
@@ -86,9 +86,10 @@ class Remaining:
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Remaining:
         """What `as_json` gave."""
+        names = ("table", "slice_ms", "bucket", *_COUNTS)
         places = [
-            PlaceLeft(table, start, bucket, *counts, survivors=tuple(ids), ids=b"")
-            for table, start, bucket, ids, *counts in value["places"]
+            PlaceLeft(**dict(zip(names, row, strict=True)), survivors=tuple(ids), ids=b"")
+            for ids, *row in value["places"]
         ]
         return cls({(each.table, each.slice_ms, each.bucket): each for each in places})
 

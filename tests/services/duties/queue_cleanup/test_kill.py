@@ -163,7 +163,6 @@ def test_a_run_that_is_killed_while_it_drops_what_a_sweep_listed_is_finished_by_
         with pytest.raises(KeyboardInterrupt):
             later(view, patch)
     assert sum(view.is_marked(each) for each in orphans) == 2
-    let_the_lock_run_out(view)
     report = later(view, monkeypatch)
     assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (2, 0)
     assert_clean(view, [*gone, *orphans], stays)

@@ -1,0 +1,173 @@
+"""The gate fails for what is wrong in the plan's files, in the stores, or beside what is usual."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mailslice.duties.queue_cleanup import decide, plan, usual
+from mailslice.model.errors import GateFailed
+from mailslice.spark import slices as spark_slices
+from tests.services.duties.queue_cleanup.conftest import micros
+
+
+@pytest.fixture
+def full(view):
+    """(view with dead rows in slices 0 and 1 and a live one in 3, a request, the dead ids)."""
+    view.start_at(0)
+    dead = [view.insert(number, dead=True) for number in (0, 0, 1)]
+    view.insert(3, dead=False)
+    return view, view.request(), dead
+
+
+def planned(view, request, monkeypatch, change):
+    """The plan step, of which `change` makes other rows, (enqueue ids, write times)."""
+    add = spark_slices.PlanWriter.add
+
+    def changed(self, table, slice_ms, bucket, chunks, why):
+        return add(self, *change(table, slice_ms, bucket, list(chunks)), why)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_slices.PlanWriter, "add", changed)
+        view.steps(request, "plan")
+
+
+def test_a_plan_as_it_should_be_passes(full):
+    view, request, _ = full
+    view.steps(request, "plan")
+    assert view.steps(request, "check")["success"]
+
+
+def later(table, slice_ms, bucket, chunks):
+    written = micros(datetime.now(UTC) + timedelta(hours=1))
+    return table, slice_ms, bucket, [(ids, times * 0 + written) for ids, times in chunks]
+
+
+def undated(table, slice_ms, bucket, chunks):
+    return table, slice_ms, bucket, [(ids, times * 0) for ids, times in chunks]
+
+
+def twice(table, slice_ms, bucket, chunks):
+    return table, slice_ms, bucket, [(ids.repeat(2, axis=0), t.repeat(2)) for ids, t in chunks]
+
+
+def elsewhere(table, slice_ms, bucket, chunks):
+    return "enqueuedmailsv9", slice_ms, bucket, chunks
+
+
+def no_bucket(table, slice_ms, bucket, chunks):
+    return table, slice_ms, 77, chunks
+
+
+def still_open(table, slice_ms, bucket, chunks):
+    return table, slice_ms + 3_600_000, bucket, chunks
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (later, "written before the plan was made"),
+        (undated, "written before the plan was made"),
+        (twice, "No row is planned twice"),
+        (elsewhere, "Every row is in a table of the view"),
+        (no_bucket, "Every row is in a bucket of the view"),
+        (still_open, "Every planned slice is closed"),
+    ],
+)
+def test_rows_of_the_plans_files_that_no_cleanup_may_delete_fail(full, monkeypatch, change, words):
+    view, request, _ = full
+    with monkeypatch.context() as patch:
+        if (
+            change is twice
+        ):  # the sum of the plan says what its files hold, as a plan step that is wrong would
+            patch.setattr(plan.PlannedPlace, "of", _as_many_as_its_files(plan.PlannedPlace.of))
+        planned(view, request, patch, change)
+    with pytest.raises(GateFailed, match=words):
+        view.steps(request, "check")
+
+
+def _as_many_as_its_files(of):
+    def place(found):
+        from dataclasses import replace
+
+        return replace(of(found), rows=int(found.digest.partition("-")[0]))
+
+    return place
+
+
+@pytest.mark.parametrize("with_real_spark", [pytest.param(True, marks=pytest.mark.soak), False])
+def test_a_planned_mail_that_is_not_marked_now_fails(full, request, with_real_spark):
+    if with_real_spark:
+        request.getfixturevalue("with_spark")
+    view, run, dead = full
+    view.steps(run, "plan")
+    view.unmark(dead[2])
+    with pytest.raises(GateFailed, match="sampled_unmarked is 1 "):
+        view.steps(run, "check")
+
+
+def test_a_planned_slice_that_is_open_now_fails(full, monkeypatch):
+    """The plan's own idea of it does not count."""
+    view, request, _ = full
+    number = int((datetime.now(UTC) - view.base) / timedelta(seconds=10))
+    view.insert(number, dead=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(decide, "closed", lambda *_, **__: True)
+        view.steps(request, "plan")
+    with pytest.raises(GateFailed, match="slice is closed"):
+        view.steps(request, "check")
+
+
+def test_a_browse_start_that_would_pass_a_live_mail_fails(full, monkeypatch):
+    view, request, _ = full
+    with monkeypatch.context() as patch:
+        patch.setattr(decide, "oldest_live", lambda *_: None)
+        view.steps(request, "plan")
+    with pytest.raises(GateFailed, match="does not pass a slice with a live mail"):
+        view.steps(request, "check")
+
+
+@pytest.mark.parametrize(("found", "words"), [(-1, "an unread one is not"), (1, "counted twice")])
+def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch, found, words):
+    view, request, _ = full
+    scan = plan.scan
+
+    def other(*args):
+        places = scan(*args)
+        return places[:found] if found < 0 else [*places[1:], places[-1]]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "scan", other)
+        view.steps(request, "plan")
+    with pytest.raises(GateFailed, match=words):
+        view.steps(request, "check")
+
+
+def test_far_more_rows_than_usual_wait_for_a_person(full, monkeypatch):
+    view, _, _ = full
+    monkeypatch.setattr(usual, "FLOOR", 1)
+    first = view.clean()
+    assert (first["status"], first["planned"]) == ("done", 3)
+    for _ in range(40):
+        view.insert(5, dead=True)
+    with pytest.raises(GateFailed, match="At most 30 rows are to go: 10 times the median of the"):
+        view.clean()
+    assert view.clean(dry_run=True, most_usual=20)["status"] == "dry run"
+    report = view.clean(most_usual=0, reason="a week without cleanups")
+    assert (report["status"], report["applied"]) == ("done", 40)
+
+
+def test_the_first_run_has_no_cap_and_says_so(full):
+    view, request, _ = full
+    view.steps(request, "plan")
+    assert view.steps(request, "check")["message"] == (
+        "no cap: this is the first run that the ledger knows"
+    )
+
+
+def test_a_mail_with_rows_in_two_slices_is_no_double(view):
+    view.start_at(0)
+    twice_there = view.insert(0, dead=True)
+    view.insert(1, dead=True, enqueue_id=twice_there)
+    view.insert(2, dead=True, enqueue_id=uuid.uuid4())
+    assert view.clean()["applied"] == 3
