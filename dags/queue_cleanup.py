@@ -20,7 +20,7 @@ A run that was killed is finished by the next one.
 
 **Params.** `queues`: names, none = all. `dry_run`: plan, check and report only. `grace`: how long after its end a slice counts as closed;
 keep it four times larger than the clocks differ. `reason`: kept in the ledger. `max_share`: without effect.
-`most_usual`: planned rows, at most so many times the median of the last 10 runs, 100,000 in any case; 0 = no cap, and needs a `reason`.
+`unusual`: also far more rows than the last runs deleted (10 times, and more than 100,000); needs a `reason`.
 `sweep`: also rows before contentStart and marks without a row; it scans whole tables, and the scheduled run of each Sunday (UTC) does
 it by itself, and after a Sunday that failed the next scheduled run. `aside`: with it, rows without a mark that it finds there go into
 quarantine (`mailslice stuck list`). `restarted`: since when every node of James, and every worker and `smtp-in` of mailslice, has today's

@@ -146,7 +146,7 @@ def test_params_of_the_cleanup_form(parsed):
         "grace": None,
         "reason": None,
         "max_share": 0.0,
-        "most_usual": 10.0,
+        "unusual": False,
         "intensity": 1.0,
         "restarted": None,
         "sweep": False,

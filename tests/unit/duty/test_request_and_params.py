@@ -67,11 +67,10 @@ def test_params_are_read_from_json_and_default_where_nothing_is_given():
         (
             {"colour": "red"},
             (
-                "colour is not a param; allowed: aside, dry_run, grace, intensity, max_share, most_usual, rate, reason, restarted, "
-                "slices_before, slices_from, sweep"
+                "colour is not a param; allowed: aside, dry_run, grace, intensity, max_share, rate, reason, restarted, "
+                "slices_before, slices_from, sweep, unusual"
             ),
         ),
-        ({"most_usual": 0}, "lifts the cap: give a reason"),
         ({"sweep": True, "slices_from": "2026-11-02"}, "sweep looks at everything"),
         ({"slices_from": "2026-11-02", "slices_before": "2026-11-01"}, "is not before"),
     ],

@@ -34,6 +34,7 @@ from mailslice.duties.counter_repair.repairing import (
     Repair,
 )
 from mailslice.duties.counter_repair.second_read import Unprojected, unprojected
+from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
@@ -52,6 +53,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     """Apply the plan of this run. Raises PlanRefused when plan or files were changed, or the gate was not passed."""
     plan = read_plan(context.need("plan"), context.request.run)
     require_gate(context, plan)
+    require_clock(context)
     require_files(plan, context.folder)
     drifts = read_drifts(plan, context.folder)
     if drifts or (

@@ -28,6 +28,7 @@ from mailslice.duties.dead_letters.export import export_letter
 from mailslice.duties.dead_letters.params import Params
 from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan
 from mailslice.duties.dead_letters.progress import Progress
+from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
@@ -76,6 +77,7 @@ def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or file were changed, or the gate was not passed; StoreUnavailable: run it again."""
     plan = read_plan(context)
     require_gate(context, plan)
+    require_clock(context)
     with locked(
         context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run
     ) as lock:

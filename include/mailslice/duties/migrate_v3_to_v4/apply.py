@@ -12,6 +12,7 @@ from mailslice.duties.migrate_v3_to_v4.copying import Copying, PlaceCopied, copy
 from mailslice.duties.migrate_v3_to_v4.plan_file import PARTS, Plan, PlannedPlace, read_plan
 from mailslice.duties.migrate_v3_to_v4.reading import Source
 from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v4, view_of
+from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
@@ -34,6 +35,7 @@ def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or files were changed, or the gate was not passed; LockHeld while a cleanup works."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     require_gate(context, plan)
+    require_clock(context)
     if not plan.places:
         return _summary(plan, [], left=0)
     locks, run = context.stores.own.locks, context.request.run

@@ -20,6 +20,7 @@ from mailslice.duties.queue_cleanup.starts import Moved, move_browse_start, move
 from mailslice.duties.queue_cleanup.strays import set_aside
 from mailslice.duties.queue_cleanup.view import shape_of, slices_to_read, starts_of, tables_of
 from mailslice.duty.artifacts import iso
+from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import sample_once
 from mailslice.duty.lock import Lock, locked
@@ -54,6 +55,7 @@ def run(context: StepContext) -> dict[str, Any]:
     """Apply the plan of this run. Raises PlanRefused when plan or files were changed, the gate was not passed, or the view's shape is another."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     require_gate(context, plan)
+    require_clock(context, plan.grace)
     with locked(
         context.stores.own.locks, f"queue_cleanup/{context.queue}", context.request.run
     ) as lock:

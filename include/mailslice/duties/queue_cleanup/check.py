@@ -10,12 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mailslice.duties.queue_cleanup import sample
+from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan, read_plan
 from mailslice.duties.queue_cleanup.starts import micros
-from mailslice.duties.queue_cleanup.usual import usual_work
 from mailslice.duty.context import StepContext
 from mailslice.duty.gates import judged, planned_rows
 from mailslice.duty.plans import OLDEST_PLAN
+from mailslice.duty.usual import usual_frames
 from mailslice.model.errors import PlanRefused
 from mailslice.quality.gate import Expectation, Frame
 from mailslice.spark.slices import millis
@@ -24,18 +25,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HOUR = timedelta(hours=1)
+MANY = 100_000
+"""So many rows are never too many."""
 
 
 def run(context: StepContext) -> dict[str, Any]:
     """Whether the plan may be applied. Raises GateFailed naming the expectation, the value and the row count."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
-    usual = usual_work(context)
     frames = [rows(context, plan), stores(context, plan), totals(plan)]
+    if not plan.ranged:
+        unusual = context.params(Params).unusual
+        frames += usual_frames(context, plan.planned, MANY, unusual=unusual)
     return {
-        **judged(context, "check", [*frames, *usual.frames(plan.planned)]),
+        **judged(context, "check", frames),
         "planDigest": plan.digest,
         "planned": plan.planned,
-        "message": usual.sentence(),
     }
 
 

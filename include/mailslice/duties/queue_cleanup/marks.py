@@ -20,6 +20,7 @@ from mailslice.duty.emptiness import last_seen_empty, sample_again
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
+from mailslice.queue.sharing import dissenters
 from mailslice.spark.frames import slots_of
 from mailslice.spark.marks import Dropped, Dropping, drop_listed, drop_planned, halves_of
 from mailslice.stores.rabbitmq.census import dead_letter_ids
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _V3 = "enqueuedMailsV3 still holds rows of the queue"
 _UNCOUNTED = "the dead letters could not be counted"
+_NOT_AGREED = (
+    "a worker of the last day goes by another MAILSLICE_QUEUE_SHARED, or is of an earlier version"
+)
 _DEAD_LETTER = "the mail is among the dead letters"
 DRAINED, CLEANED_CHECK = "drained", "cleaned_check"
 _UNPROVED = {
@@ -75,6 +79,11 @@ def drop_proved_marks(
         return outcome
     if v3_holds_rows(context, plan.tables):
         outcome.wait(own + (listed.marks if listed else 0), _V3)
+        return outcome
+    if not context.settings.queue.shared and dissenters(
+        context.stores, shared=False, queue=context.queue
+    ):
+        outcome.wait(own + (listed.marks if listed else 0), _NOT_AGREED)
         return outcome
     proof = _Proof.of(context, plan, first)
     outcome.proof = proof.name

@@ -15,6 +15,7 @@ from mailslice.model.settings import Duration
 class Params(SlicedParams):
     """Params of queue_cleanup."""
 
+    OVERRIDES: ClassVar[tuple[str, ...]] = ("unusual",)
     WEEKLY: ClassVar[Mapping[str, object]] = {"sweep": True}
 
     grace: Duration | None = Field(
@@ -25,12 +26,11 @@ class Params(SlicedParams):
         0.0,
         ge=0.0,
         le=1.0,
-        description="has no effect any more: no plan holds a live row, and every planned row is judged; see most_usual",
+        description="has no effect any more: no plan holds a live row, and every planned row is judged; see unusual",
     )
-    most_usual: float = Field(
-        10.0,
-        ge=0.0,
-        description="planned rows, at most so many times what the last 10 runs had (median), 100000 in any case; 0 = no cap, needs a reason",
+    unusual: bool = Field(
+        False,
+        description="also far more rows than the last runs deleted (MAILSLICE_DUTY_USUAL_FACTOR); needs a reason",
     )
     restarted: datetime | None = Field(
         None,
@@ -58,8 +58,6 @@ class Params(SlicedParams):
     def _consistent(self) -> Self:
         if self.sweep and self.ranged:
             raise ValueError("sweep looks at everything: it goes with no range of slices")
-        if not self.most_usual and not self.reason:
-            raise ValueError("most_usual=0 lifts the cap: give a reason, for the ledger")
         if self.aside and not self.sweep:
             raise ValueError("aside goes with sweep, which finds the rows")
         return self

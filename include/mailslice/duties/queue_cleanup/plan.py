@@ -27,7 +27,6 @@ from mailslice.duties.queue_cleanup.view import (
     Starts,
     by_slice,
     oldest_row,
-    require_clock,
     shape_of,
     slices_before,
     slices_to_read,
@@ -35,6 +34,7 @@ from mailslice.duties.queue_cleanup.view import (
     tables_of,
 )
 from mailslice.duty.artifacts import iso
+from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.request import STEPS
 from mailslice.model import crash

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 
 from mailslice.duties.queue_cleanup.decide import Shape, SliceFound
-from mailslice.duty.context import StepContext
-from mailslice.model.durations import format_duration
-from mailslice.model.errors import ClockSkew
 from mailslice.model.mail import Place, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
@@ -51,18 +48,6 @@ def tables_of(stores: Stores) -> tuple[QueueTable, ...]:
 def starts_of(stores: Stores, queue: QueueName) -> Starts:
     """Both starts, at the settings' consistency."""
     return Starts(stores.tables.browse_starts.read(queue), stores.tables.content_starts.read(queue))
-
-
-def require_clock(context: StepContext, grace: timedelta) -> timedelta:
-    """How far Cassandra's clock is ahead of ours. Raises ClockSkew when that is more than a quarter of the grace."""
-    skew = context.stores.cassandra.now_skew(context.clock)
-    if abs(skew) > grace / 4:
-        seconds = skew.total_seconds()
-        raise ClockSkew(
-            f"Cassandra's clock is {abs(seconds):.3f} s {'ahead of' if seconds > 0 else 'behind'} this machine's; "
-            f"allowed is a quarter of the grace {format_duration(grace)}: set the clocks right, or give a longer grace"
-        )
-    return skew
 
 
 def existing_places(stores: Stores, queue: QueueName) -> set[Place]:

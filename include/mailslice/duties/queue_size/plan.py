@@ -12,6 +12,7 @@ from mailslice.duties.queue_size.measure import Measure, SliceMeasured, slice_js
 from mailslice.duties.queue_size.measured import digest
 from mailslice.duties.queue_size.params import Params
 from mailslice.duty.artifacts import iso
+from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import sample_once, second_pass
 from mailslice.model.errors import MailsliceError
@@ -59,6 +60,8 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     )
     oldest = min((each.oldest_ms for each in found if each.oldest_ms >= 0), default=None)
     seen = second_pass(stores, context.queue, first, context.clock, sleep=sleep)
+    if seen is not None:
+        require_clock(context)  # deleted marks may go by when it was
     last = stores.own.queue_samples.read(context.queue)
     summary = {
         "measuredAt": iso(now),

@@ -18,6 +18,7 @@ from mailslice.codec.headers import headers_of
 from mailslice.duties.republish_lost.plan_file import Plan, read_plan
 from mailslice.duties.republish_lost.proof import Proved, Prover, Skipped
 from mailslice.duty.audits import CENSUS_PATIENCE, lock_name
+from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
@@ -36,6 +37,7 @@ def run(context: StepContext) -> dict[str, Any]:
     """What was published. Raises PlanRefused for a plan that was changed, is old, or did not pass the gate; StoreUnavailable: run it again, it goes on."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     require_gate(context, plan)
+    require_clock(context)
     with locked(
         context.stores.own.locks,
         lock_name(context.queue),

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_cleanup import decide, plan, usual
-from mailslice.model.errors import GateFailed
+from mailslice.duties.queue_cleanup import check, decide, plan
+from mailslice.model.errors import BadInput, GateFailed
 from mailslice.spark import slices as spark_slices
 from tests.services.duties.queue_cleanup.conftest import micros
 
@@ -143,26 +143,21 @@ def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch
         view.steps(request, "check")
 
 
-def test_far_more_rows_than_usual_wait_for_a_person(full, monkeypatch):
-    view, _, _ = full
-    monkeypatch.setattr(usual, "FLOOR", 1)
-    first = view.clean()
-    assert (first["status"], first["planned"]) == ("done", 3)
+def test_far_more_rows_than_usual_wait_for_a_person(view, monkeypatch):
+    monkeypatch.setattr(check, "MANY", 1)
+    view.start_at(0)
+    view.insert(9, dead=False)
+    for number in range(3):
+        view.insert(number, dead=True)
+        assert view.clean()["applied"] == 1
     for _ in range(40):
         view.insert(5, dead=True)
-    with pytest.raises(GateFailed, match="At most 30 rows are to go: 10 times the median of the"):
-        view.clean()
-    assert view.clean(dry_run=True, most_usual=20)["status"] == "dry run"
-    report = view.clean(most_usual=0, reason="a week without cleanups")
+    with pytest.raises(GateFailed, match="at most 10 times what the last runs did"):
+        view.clean(sweep=True)
+    with pytest.raises(BadInput, match="reason"):
+        view.clean(unusual=True)
+    report = view.clean(sweep=True, unusual=True, reason="a week without cleanups")
     assert (report["status"], report["applied"]) == ("done", 40)
-
-
-def test_the_first_run_has_no_cap_and_says_so(full):
-    view, request, _ = full
-    view.steps(request, "plan")
-    assert view.steps(request, "check")["message"] == (
-        "no cap: this is the first run that the ledger knows"
-    )
 
 
 def test_a_mail_with_rows_in_two_slices_is_no_double(view):
