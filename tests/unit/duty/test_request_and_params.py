@@ -68,7 +68,7 @@ def test_params_are_read_from_json_and_default_where_nothing_is_given():
             {"colour": "red"},
             (
                 "colour is not a param; allowed: aside, dry_run, grace, intensity, max_share, rate, reason, restarted, "
-                "slices_before, slices_from, sweep, unusual"
+                "slices_before, slices_from, sweep, time_limit, unusual"
             ),
         ),
         ({"sweep": True, "slices_from": "2026-11-02"}, "sweep looks at everything"),
