@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.duties.queue_cleanup import marks
+from mailslice.duty import road
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step, steps_of
@@ -158,6 +159,8 @@ def _settings(fresh, **more: object) -> Settings:
 @pytest.fixture(autouse=True)
 def _without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interleavings are about stores: here the workers' code runs in this process and Data Docs are not rendered. `with_spark` has both."""
+    # One deployment plays a queue of its own and a shared one in turn.
+    monkeypatch.setattr(road, "agree", lambda stores: stores.settings)
     if "with_spark" not in request.fixturenames:
         monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
         monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")

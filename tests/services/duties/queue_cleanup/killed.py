@@ -3,6 +3,7 @@
 import json
 import sys
 
+from mailslice.duty import road
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_step
@@ -12,6 +13,7 @@ from mailslice.quality import gate
 from mailslice.spark.frames import InProcess
 
 StepContext.spark = lambda _: InProcess()
+road.agree = lambda stores: stores.settings
 gate._publish = lambda *_: "not rendered"
 step, queue, run, params = sys.argv[1:]
 run_step(
