@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture(scope="module")
 def stores(fresh_module):
     with open_stores(fresh_module.settings) as opened:
-        for queue in ("by hand", "ranges", "idle"):
+        for queue in ("by hand", "ranges", "idle", "away"):
             directory.create(opened, queue)
         yield opened
 
@@ -81,10 +81,10 @@ def test_a_run_with_nothing_to_do_needs_no_spark_and_at_most_a_minute(
 
 def test_a_missing_spark_connection_is_said_in_a_sentence_instead_of_meaning_yarn(airflow, stores):
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    put(stores, QueueName("by hand"), [hour - timedelta(hours=back) for back in (9, 7, 5)])
-    run = airflow.trigger(DAG, {"queues": ["by hand"]})
+    put(stores, QueueName("away"), [hour - timedelta(hours=back) for back in (9, 7, 5)])
+    run = airflow.trigger(DAG, {"queues": ["away"]})
     states = airflow.wait(DAG, run)
-    assert states["plan_cleanup", "by hand"] == "failed"
+    assert states["plan_cleanup", "away"] == "failed"
     log = airflow.api(
         "GET", f"dags/{DAG}/dagRuns/{run}/taskInstances/plan_cleanup/logs/1?map_index=0"
     )
@@ -121,7 +121,10 @@ def test_a_run_by_hand_cleans_its_queue_although_another_one_fails(airflow, stor
     assert (report["dagRun"], report["who"], report["reason"]) == (run, "admin", "test")
     refused = ledger.last(DAG, QueueName("nosuch"))
     assert (refused["status"], refused["dagRun"]) == ("failed", run)
-    assert "RabbitMQ has no mail queue 'nosuch'; known are: by hand, ranges" in refused["message"]
+    assert (
+        "RabbitMQ has no mail queue 'nosuch'; known are: away, by hand, idle, ranges"
+        in refused["message"]
+    )
     assert (
         airflow.api("GET", "assets/events?name_pattern=queue_cleanup&order_by=-timestamp")[
             "total_entries"
