@@ -190,7 +190,8 @@ class _Places:
             self._session.execute(
                 f"CREATE KEYSPACE {keyspace} WITH replication = {replication} AND durable_writes = false"
             )
-        self._management("PUT", f"vhosts/{name}", {})
+        kind = os.environ.get("MAILSLICE_TEST_DEFAULT_QUEUE_TYPE")
+        self._management("PUT", f"vhosts/{name}", {"defaultqueuetype": kind} if kind else {})
         user = urlsplit(self._stack["MAILSLICE_RABBITMQ_MANAGEMENT_URL"]).username
         self._management(
             "PUT", f"permissions/{name}/{user}", {"configure": ".*", "write": ".*", "read": ".*"}

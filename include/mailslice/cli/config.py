@@ -32,11 +32,12 @@ def show(out: Output) -> None:
 
 @command(app, "check")
 def check(out: Output) -> None:
-    """Like show; ends with 1 when they differ."""
+    """Like show, and the types of mailslice's own RabbitMQ queues; ends with 1 when anything differs."""
     with open_stores() as stores:
         comparison = _comparison(stores)
-    out.one(comparison)
-    if comparison["verdict"] not in (SAME, NOTHING_STORED):
+        unsafe = stores.rabbitmq.unsafe_own_queues()
+    out.one(comparison | {"unsafeQueues": unsafe})
+    if comparison["verdict"] not in (SAME, NOTHING_STORED) or unsafe:
         raise typer.Exit(1)
 
 

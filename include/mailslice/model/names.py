@@ -18,6 +18,8 @@ BENCH_NAMES = "mailslice-bench-"
 NO_QUEUE_NAME = "-"
 """In place of a queue's name in run folders, the ledger and on command lines of jobs, for what is not about one queue; no queue may be named so."""
 ROUTING_KEY = ""
+OWN_PREFIX = "mailslice-"
+"""Names of mailslice's own exchanges and queues begin so."""
 _LONGEST_FILE_NAME = 160
 """Room for what stands before and after a queue's name."""
 

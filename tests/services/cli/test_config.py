@@ -2,6 +2,8 @@
 
 import pytest
 
+from mailslice.model.names import RabbitNames
+from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.acceptance.command import Cli
 
 
@@ -29,6 +31,21 @@ def test_before_the_first_start_nothing_is_stored_and_looking_stores_nothing(fre
 def test_the_same_configuration_is_same(cli):
     shown = cli("config", "check", "--json").one
     assert (shown["stored"], shown["verdict"]) == (shown["wanted"], "same")
+    assert shown["unsafeQueues"] == []
+
+
+def test_a_delay_level_of_a_type_that_may_lose_mails_is_a_difference(cli, fresh):
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        connection.channel().queue_declare(
+            RabbitNames("spool").delay_queue(60),
+            durable=True,
+            arguments={"x-queue-type": "quorum", "x-message-ttl": 60_000},
+        )
+    shown = cli("config", "check", "--json", code=1).one
+    assert shown["verdict"] == "same"
+    assert [sentence.split()[1] for sentence in shown["unsafeQueues"]] == [
+        "mailslice-delay-60s-spool"
+    ]
 
 
 @pytest.mark.parametrize(

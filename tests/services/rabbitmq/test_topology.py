@@ -118,6 +118,32 @@ def test_the_levels_of_one_queue_are_told_from_those_of_another(fresh: Any) -> N
     assert topology.names() == ["b-5s-spool", "spool"]
 
 
+def test_own_queues_of_another_type_or_strategy_are_left_alone_and_named(fresh: Any) -> None:
+    topology = Topology(fresh.settings)
+    names = RabbitNames(SPOOL)
+    topology.declare(SPOOL)
+    with blocking_connection(fresh.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        level = {
+            "x-message-ttl": 5000,
+            "x-dead-letter-exchange": names.hop_exchange,
+            "x-queue-type": "quorum",
+        }
+        channel.queue_declare(names.delay_queue(5), durable=True, arguments=level)
+        channel.queue_declare(names.delay_queue(1), durable=True, arguments={"x-message-ttl": 1000})
+    topology.declare_delays(SPOOL, [1, 5, 30])
+    (other,) = topology.unsafe_own_queues()
+    assert other.startswith(
+        "queue mailslice-delay-5s-spool is quorum, and MAILSLICE_QUEUE_QUORUM asks for classic"
+    )
+    asked = Topology(fresh.but(MAILSLICE_QUEUE_QUORUM="true").settings).unsafe_own_queues()
+    assert (
+        sum("is classic, and MAILSLICE_QUEUE_QUORUM asks for quorum" in each for each in asked) == 3
+    )
+    (once,) = (each for each in asked if "delay-5s" in each)
+    assert "has x-dead-letter-strategy=None, and not at-least-once" in once
+
+
 def test_a_message_goes_through_a_level_to_the_hop_queue(fresh: Any) -> None:
     names = RabbitNames(SPOOL)
     Topology(fresh.settings).declare_delays(SPOOL, [1])

@@ -17,6 +17,7 @@ from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Place, QueuedMail, ViewRow
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.own.delays import DelayedMails
+from mailslice.stores.rabbitmq.management import Management
 from mailslice.worker import Deliveries, Delivery, open_worker
 from mailslice.worker import cleaned as cleaned_check
 from mailslice.worker.cleaned import was_cleaned
@@ -444,9 +445,21 @@ async def test_in_doubt_a_delayed_mail_is_delivered(
         assert await was_cleaned(worker.wiring, none, old)
 
 
-@pytest.mark.parametrize("quorum", ["false", "true"])
-async def test_levels_work_on_classic_and_quorum_queues(fresh: Any, quorum: str) -> None:
-    for spool in at(fresh.but(MAILSLICE_QUEUE_QUORUM=quorum).settings):
+@pytest.mark.parametrize(
+    ("quorum", "default"), [("false", None), ("true", None), ("false", "quorum")]
+)
+async def test_levels_work_on_classic_and_quorum_queues_whatever_the_vhost_s_default_is(
+    fresh: Any, quorum: str, default: str | None
+) -> None:
+    """A quorum queue that dead-letters at most once loses what is on its way when its broker dies: a level that says no type would be one there."""
+    settings = fresh.but(MAILSLICE_QUEUE_QUORUM=quorum).settings
+    if default is not None:
+        Management(settings.rabbitmq)._pool.request(
+            "PUT",
+            f"{Management(settings.rabbitmq)._base}/api/vhosts/{settings.cassandra.keyspace}",
+            json={"defaultqueuetype": default},
+        )
+    for spool in at(settings):
         async with open_worker(spool.settings, spool.queue) as worker:
             item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1.1))
             async with aclosing(worker.deliveries(4)) as deliveries:
@@ -459,6 +472,12 @@ async def test_levels_work_on_classic_and_quorum_queues(fresh: Any, quorum: str)
         assert arguments.get("x-dead-letter-strategy") == (
             "at-least-once" if quorum == "true" else None
         )
+        kind = "quorum" if quorum == "true" else "classic"
+        assert arguments["x-queue-type"] == kind
+        assert spool.stores.management.arguments(spool.names.hop_queue)["x-queue-type"] == kind
+        if default is not None:
+            work = spool.stores.management.arguments(spool.names.work_queue)
+            assert work["x-queue-type"] == default, "James' own queues are of the vhost's default"
 
 
 async def test_failed_attempts_are_counted_through_delays_flushes_restarts_and_by_every_worker(

@@ -87,7 +87,7 @@ class Management:
         None: any number of times, as on every classic queue, or there is no such queue.
         """
         found = self._queue(name)
-        if found is None or _kind(found) != "quorum":
+        if found is None or kind_of(found) != "quorum":
             return None
         said = [
             (found.get("arguments") or {}).get("x-delivery-limit"),
@@ -102,7 +102,7 @@ class Management:
     def keeps_order(self, name: str) -> bool:
         """Whether messages that come back to the RabbitMQ queue `name` return to their place, as in a classic queue; a quorum queue puts them at its back."""
         found = self._queue(name)
-        return found is None or _kind(found) != "quorum"
+        return found is None or kind_of(found) != "quorum"
 
     def _default_delivery_limit(self) -> int | None:
         """Of quorum queues that name none: 20 from RabbitMQ 4 on (reference/rabbitmq.md)."""
@@ -137,6 +137,12 @@ class Management:
         ]
         known = [figure for figure in figures if isinstance(figure, int)]
         return sum(known) if len(known) == len(figures) else None
+
+    def default_queue_type(self) -> str:
+        """Of queues of the vhost that are declared without a type."""
+        found = self._get(f"/api/vhosts/{quote(self._address.vhost, safe='')}") or {}
+        said = str(found.get("default_queue_type") or "undefined")
+        return "classic" if said == "undefined" else said
 
     def queue_exists(self, name: str) -> bool:
         """Whether the vhost has the RabbitMQ queue `name`."""
@@ -273,14 +279,14 @@ def _reason(error: HTTPError) -> str:
     return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
-def _kind(found: Mapping[str, Any]) -> str:
+def kind_of(found: Mapping[str, Any]) -> str:
     """A queue's type; `classic` where nothing is said."""
     return str(found.get("type") or (found.get("arguments") or {}).get("x-queue-type") or "classic")
 
 
 def depth_of(found: Mapping[str, Any]) -> Depth | None:
     """The figures of one queue, all or nothing. Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`."""
-    dlx = found.get("messages_dlx", None if _kind(found) == "quorum" else 0)
+    dlx = found.get("messages_dlx", None if kind_of(found) == "quorum" else 0)
     figures = (
         found.get("messages_ready"),
         found.get("messages_unacknowledged"),

@@ -15,14 +15,18 @@ from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.model.errors import TopologyDiffers
 from mailslice.model.mail import QueueName
-from mailslice.model.names import PARK_SECONDS, ROUTING_KEY, RabbitNames
+from mailslice.model.names import OWN_PREFIX, PARK_SECONDS, ROUTING_KEY, RabbitNames
 from mailslice.model.settings import QueueSettings, Settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.management import Management
+from mailslice.stores.rabbitmq.management import Management, kind_of
 
 Arguments = Mapping[str, Any]
 _NOT_FOUND = 404
 _DIFFERS = 406
+
+
+AT_LEAST_ONCE = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+"""Of a quorum queue that dead-letters to another: without the second the first is not heeded."""
 
 
 def work_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
@@ -46,17 +50,13 @@ def delay_queue_arguments(
     Never `x-expires`, which deletes what is inside. A quorum level needs at-least-once dead-lettering: with the default strategy a broker
     killed at the wrong moment lost up to all of it.
     """
-    arguments: dict[str, Any] = {
+    return {
         "x-message-ttl": seconds * 1000,
         "x-dead-letter-exchange": names.hop_exchange,
         "x-dead-letter-routing-key": ROUTING_KEY,
+        **own_queue_arguments(settings),
+        **(AT_LEAST_ONCE if settings.quorum else {}),
     }
-    if settings.quorum:
-        arguments |= _quorum(settings) | {
-            "x-dead-letter-strategy": "at-least-once",
-            "x-overflow": "reject-publish",
-        }
-    return arguments
 
 
 def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[str, Any]:
@@ -66,12 +66,10 @@ def park_queue_arguments(names: RabbitNames, settings: QueueSettings) -> dict[st
     }
 
 
-def hop_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
-    """The arguments of the hop queue, to which the levels dead-letter."""
-    return _quorum(settings) if settings.quorum else {}
-
-
-def _quorum(settings: QueueSettings) -> dict[str, Any]:
+def own_queue_arguments(settings: QueueSettings) -> dict[str, Any]:
+    """The type of a queue of our own, always said: else a vhost may have another default, and its quorum queues dead-letter at most once."""
+    if not settings.quorum:
+        return {"x-queue-type": "classic"}
     return {"x-queue-type": "quorum", "x-quorum-initial-group-size": settings.quorum_group_size}
 
 
@@ -110,7 +108,7 @@ class Topology:
             made = _Missing(connection)
             made.exchange(names.hop_exchange)
             made.queue(
-                names.hop_queue, hop_queue_arguments(self._settings.queue), names.hop_exchange
+                names.hop_queue, own_queue_arguments(self._settings.queue), names.hop_exchange
             )
             for seconds in levels:
                 made.queue(
@@ -136,11 +134,39 @@ class Topology:
         names = RabbitNames(queue)
         stored = self.management.arguments(names.work_queue)
         wanted = work_queue_arguments(names, self._settings.queue)
+        if stored is not None and "x-queue-type" not in wanted:
+            wanted["x-queue-type"] = self.management.default_queue_type()
         if stored is not None and _comparable(stored) != _comparable(wanted):
             raise TopologyDiffers(
                 f"queue {names.work_queue} exists with arguments {_shown(stored)}; the settings ask for {_shown(wanted)} "
                 f"(MAILSLICE_QUEUE_QUORUM, _QUORUM_GROUP_SIZE, _DELIVERY_LIMIT). RabbitMQ cannot change a queue in place"
             )
+
+    def unsafe_own_queues(self) -> list[str]:
+        """What is wrong with the type of mailslice's own queues in the vhost, a sentence a queue. Raises StoreUnavailable."""
+        kind = own_queue_arguments(self._settings.queue)["x-queue-type"]
+        found = self.management.queues(("name", "type", "arguments", "effective_policy_definition"))
+        return [
+            f"queue {queue['name']} {why}: workers declare it anew once it is empty and deleted"
+            for queue in sorted(found, key=lambda queue: str(queue["name"]))
+            if str(queue["name"]).startswith(OWN_PREFIX)
+            if (why := _unsafe(queue, kind)) is not None
+        ]
+
+
+def _unsafe(queue: Mapping[str, Any], wanted: str) -> str | None:
+    """What `own_queue_arguments` would have made otherwise. What a policy says counts, too."""
+    arguments: Arguments = queue.get("arguments") or {}
+    policy: Arguments = queue.get("effective_policy_definition") or {}
+    kind = kind_of(queue)
+    if kind != wanted:
+        return f"is {kind}, and MAILSLICE_QUEUE_QUORUM asks for {wanted}"
+    if kind == "quorum" and "x-message-ttl" in arguments:
+        for name, value in AT_LEAST_ONCE.items():
+            said = arguments.get(name, policy.get(name.removeprefix("x-")))
+            if said != value:
+                return f"has {name}={said}, and not {value}: a broker that dies may lose its mails"
+    return None
 
 
 def _comparable(arguments: Arguments) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mailslice.model.settings import QueueSettings, RabbitSettings
 from mailslice.stores.rabbitmq.management import Depth, Management, depth_of, seen_empty
 from mailslice.stores.rabbitmq.topology import (
     delay_queue_arguments,
-    hop_queue_arguments,
+    own_queue_arguments,
     park_queue_arguments,
     work_queue_arguments,
 )
@@ -54,6 +54,7 @@ def test_a_quorum_level_dead_letters_at_least_once_and_no_level_expires() -> Non
         "x-message-ttl": 30_000,
         "x-dead-letter-exchange": "mailslice-hop-exchange-q",
         "x-dead-letter-routing-key": "",
+        "x-queue-type": "classic",
     }
     quorum = delay_queue_arguments(names, QueueSettings(quorum=True), 30)
     assert (
@@ -65,7 +66,7 @@ def test_a_quorum_level_dead_letters_at_least_once_and_no_level_expires() -> Non
             "x-queue-type": "quorum",
         }.items()
     )
-    assert hop_queue_arguments(QueueSettings()) == {}
+    assert own_queue_arguments(QueueSettings()) == {"x-queue-type": "classic"}
 
 
 @pytest.mark.parametrize("quorum", [False, True])
