@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 KEYS_A_REQUEST = 100
 MOST_PENDING = 1000
 """Keys that may wait or be under way before completions wait for them."""
+_PATIENCE = 1.0
+"""Seconds that a completion waits for room. Deletes that take longer hang: what comes then is left to blob_gc."""
 _EVERY = 0.05
 _FLUSHERS = 2
 
@@ -30,21 +32,44 @@ class BlobDiscarder:
         self._blobs = blobs
         self._pending: list[BlobId] = []
         self._under_way = 0
+        self._dropped = 0
+        """Keys left behind since deletes began to hang; 0 while they do not."""
         self._room = asyncio.Event()
         self._room.set()
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     async def add(self, blob_ids: Iterable[BlobId]) -> None:
-        """Takes the ids of a mail that is marked and acknowledged; waits only while too many are pending."""
-        self._pending += (blob_id for blob_id in blob_ids if is_random(blob_id))
+        """Takes the ids of a mail that is marked and acknowledged.
+
+        While too many are pending it waits, so that deletes keep up; not for deletes that hang.
+        """
+        keys = [blob_id for blob_id in blob_ids if is_random(blob_id)]
+        if self._dropped and len(self._pending) + self._under_way + len(keys) > MOST_PENDING:
+            self._dropped += len(keys)
+            return
+        self._pending += keys
         if len(self._pending) >= KEYS_A_REQUEST:
             self._flush()
         elif self._pending and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_EVERY, self._flush)
         if len(self._pending) + self._under_way > MOST_PENDING:
             self._room.clear()
-            await self._room.wait()
+            try:
+                await asyncio.wait_for(self._room.wait(), _PATIENCE)
+            except TimeoutError:
+                self._drop()
+
+    def _drop(self) -> None:
+        """As many of the oldest as are too many."""
+        count = min(len(self._pending), len(self._pending) + self._under_way - MOST_PENDING)
+        if count > 0:
+            del self._pending[:count]
+            self._dropped += count
+            log.warning(
+                "S3 does not answer deletes: blobs of done mails stay behind, for blob_gc",
+                extra={"action": "discard_hangs", "blobs": count},
+            )
 
     async def close(self) -> None:
         """Deletes what is pending."""
@@ -80,6 +105,13 @@ class BlobDiscarder:
 
     def _deleted(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
+        if self._dropped:
+            log.warning(
+                "%d blobs of done mails stayed behind, for blob_gc: deletes hung",
+                self._dropped,
+                extra={"action": "discard_failed", "blobs": self._dropped},
+            )
+            self._dropped = 0
         if len(self._pending) + self._under_way <= MOST_PENDING:
             self._room.set()
         if len(self._pending) >= KEYS_A_REQUEST:

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from uuid import uuid4
 
+import pytest
+
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import BlobId
+from mailslice.worker import discarding
 from mailslice.worker.discarding import KEYS_A_REQUEST, MOST_PENDING, BlobDiscarder
 
 
@@ -67,6 +70,26 @@ async def test_completions_wait_while_too_many_blobs_are_pending() -> None:
     await asyncio.wait_for(one_more, 1)
     await discarder.close()
     assert sum(len(request) for request in blobs.requests) == MOST_PENDING + 2
+
+
+async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discarding, "_PATIENCE", 0.05)
+    blobs = Blobs()
+    blobs.gate.clear()
+    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    began = asyncio.get_running_loop().time()
+    for _ in range(2 * MOST_PENDING):
+        await discarder.add(ids(2))
+    assert asyncio.get_running_loop().time() - began < 2, "it waited once, and no more"
+    blobs.gate.set()
+    await discarder.close()
+    deleted = sum(len(request) for request in blobs.requests)
+    assert MOST_PENDING <= deleted <= MOST_PENDING + 2
+    await discarder.add(ids(2))
+    await discarder.close()
+    assert sum(len(request) for request in blobs.requests) == deleted + 2
 
 
 async def test_a_store_that_is_down_leaves_orphans_and_stops_nothing() -> None:

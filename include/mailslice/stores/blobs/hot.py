@@ -7,11 +7,12 @@ What it does not do, and whatever does not go well, goes by obstore (Rust).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _SLOWEST_BYTES_A_SECOND = 1024 * 1024
 """A request may take the time-out, and as long on top as its bytes take at this speed."""
 _CHUNK = 1024 * 1024
+_BOTO_THREADS = 4
+T = TypeVar("T")
 _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 _ERRORS = (BaseError, OSError, TimeoutError)
 """obstore raises FileNotFoundError for a missing object, its own classes for the rest."""
@@ -47,6 +50,7 @@ class HotBlobs:
         self._bucket = bucket
         self._seconds = settings.timeout.total_seconds()
         self._store = _store(settings, bucket)
+        self._threads: ThreadPoolExecutor | None = None
         self._small = SmallObjects(settings, bucket) if speaks_to(settings) else None
         self.puts, self.gets = Window(), Window()
         """Of small objects; large ones are bounded by who holds their bytes."""
@@ -55,6 +59,9 @@ class HotBlobs:
         """Closes the connections that are unused."""
         if self._small is not None:
             self._small.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
 
     @cached_property
     def _admin(self) -> AdminBlobs:
@@ -62,6 +69,12 @@ class HotBlobs:
         from mailslice.stores.blobs.admin import AdminBlobs
 
         return AdminBlobs(self._settings, self._bucket)
+
+    async def _by_boto(self, ask: Callable[..., T], *args: object) -> T:
+        """In threads of its own: a HEAD that hangs must not hold up what others do in the loop's."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_BOTO_THREADS, "boto3")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask, *args)
 
     async def bucket_is_there(self) -> bool:
         """Whether S3 says that the bucket is there; False when it says that it is not, or may not tell us."""
@@ -80,7 +93,7 @@ class HotBlobs:
         """Writes the object in one request, over an older one of the same key, so that its last-modified moves."""
         size = memoryview(content).nbytes
         if _needs_boto(blob_id):
-            await asyncio.to_thread(lambda: self._admin.put(blob_id, bytes(content)))
+            await self._by_boto(lambda: self._admin.put(blob_id, bytes(content)))
             return
         try:
             async with self.puts.entered() if size <= SMALL else nullcontext():
@@ -97,7 +110,7 @@ class HotBlobs:
     async def open(self, blob_id: BlobId) -> OpenBlob:
         """Asks for the object; its size is known before its bytes are read. Raises ContentMissing when the bucket is there and the object is not."""
         if _needs_boto(blob_id):
-            content = await asyncio.to_thread(lambda: self._admin.get(blob_id))
+            content = await self._by_boto(lambda: self._admin.get(blob_id))
             return OpenBlob(self, blob_id, content, len(content))
         try:
             async with self.gets.entered(), asyncio.timeout(self._seconds):
@@ -134,7 +147,7 @@ class HotBlobs:
         async def one(blob_id: BlobId) -> BlobId | None:
             async with at_once, asyncio.timeout(self._seconds):
                 if _needs_boto(blob_id):
-                    return None if await asyncio.to_thread(self._exists, blob_id) else blob_id
+                    return None if await self._by_boto(self._exists, blob_id) else blob_id
                 try:
                     await obstore.head_async(self._store, blob_id)
                 except FileNotFoundError:
@@ -156,7 +169,7 @@ class HotBlobs:
         if not blob_ids:
             return
         if any(_needs_boto(blob_id) for blob_id in blob_ids):
-            await asyncio.to_thread(lambda: self._admin.delete_many(blob_ids))
+            await self._by_boto(lambda: self._admin.delete_many(blob_ids))
             return
         try:
             async with asyncio.timeout(self._seconds):
@@ -167,7 +180,7 @@ class HotBlobs:
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
         """A mail is dead-lettered for this, so it is asked twice: a bucket that is gone, or a proxy's 404, is not a lost blob."""
-        if "NoSuchBucket" in str(error) or await asyncio.to_thread(self._exists, blob_id):
+        if "NoSuchBucket" in str(error) or await self._by_boto(self._exists, blob_id):
             return self._meaning(error)
         return ContentMissing(
             f"S3 bucket {self._bucket!r} at {s3_place(self._settings)} has no object {blob_id!r}"
