@@ -295,6 +295,11 @@ def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(clu
         in_worker.close_all()
         report = timed("cleanup, one node away", run_all, request(queue), place)
         assert (report["applied"], report["marks"]["dropped"]) == (60, 60)
+        assert [each.partition(":")[0] for each in report["unrepaired"]] == [
+            "enqueuedmailsv4",
+            "deletedmailsv2",
+        ]
+        assert "can bring rows back as live mail" in report["message"]
         timed("the third node is back", back, cluster, place, THIRD, 3)
         in_worker.close_all()
 

@@ -21,6 +21,7 @@ from mailslice.duties.queue_cleanup.plan_file import (
     Reads,
     SomeRows,
 )
+from mailslice.duties.queue_cleanup.repair_risk import unrepaired_tables
 from mailslice.duties.queue_cleanup.starts import micros
 from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.view import (
@@ -147,6 +148,7 @@ def run(context: StepContext) -> dict[str, Any]:
         },
         "readTwice": plan.reads.twice,
         "bytes": round(plan.planned * _bytes_a_row(context, plan)),
+        "unrepaired": unrepaired_tables(context, plan),
         "strays": [each.shown() for each in strays],
         "slices": _shown(slices, found),
     }

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from mailslice.duties.queue_cleanup.params import Params
+from mailslice.duties.queue_cleanup.repair_risk import risk
 from mailslice.duty.artifacts import RunFolder
 from mailslice.duty.context import StepContext
 from mailslice.duty.report import DONE, DRY_RUN, FAILED, NOTHING
@@ -45,6 +46,7 @@ def partial(folder: RunFolder) -> dict[str, Any]:
         "unproven": int(plan.get("unproven", 0)),
         "undated": int(plan.get("undated", 0)),
         "strays": plan.get("strays", []),
+        "unrepaired": plan.get("unrepaired", []),
         "aside": int(applied.get("aside", 0)),
     }
     if applied.get("failures"):
@@ -56,7 +58,8 @@ def _outcome(context: StepContext) -> tuple[str, str]:
     """The status, and what happened in words."""
     plan, applied = context.need("plan"), context.summary("apply")
     if context.params(Params).dry_run:
-        return DRY_RUN, f"dry run, nothing was changed: {plan['message']}"
+        danger = risk(plan.get("unrepaired", []))
+        return DRY_RUN, f"dry run, nothing was changed: {plan['message']}{danger}"
     if applied is None:
         return FAILED, "apply did not end: what it left is found by the next run"
     if context.summary("verify") is None:
@@ -92,7 +95,7 @@ def _outcome(context: StepContext) -> tuple[str, str]:
         if strays
         else []
     )
-    return DONE, ", ".join(words) + _waiting(marks)
+    return DONE, ", ".join(words) + _waiting(marks) + risk(plan.get("unrepaired", []))
 
 
 def _waiting(marks: dict[str, Any]) -> str:
