@@ -23,7 +23,7 @@ async def test_a_pause_is_kept_by_another_process_too(
             delivery = await next_of(deliveries)
             with monkeypatch.context() as broken:
                 broken.setattr(Message, "ack", lambda _: False)  # it never gets to the broker
-                await delivery.retry(after=timedelta(seconds=6))
+                await delivery.retry(after=timedelta(seconds=20))
             await deliveries.disconnect()
     async with (
         open_worker(spool.settings, spool.queue) as worker,
@@ -31,7 +31,7 @@ async def test_a_pause_is_kept_by_another_process_too(
     ):
         with pytest.raises(TimeoutError):
             await next_of(deliveries, 3)
-        later = await next_of(deliveries, 30)
+        later = await next_of(deliveries, 60)
         assert (later.item, later.failures) == (item, 1)
         await later.complete()
         with pytest.raises(TimeoutError):
