@@ -32,6 +32,7 @@ from mailslice.model.names import (
     HEADER_BUCKET,
     HEADER_DELAY_TOKEN,
     HEADER_FAILURES,
+    HEADER_PARKED,
     HEADER_REDRIVE_COUNT,
     HEADER_SLICE,
     HEADER_THROTTLED,
@@ -324,7 +325,7 @@ class Delays:
         timestamp: datetime | None,
     ) -> None:
         if row.token not in self._published:
-            await self._deliver(row.message, headers, timestamp)
+            await self._deliver(row.message, headers, timestamp, leased=row.leased)
             self._published[row.token] = None
             if len(self._published) > _REMEMBERED:
                 del self._published[next(iter(self._published))]
@@ -354,11 +355,18 @@ class Delays:
         self._wiring.doings.hops += 1
 
     async def _deliver(
-        self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None
+        self,
+        body: bytes,
+        headers: Mapping[str, Any],
+        timestamp: datetime | None,
+        *,
+        leased: bool = False,
     ) -> None:
-        await self._wiring.publisher.publish(
-            self._wiring.names.exchange, body, own_headers(headers), timestamp
-        )
+        """`leased`: the mail was in a handler, so it counts as redelivered."""
+        kept = own_headers(headers)
+        if leased:
+            kept[HEADER_PARKED] = 1
+        await self._wiring.publisher.publish(self._wiring.names.exchange, body, kept, timestamp)
 
     async def _existing(self) -> DelayedMails | None:
         """The table, or None where nobody had delayed a mail a minute ago: to look at redelivered messages creates none."""

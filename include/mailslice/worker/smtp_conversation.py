@@ -155,6 +155,8 @@ class Conversation(SMTP):  # type: ignore[misc]
             before,
             refuse_bare=self._intake.refuses_bare_line_ends(self.session),
         )
+        if self._dismissed is not None:
+            raise asyncio.CancelledError  # the client was told 421, and sends the mail again
         self.enqueuing = True
         self._reset_timeout(_ANSWER_WITHIN)
         return received

@@ -63,6 +63,7 @@ async def test_it_comes_back_when_its_process_has_died(spool: Place4Queue) -> No
         again = await next_of(deliveries, LENGTH + 20)
         assert again.item == delivery.item
         assert again.failures == 0
+        assert again.redelivered, "it has been in a handler"
         await again.complete()
     assert spool.live() == []
 

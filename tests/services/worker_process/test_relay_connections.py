@@ -18,7 +18,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from mailslice.cli.bench_relay import server_process
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
-from mailslice.worker.handlers import next_hop
+from mailslice.worker.handlers import next_hop, smtp_dialogue
 from mailslice.worker.outcome import Complete, Reject, Retry
 from tests.services.worker_process.sink import Sink, Watching, certificate, running
 from tests.services.worker_process.test_relay import CONTENT, A, B, relay
@@ -126,6 +126,24 @@ def test_421_to_the_next_mail_of_a_connection_costs_no_attempt(*, pipelining: bo
         two = Mail("m", None, (A, B), per_recipient_headers=(RecipientHeader(B, "X", "y"),))
         assert [send(MAIL, CONTENT), send(two, CONTENT)] == [Complete(), Complete()]
     assert (sink.connections, len(sink.got)) == (3, 3)
+
+
+def test_replies_that_nobody_read_are_no_answers_to_the_next_mail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running(Sink(pipelining=True)) as sink:
+        send = relay(sink.port)
+        sink.refuse[B] = "550 no such user"
+        monkeypatch.setattr(smtp_dialogue, "_answer", _no_memory)
+        with pytest.raises(MemoryError):
+            send(Mail("m", None, (B,)), CONTENT)
+        monkeypatch.undo()
+        assert send(MAIL, CONTENT) == Complete()
+    assert (sink.connections, len(sink.got)) == (2, 1)
+
+
+def _no_memory(*_given: object) -> None:
+    raise MemoryError
 
 
 def test_a_server_that_is_gone_for_good_is_one_failure() -> None:

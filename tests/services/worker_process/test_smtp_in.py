@@ -638,6 +638,28 @@ async def test_a_mail_that_is_whole_at_the_deadline_is_waited_for(
     assert len(server.keeper.kept) == 1
 
 
+async def test_a_mail_that_ends_just_after_the_word_421_is_not_enqueued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversation = smtp_conversation.Conversation
+    received = conversation.data_received
+
+    def received_at_the_deadline(self: Any, data: bytes) -> None:
+        received(self, data)
+        if data.endswith(b"\r\n.\r\n"):
+            self.dismiss()
+
+    monkeypatch.setattr(conversation, "data_received", received_at_the_deadline, raising=False)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"EHLO c\r\nMAIL FROM:<s@y>\r\nRCPT TO:<a@x>\r\nDATA\r\n")
+        await asyncio.wait_for(reader.readuntil(b"354 "), 5)
+        writer.write(b"x\r\n.\r\n")
+        assert b"\r\n421 4.3.2 " in await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    assert server.keeper.kept == []
+
+
 async def test_figures_tell_what_was_answered() -> None:
     async with serving() as server:
         await server.do(send())

@@ -283,6 +283,32 @@ def test_a_connection_that_ended_between_two_mails_is_no_answer_to_the_second(
     assert (refused, first.connection.is_open) == (Refusals(), False)
 
 
+@pytest.mark.parametrize("answer", [b"450 later\r\n", b"502 no RSET here\r\n", b"354 go\r\n"])
+@pytest.mark.parametrize("features", [(), ("pipelining",)])
+def test_a_refused_rset_is_no_answer_to_the_mail_after_it(
+    answer: bytes, features: tuple[str, ...]
+) -> None:
+    first = talk(OK, b"550 no\r\n", b"503 no\r\n", features=features)
+    nested = b"503 nested MAIL\r\n"
+    second = talk(answer, nested, OK, GO, connection=first.connection, features=features, to=(B,))
+    assert (second.refused, second.stage.marks, second.broken) == (Refusals(), [], True)
+    assert not second.connection.is_open
+
+
+def test_whatever_ends_a_mail_before_its_last_byte_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def half(head: bytes, content: bytes) -> Iterable[bytes]:
+        yield content[:10]
+        raise MemoryError
+
+    monkeypatch.setattr(smtp_dialogue, "data", half)
+    socket, stage = FakeSocket(), Told()
+    with pytest.raises(MemoryError):
+        talk(OK, OK, GO, OK, socket=socket, stage=stage)
+    assert (stage.marks, socket.closed) == ([BEGUN, NOT_SENT], True)
+
+
 def test_a_connection_that_ends_after_the_second_mail_was_begun_is_its_failure() -> None:
     first = talk(OK, OK, GO, OK)
     second = talk(OK, b"421 closing\r\n", connection=first.connection)

@@ -51,6 +51,7 @@ class Window:
         self._since = clock()
         self._least = math.inf
         self._probing = True
+        self._probe_began = self._since
         self._probe_at = 0.0
         self._was_full = False
         self._times_at_least = 0
@@ -99,7 +100,7 @@ class Window:
     def _left(self, began: float) -> None:
         self._under_way -= 1
         now = self._clock()
-        if not self._probing or self._under_way < PROBE:  # what began before the probe says nothing
+        if began >= self._probe_began:  # what began before the probe says nothing
             self._samples.append(now - began)
         if self._is_held:
             self._samples.clear()
@@ -143,4 +144,4 @@ class Window:
         self._was_full = bool(self._waiting)
         self._times_at_least = self._times_at_least + 1 if self.limit <= LEAST else 0
         if now >= self._probe_at or self._times_at_least >= _AT_LEAST:
-            self._probing, self._times_at_least = True, 0
+            self._probing, self._probe_began, self._times_at_least = True, now, 0

@@ -90,6 +90,7 @@ class Connection:
 
     def out_of_step(self, code: int) -> smtplib.SMTPServerDisconnected:
         """Closed, and the error to raise: `code` is no answer to what was asked."""
+        self._check_fresh(None)
         self.close()
         return smtplib.SMTPServerDisconnected(f"{code} ends the connection")
 

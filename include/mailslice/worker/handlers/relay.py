@@ -132,6 +132,8 @@ class Relay:
                 stopped = patience.stopping.is_set()
                 if stopped or patience.is_late:
                     break
+            self._hop.release(connection)
+            connection = None
         except Stopping:
             stopped = True
         except LoginRefused as error:
@@ -142,7 +144,7 @@ class Relay:
             self._log_failure(error, logging.INFO)
         finally:
             if connection is not None:
-                self._hop.release(connection)
+                connection.close()  # replies that were not read are no answers to the next mail
         if stopped:
             return frozenset(_recipients(pending))
         refused.add((r for r in _recipients(pending) if r not in refused), NO_ANSWER)

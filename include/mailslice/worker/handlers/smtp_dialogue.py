@@ -11,7 +11,6 @@ in doubt.
 
 from __future__ import annotations
 
-import smtplib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -156,7 +155,10 @@ class _Envelope:
                 self._refused.add(commands.popleft()[1], NO_ANSWER)
 
     def _reset_heard(self, _: tuple[str, ...]) -> None:
-        _answer(self._connection, (), self._refused)
+        """A server that refuses it would refuse MAIL, too: for the transaction before, not for this."""
+        code, _words = self._connection.reply()
+        if code // 100 != 2:
+            raise self._connection.out_of_step(code)
 
     def _mail_heard(self, recipients: tuple[str, ...]) -> None:
         code, words = _answer(self._connection, recipients, self._refused)
@@ -199,7 +201,7 @@ def _pour(
         for piece in pieces:
             patience.check()
             connection.send(piece)
-    except (OSError, smtplib.SMTPException, Stopping):
+    except BaseException:
         connection.close()
         stage.not_sent(recipients)
         raise

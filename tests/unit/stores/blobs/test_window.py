@@ -188,6 +188,29 @@ def test_some_that_hang_hold_up_nobody_for_longer_than_a_second() -> None:
     assert max(waited) < 1.05
 
 
+def test_some_that_hang_again_and_again_keep_no_probe_from_its_end() -> None:
+    async def work(clock: Callable[[], float]) -> int:
+        window, done, end = Window(clock), 0, clock() + 60
+        times = random.Random(7)
+
+        async def hang() -> None:
+            while clock() < end:
+                async with window.entered():
+                    await asyncio.sleep(times.uniform(5, 15))
+
+        async def ask() -> None:
+            nonlocal done
+            while clock() < end:
+                async with window.entered():
+                    await asyncio.sleep(0.01)
+                done += 1
+
+        await asyncio.gather(*(hang() for _ in range(6)), *(ask() for _ in range(26)))
+        return done
+
+    assert simulated(work) > 0.8 * 60 * 26 / 0.01
+
+
 def test_they_enter_in_the_order_in_which_they_came() -> None:
     async def work(clock: Callable[[], float]) -> list[int]:
         window, entered = Window(clock), []
