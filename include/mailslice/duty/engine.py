@@ -48,7 +48,8 @@ class Engine:
     def used(self) -> str:
         """What the step came to work with."""
         session = self._session
-        small = isinstance(session, Small) and session.started is None
+        # The last keys of a plan may hold many rows: what begins in the process may end large.
+        small = isinstance(session, Small) and session.started is None and session.is_small
         return PROCESS if session is None or isinstance(session, InProcess) or small else SPARK
 
     def _chosen(self) -> Session:

@@ -40,6 +40,11 @@ class Small:
     done: int = 0
     started: SparkSession | None = None
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the work so far is within the limit."""
+        return self.done <= self.most
+
     def large(self) -> SparkSession:
         """The session, started at the first call."""
         if self.started is None:
@@ -94,7 +99,7 @@ def _small_first(
     """A few keys at a time, more while they are light."""
     found: list[dict[str, Any]] = []
     at, some = 0, 1
-    while at < len(keys) and small.started is None and small.done <= small.most:
+    while at < len(keys) and small.started is None and small.is_small:
         new = run_on_keys(InProcess(), keys[at : at + some], work, schema)
         small.done += sum(map(rows, new))
         found += new

@@ -61,6 +61,12 @@ def test_a_process_that_may_start_no_spark_says_that_the_work_is_too_large():
         engine(small_rows=0).session()
 
 
+def test_work_whose_last_keys_are_heavy_is_large_for_the_steps_after_it():
+    made = engine(small_rows=50)
+    assert found(made.session(), list(range(7))) == list(range(7))
+    assert made.used == "Spark"
+
+
 def test_the_steps_after_a_plan_go_by_what_it_came_to():
     made = engine()
     found(made.session(), [1, 2])

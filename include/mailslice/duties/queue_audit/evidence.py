@@ -37,7 +37,7 @@ _LONGEST_LOOK = timedelta(minutes=3)
 _RECORDS = 3
 """A worker's records that a look may take: one of since the hold began, and two of after RabbitMQ's figure."""
 SETTLED = timedelta(seconds=20)
-"""An enqueue that is this old has ended: row and message are written beside each other, each within its time-out of 10 s, or its failure is marked."""
+"""An enqueue that is this old has ended: row and message are written one after the other, each within its time-out of 10 s, or its failure is marked."""
 _LOOK_AGAIN = 1.0
 _BYTES_HELD = 5_000
 

@@ -46,8 +46,12 @@ def tables_of(stores: Stores) -> tuple[QueueTable, ...]:
 
 
 def starts_of(stores: Stores, queue: QueueName) -> Starts:
-    """Both starts, at the settings' consistency."""
-    return Starts(stores.tables.browse_starts.read(queue), stores.tables.content_starts.read(queue))
+    """Both starts, at the settings' consistency.
+
+    contentStart first: James moves browseStart and then contentStart up to it, also between the two reads.
+    """
+    content = stores.tables.content_starts.read(queue)
+    return Starts(stores.tables.browse_starts.read(queue), content)
 
 
 def existing_places(stores: Stores, queue: QueueName) -> set[Place]:

@@ -10,7 +10,9 @@ from mailslice.duty.context import StepContext
 from mailslice.duty.gates import judged
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
+from mailslice.model.slices import is_live
 from mailslice.quality.gate import Expectation, Frame
+from mailslice.queue.configuration import ConfigurationGuard, shape
 from mailslice.spark.slices import instant
 from mailslice.spark.verdict_files import Judged
 from mailslice.stores.cassandra.own import PublishState
@@ -62,4 +64,13 @@ def _vanished(context: StepContext, published: dict[EnqueueId, Judged]) -> int:
         ]
         there |= {row.enqueue_id for row in rows.some(queue, asked)} if asked else set()
     gone = [one for one in published if one not in there]
-    return len(set(gone) - tables.deleted.marked(queue, gone)) if gone else 0
+    if not gone:
+        return 0
+    unmarked = set(gone) - tables.deleted.marked(queue, gone)
+    # Behind browseStart James drops rows with their marks, and goes there once the mail is done.
+    window = shape(ConfigurationGuard(tables, context.settings), context.settings).window
+    browse = tables.browse_starts.read(queue)
+    return sum(
+        browse is None or is_live(instant(published[one].slice_ms), browse.value, window)
+        for one in unmarked
+    )

@@ -212,6 +212,25 @@ def test_a_gate_that_does_not_hold_changes_nothing(old):
     assert old.v4 == {}
 
 
+def test_a_browse_start_that_james_moves_on_while_v3_is_read_is_no_alarm(old, monkeypatch):
+    from mailslice.duties.migrate_v3_to_v4 import plan
+
+    old.start_at(-3)
+    old.insert(-3)
+    kept = old.insert(0)
+    read = plan._read
+
+    def meanwhile(*args, **kwargs):
+        found = read(*args, **kwargs)
+        old.stores.tables.browse_starts.write(old.queue, old.at(-2), 2**52)
+        return found
+
+    monkeypatch.setattr(plan, "_read", meanwhile)
+    report = old.run()
+    assert (report["status"], report["copied"]) == ("done", 1)
+    assert set(old.v4) == {kept.enqueue_id}
+
+
 def test_a_cleanup_and_a_migration_wait_for_each_other(old, monkeypatch):
     from mailslice.duties.migrate_v3_to_v4 import apply
 

@@ -7,6 +7,7 @@ import pytest
 
 from mailslice.duties.queue_cleanup import check, decide, plan
 from mailslice.model.errors import BadInput, GateFailed
+from mailslice.model.mail import Place
 from mailslice.spark import slices as spark_slices
 from tests.services.duties.queue_cleanup.conftest import micros
 
@@ -104,6 +105,30 @@ def test_a_planned_mail_that_is_not_marked_now_fails(full, request, with_real_sp
     view.unmark(dead[2])
     with pytest.raises(GateFailed, match="sampled_unmarked is 1 "):
         view.steps(run, "check")
+
+
+@pytest.mark.parametrize("rows_gone", [True, False])
+def test_james_cleaning_up_behind_a_start_that_it_moves_on_is_no_alarm(full, rows_gone):
+    """It moves browseStart, drops marks, then rows."""
+    view, run, dead = full
+    view.steps(run, "plan")
+    view.james_writes_browse_start(view.at(2))
+    for one in dead:
+        view.unmark(one)
+    if rows_gone:
+        for number in (0, 1):
+            place = Place(view.at(number), 0)
+            view.stores.tables.v4.delete_partition(view.queue, place, micros(datetime.now(UTC)))
+    assert view.steps(run, "check")["success"]
+    report = view.steps(run, "apply", "verify", "report")
+    assert (report["status"], report["applied"]) == ("done", 0)
+
+
+def test_another_cleanup_that_was_faster_is_no_alarm(full):
+    view, run, _ = full
+    view.steps(run, "plan")
+    assert view.clean()["applied"] == 3
+    assert view.steps(run, "check")["success"]
 
 
 def test_a_planned_slice_that_is_open_now_fails(full, monkeypatch):

@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partialmethod
 
 import pytest
 
@@ -80,6 +81,26 @@ def test_a_live_mail_that_was_done_behind_a_start_of_ours_is_no_alarm(busy, monk
     monkeypatch.setattr(apply, "_browse_start", lambda *_: view.at(5))
     view.steps(request, "apply")
     assert view.steps(request, "verify")["success"]
+
+
+def test_james_moving_both_starts_between_the_two_reads_is_no_alarm(busy, monkeypatch):
+    view, request, _, live = busy
+    view.steps(request, "plan", "check", "apply")
+    view.mark(live)
+    moved = []
+
+    def first_of_two(self, queue, *, read):
+        found = read(self, queue)
+        if not moved:
+            moved.append(view.at(9))
+            view.james_writes_browse_start(view.at(9))
+            view.stores.tables.content_starts.write(view.queue, view.at(9), now_us() + 10_000_000)
+        return found
+
+    kind = type(view.stores.tables.browse_starts)
+    monkeypatch.setattr(kind, "read", partialmethod(first_of_two, read=kind.read))
+    assert view.steps(request, "verify")["success"]
+    assert moved
 
 
 def test_a_content_start_after_browse_start_fails(busy):

@@ -253,6 +253,23 @@ def test_each_mail_is_proved_again_just_before(spool, meanwhile):
     )
 
 
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_published_mail_without_row_and_mark_is_no_alarm_where_james_has_passed_it(spool, passed):
+    """A lost mail that is done at last lets James move browseStart past it, and clean up behind it."""
+    lost = spool.put("lost", message=False)
+    spool.audit(census=True)
+    request = spool.request("republish_lost")
+    assert spool.steps(request, "plan", "check", "apply")["applied"] == 1
+    if passed:
+        pass_by(spool, lost)
+    clean(spool, lost)
+    if passed:
+        assert spool.steps(request, "verify")["success"]
+    else:
+        with pytest.raises(GateFailed, match="has its row, or was done"):
+            spool.steps(request, "verify")
+
+
 def test_a_mail_whose_delay_is_over_and_whose_copy_is_gone_is_published_and_no_longer_said_to_come(
     spool,
 ):
