@@ -20,6 +20,7 @@ from mailslice.duties.queue_cleanup.view import (
     slices_to_read,
     starts_of,
 )
+from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.model.errors import PlanRefused
 from mailslice.model.names import QueueTable
@@ -41,9 +42,10 @@ PlaceName = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Remaining:
-    """Partitions as they were read after the deletes."""
+    """Partitions as they were read after the deletes, from `read_at` on: later rows may be missing."""
 
     places: Mapping[PlaceName, PlaceLeft]
+    read_at: datetime
 
     @property
     def rows(self) -> int:
@@ -73,6 +75,7 @@ class Remaining:
     def as_json(self) -> dict[str, Any]:
         """The places that have rows, without their ids."""
         return {
+            "readAt": iso(self.read_at),
             "places": [
                 [
                     *(list(place.survivors), place.table, place.slice_ms, place.bucket),
@@ -80,7 +83,7 @@ class Remaining:
                 ]
                 for place in self.places.values()
                 if place.rows
-            ]
+            ],
         }
 
     @classmethod
@@ -91,7 +94,10 @@ class Remaining:
             PlaceLeft(**dict(zip(names, row, strict=True)), survivors=tuple(ids), ids=b"")
             for ids, *row in value["places"]
         ]
-        return cls({(each.table, each.slice_ms, each.bucket): each for each in places})
+        return cls(
+            {(each.table, each.slice_ms, each.bucket): each for each in places},
+            datetime.fromisoformat(value["readAt"]),
+        )
 
     def by_slice(self) -> list[tuple[SliceFound, list[str]]]:
         """Slices that have rows, oldest first, each with survivors of it."""
@@ -121,6 +127,7 @@ def name_of(place: PlannedPlace) -> PlaceName:
 
 def read_remaining(context: StepContext, plan: Plan) -> Remaining:
     """Read back at quorum. Raises PlanRefused when a partition was not read: nothing is known of it."""
+    read_at = context.clock()
     parts = {name_of(place): place.part for place in plan.places}
     wanted = _wanted(context, plan) | parts.keys()
     keys = [PlaceKey(*key, parts.get(key, NO_PART)) for key in sorted(wanted)]
@@ -139,7 +146,7 @@ def read_remaining(context: StepContext, plan: Plan) -> Remaining:
         raise PlanRefused(
             f"the read after the deletes gave {len(found)} of {len(wanted)} places: marks and contentStart stay, the next run goes on"
         )
-    return Remaining(found)
+    return Remaining(found, read_at)
 
 
 def _wanted(context: StepContext, plan: Plan) -> set[PlaceName]:

@@ -20,7 +20,7 @@ _NO_MARKS = {"dropped": 0, "waiting": 0, "why": [], "proof": None}
 def run(context: StepContext) -> dict[str, Any]:
     """The report's own fields. Also remembers closed slices with their survivors."""
     verified = context.summary("verify")
-    if verified is not None:
+    if verified is not None and "readAt" in verified:  # an earlier version did not say it
         _remember(context, verified)
     status, message = _outcome(context)
     return {**partial(context.folder), "status": status, "message": message}
@@ -107,10 +107,11 @@ def _waiting(marks: dict[str, Any]) -> str:
 
 
 def _remember(context: StepContext, verified: dict[str, Any]) -> None:
-    now = context.clock()
+    """As of when they were read: size and browse trust what was looked at long after a slice was over."""
+    read_at = datetime.fromisoformat(verified["readAt"])
     for each in verified["closedSlices"]:
         survivors = tuple(EnqueueId(UUID(one)) for one in each["survivors"])
         statistic = SliceStatistic(
-            datetime.fromisoformat(each["start"]), each["live"], each["dead"], now, survivors
+            datetime.fromisoformat(each["start"]), each["live"], each["dead"], read_at, survivors
         )
         context.stores.own.slice_statistics.save(context.queue, statistic)

@@ -33,7 +33,9 @@ def run(context: StepContext) -> dict[str, Any]:
     """What is there now, and whether the invariants hold. Raises GateFailed."""
     plan = read_plan(context.need("plan"), context.request.run, context.queue)
     applied = context.need("apply")
-    left = Remaining.of_json(context.folder.read_json(FILE) or {"places": []})
+    left = Remaining.of_json(
+        context.folder.read_json(FILE) or {"places": [], "readAt": iso(plan.made_at)}
+    )
     starts = starts_of(context.stores, context.queue)
     browse = starts.browse.value if starts.browse else None
     slices = [each for each, _ in left.by_slice() if context.params(Params).covers(each.start)]
@@ -58,7 +60,8 @@ def run(context: StepContext) -> dict[str, Any]:
         "unproven": seen.unproven,
         "expectations": result.lines(),
         "dataDocs": result.link,
-        "closedSlices": [] if plan.ranged else _closed_slices(context, plan, left),
+        "readAt": iso(left.read_at),
+        "closedSlices": [] if plan.ranged else _closed_slices(plan, left),
     }
 
 
@@ -181,9 +184,11 @@ def _expectations() -> list[Expectation]:
     return [Expectation.equal(column, 0, text) for column, text in sentences.items()]
 
 
-def _closed_slices(context: StepContext, plan: Plan, left: Remaining) -> list[dict[str, object]]:
-    """Closed slices that still have rows: what size and browse may know without reading dead rows. A hint, never a proof: a late insert may come."""
-    now = context.clock()
+def _closed_slices(plan: Plan, left: Remaining) -> list[dict[str, object]]:
+    """Slices that were closed when they were read, and still have rows: what size and browse may know without reading dead rows.
+
+    A hint, never a proof: a late insert may come.
+    """
     return [
         {
             "start": iso(each.start),
@@ -192,5 +197,5 @@ def _closed_slices(context: StepContext, plan: Plan, left: Remaining) -> list[di
             "survivors": survivors[:SURVIVORS_A_PLACE],
         }
         for each, survivors in left.by_slice()
-        if decide.closed(each.start, plan.shape, now=now, grace=plan.grace)
+        if decide.closed(each.start, plan.shape, now=left.read_at, grace=plan.grace)
     ]

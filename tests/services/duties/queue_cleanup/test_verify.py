@@ -9,9 +9,11 @@ import pytest
 
 from mailslice.duties.queue_cleanup import apply
 from mailslice.duties.queue_cleanup.deleting import Deletes
+from mailslice.duty.road import run_step
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import EnqueueId, Place
-from tests.services.duties.queue_cleanup.conftest import micros
+from mailslice.model.slices import slice_start
+from tests.services.duties.queue_cleanup.conftest import WINDOW, micros
 
 
 @pytest.fixture
@@ -101,6 +103,20 @@ def test_james_moving_both_starts_between_the_two_reads_is_no_alarm(busy, monkey
     monkeypatch.setattr(kind, "read", partialmethod(first_of_two, read=kind.read))
     assert view.steps(request, "verify")["success"]
     assert moved
+
+
+def test_slices_are_remembered_as_of_when_they_were_read(busy):
+    """Verify or report may come a day later: a slice that was open when it was read has new mail by then."""
+    view, request, _, live = busy
+    was_open = slice_start(datetime.now(UTC) + timedelta(minutes=1), WINDOW)
+    number = (was_open - view.base) // WINDOW
+    view.insert(number, dead=False)
+    view.steps(request, "plan", "check", "apply")
+    for step in ("verify", "report"):
+        run_step(step, request, view.settings, clock=lambda: datetime.now(UTC) + timedelta(hours=2))
+    (known,) = view.stores.remembered_slices(view.queue)
+    assert (known.slice_start, known.survivors) == (view.at(3), (live,))
+    assert known.cleaned_at < datetime.now(UTC)
 
 
 def test_a_content_start_after_browse_start_fails(busy):
