@@ -202,9 +202,9 @@ class Delivery:
         again = await self._begun_again(left)
         if isinstance(again, Disposition):
             return again
-        if again == self._message_recipients and delay is None:
+        if again == self._message_recipients and delay is None and not self._lease.is_closed:
             return await self._give_back(Disposition.RETRIED)
-        if await self._wiring.is_marked(self._item.enqueue_id):
+        if self._lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id):
             return await self._end(self._lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
         await self._publish_again(
@@ -282,7 +282,7 @@ class Delivery:
     async def _is_closed(self) -> bool:
         """Whether the mail was deleted, or closed for being stuck, since it was handed out: then no dead letter is to come back. Not known counts as no."""
         try:
-            return await self._wiring.is_marked(self._item.enqueue_id)
+            return self._lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id)
         except StoreUnavailable:
             return False
 

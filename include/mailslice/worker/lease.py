@@ -46,6 +46,8 @@ class Lease:
         self.message = message
         self.is_out = False
         """Whether a copy stands for the mail, and the message is acknowledged."""
+        self.is_closed = False
+        """Whether the mail was found marked while its handler had it. Nothing of it is with the broker since, and a cleanup may drop row and mark."""
 
     @property
     def is_lost(self) -> bool:
@@ -91,7 +93,7 @@ class Lease:
 
     async def bring_back(self) -> None:
         """Where a copy is out the mail is published now, in its place. A store that is away leaves it to the copy, which comes later."""
-        if not self.is_out:
+        if not self.is_out or self.is_closed:
             return
         message = self.message
         try:
@@ -129,6 +131,7 @@ class Lease:
         try:
             if await self._wiring.is_marked(self._enqueue_id):
                 self._due = math.inf  # closed meanwhile: its message is not needed any more
+                self.is_closed = True
             else:
                 self._has_row = True
                 await self._delays.schedule(

@@ -111,3 +111,33 @@ async def test_a_mail_that_was_closed_meanwhile_gets_no_lease(spool: Place4Queue
         assert spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) is None
         await deliveries.disconnect()
     assert spool.ready(spool.names.work_queue) == 0
+
+
+@pytest.mark.parametrize("how", ["delayed", "now", "narrowed", "rejected", "given back"])
+async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_mark(
+    spool: Place4Queue, how: str
+) -> None:
+    """It hangs for a night: stuck_mails has set it aside, the broker has nothing of it, and the cleanup takes row and mark."""
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        item = await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
+        delivery = await next_of(deliveries)
+        spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
+        await until(lambda: delivery._lease.is_out)
+        spool.stores.tables.deleted.drop_many(spool.queue, [item.enqueue_id])
+        match how:
+            case "delayed":
+                await delivery.retry(after=timedelta(seconds=1))
+            case "now":
+                await delivery.retry()
+            case "narrowed":
+                await delivery.retry(["c@b.example"])
+            case "given back":
+                await delivery.give_back()
+            case _:
+                await delivery.reject("nobody wants it")
+        with pytest.raises(TimeoutError):
+            await next_of(deliveries, LENGTH)
+    assert spool.ready(spool.names.dead_letter_queue) == 0
