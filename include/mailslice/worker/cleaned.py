@@ -24,7 +24,7 @@ from mailslice.worker.wiring import Wiring
 REASON = "cleaned: its slice was cleaned, and it has neither a row nor a deleted mark"
 _OLD = (0.0, 1.5)
 _RECENT = (0.0, 1.5, 3.0, 6.0)
-"""Seconds before each look for an absent row: row and message are written beside each other, and the row may take its whole time-out."""
+"""Seconds before each look for an absent row: workers of earlier releases write row and message beside each other, and the row may take its whole time-out."""
 _RECENTLY = timedelta(seconds=30)
 _LATELY = timedelta(minutes=10)
 """As `_RECENTLY`, where nothing is kept of a mail whose row is absent: also the clock of the row's writer may be behind."""

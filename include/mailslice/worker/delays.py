@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import failures_in, headers_of, place_in
+from mailslice.codec.headers import count_in, failures_in, headers_of, place_in
 from mailslice.model import crash
 from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
@@ -31,6 +31,7 @@ from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import (
     HEADER_BUCKET,
     HEADER_DELAY_TOKEN,
+    HEADER_DELIVERY_COUNT,
     HEADER_FAILURES,
     HEADER_PARKED,
     HEADER_REDRIVE_COUNT,
@@ -216,7 +217,7 @@ class Delays:
                 else:
                     await self._release(table, row, message.headers, message.timestamp)
                 break
-            if remaining > self._longest_wait:
+            if remaining > self._longest_wait(message):
                 await self._publish_copy(
                     row.message, message.headers, message.timestamp, row.token, row.due
                 )
@@ -225,10 +226,13 @@ class Delays:
             # And look again: it may have been flushed or deleted meanwhile.
         message.ack()
 
-    @property
-    def _longest_wait(self) -> timedelta:
-        """For how long a copy may wait here: the less, the more wait already. What is over goes through a level."""
-        free = max(0.0, 1 - self._waiting_bytes / _WAITING_BYTES)
+    def _longest_wait(self, message: Message) -> timedelta:
+        """For how long a copy may wait here: the less, the more wait already. What is over goes through a level.
+
+        So does a copy whose returns a quorum queue counts: past its limit the broker drops it, for the hop queue has no dead letters.
+        """
+        is_counted = count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
+        free = 0.0 if is_counted else max(0.0, 1 - self._waiting_bytes / _WAITING_BYTES)
         return max(timedelta(seconds=DELAY_LEVELS[0]), LONGEST_WAIT * free)
 
     async def _wait(self, remaining: timedelta, size: int) -> None:
@@ -372,10 +376,10 @@ class Delays:
         """The table, or None where nobody had delayed a mail a minute ago: to look at redelivered messages creates none."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._look_at:
-            self._look_at = now + _LOOK_EVERY
             self._table = await asyncio.to_thread(
                 existing_delayed_mails, self._wiring.stores.cassandra, self._wiring.settings
             )
+            self._look_at = now + _LOOK_EVERY  # a look that failed said nothing
         return self._table
 
     async def _read(self, table: DelayedMails, enqueue_id: EnqueueId) -> DelayedMail | None:

@@ -93,16 +93,17 @@ class Lease:
 
     async def bring_back(self) -> None:
         """Where a copy is out the mail is published now, in its place. A store that is away leaves it to the copy, which comes later."""
-        if not self.is_out or self.is_closed:
+        if self.is_closed:
             return
         message = self.message
         try:
-            await self._wiring.publisher.publish(
-                self._wiring.names.exchange,
-                message.body,
-                own_headers(message.headers),
-                message.timestamp,
-            )
+            if self.is_out:
+                await self._wiring.publisher.publish(
+                    self._wiring.names.exchange,
+                    message.body,
+                    own_headers(message.headers),
+                    message.timestamp,
+                )
         except MailsliceError as error:
             self._tell("a mail comes back when its lease is over: %s", error)
         else:

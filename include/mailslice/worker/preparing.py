@@ -75,7 +75,7 @@ class Preparer:
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
                 over = patience.is_over or is_counted(slot.message) or self._is_in_the_way(through)
-                if over and await self._put_aside(slot, why):
+                if over and self._is_time(slot) and await self._put_aside(slot, why):
                     return
                 await asyncio.sleep(patience.pause())
                 why = await self._tried(slot)
@@ -116,13 +116,21 @@ class Preparer:
         self._rounds.through += slot.ready is not None
         return None
 
+    @staticmethod
+    def _is_time(slot: Slot) -> bool:
+        """Whether it may be tried to park it now. A copy that is not confirmed may be parked all the same: each try may be one more of them."""
+        now = asyncio.get_running_loop().time()
+        if now < slot.retry_at:
+            return False
+        slot.retry_at = now + IN_PLACE
+        return True
+
     def clear_out(self) -> None:
         """Parks what has been in the window for too long, whatever it waits for: a store, room, another delivery, or a handler that is free."""
         now = asyncio.get_running_loop().time()
         for slot in list(self._slots):
-            if now < max(slot.message.arrived + LONGEST_UNACKNOWLEDGED, slot.retry_at):
+            if now < slot.message.arrived + LONGEST_UNACKNOWLEDGED or not self._is_time(slot):
                 continue
-            slot.retry_at = now + IN_PLACE
             before, slot.task = slot.task, asyncio.create_task(self._clear(slot, slot.task))
             if before is not None:
                 before.cancel()

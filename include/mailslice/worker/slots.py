@@ -28,7 +28,7 @@ class Slot:
     through_before: int | None = None
     """How many messages had been prepared before the first of the faults that end its attempts now; None: none does."""
     retry_at: float = 0.0
-    """When it is next to be parked for its age."""
+    """When it may next be tried to park it."""
 
 
 class Slots:

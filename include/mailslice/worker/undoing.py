@@ -55,7 +55,8 @@ class Undoing:
         left = _Left(item.enqueue_id, blobs)
         self._wiring.doings.undoing += 1
         if self._marks_fail:
-            self._keep(left)
+            self._pending.append(left)
+            self._go_on()
             return
         first = asyncio.create_task(self._first_try(left), name=f"undo-{item.enqueue_id}")
         self._first_tries.add(first)
@@ -79,18 +80,13 @@ class Undoing:
         return {*self._first_tries, *again}
 
     async def _first_try(self, left: _Left) -> None:
-        try:
-            rest = await self._tried(left)
-        except asyncio.CancelledError:
-            self._pending.append(left)
-            raise
-        if rest is not None:
-            self._keep(rest)
+        await self._tried(left)
+        self._go_on()
 
-    def _keep(self, left: _Left) -> None:
-        self._pending.append(left)
+    def _go_on(self) -> None:
+        """With what is pending, if anything is."""
         self._give_up(len(self._pending) - MOST_PENDING)
-        if self._again is None or self._again.done():
+        if self._pending and (self._again is None or self._again.done()):
             self._again = asyncio.create_task(self._retry(), name="undo-again")
 
     def _give_up(self, count: int) -> None:
@@ -114,31 +110,32 @@ class Undoing:
         while self._pending:
             await asyncio.sleep(pause)
             some = [self._pending.popleft() for _ in range(min(_AT_ONCE, len(self._pending)))]
-            try:
-                rest = await asyncio.gather(*(self._tried(left) for left in some))
-            except asyncio.CancelledError:
-                self._pending.extendleft(reversed(some))
-                raise
-            self._pending.extend(left for left in rest if left is not None)
-            pause = min(pause * 2, _LONGEST_PAUSE) if rest == some else _SHORTEST_PAUSE
+            forward = await asyncio.gather(*(self._tried(left) for left in some))
+            pause = _SHORTEST_PAUSE if any(forward) else min(pause * 2, _LONGEST_PAUSE)
 
-    async def _tried(self, left: _Left) -> _Left | None:
-        """What is still to be done after one try; None: nothing."""
+    async def _tried(self, left: _Left) -> bool:
+        """Whether a try brought it forward. What is still to be done is pending then."""
+        before = left
         try:
             if not left.marked:
                 await self._mark(left.enqueue_id)
                 left = replace(left, marked=True)
                 crash.point("enqueue:undo-marked")
             await self._wiring.blobs.delete_many(left.blobs)
-        except MailsliceError as error:
+        except asyncio.CancelledError:
+            self._pending.append(left)
+            raise
+        except Exception as error:  # a fault of ours, too: it must not end this for the others
             log.info(
                 "what a failed enqueue left is not taken back yet: %s",
                 error,
+                exc_info=not isinstance(error, MailsliceError),
                 extra={"action": "enqueue_undo", "enqueue_id": str(left.enqueue_id)},
             )
-            return left
+            self._pending.append(left)
+            return left is not before
         self._wiring.doings.undoing -= 1
-        return None
+        return True
 
     async def _mark(self, enqueue_id: EnqueueId) -> None:
         try:

@@ -219,6 +219,31 @@ async def test_an_outage_never_pushes_a_delayed_mail_past_a_delivery_limit(
     assert spool.coming(spool.names.hop_queue, 0) == 0
 
 
+async def test_workers_that_end_never_push_a_copy_that_waits_past_a_delivery_limit(
+    spool: Any,
+) -> None:
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        connection.channel().queue_declare(
+            spool.names.hop_queue,
+            durable=True,
+            arguments={"x-queue-type": "quorum", "x-delivery-limit": LIMIT},
+        )
+    async with open_worker(spool.settings, spool.queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=20))
+        async with aclosing(worker.deliveries(8)) as deliveries:
+            taking = asyncio.create_task(anext(deliveries))
+            await until(lambda: deliveries.surfacing)  # after the level of 5 s
+            taking.cancel()
+        for _ in range(LIMIT + 1):
+            async with aclosing(worker.deliveries(8)) as deliveries:
+                await held(deliveries, 1)
+        async with aclosing(worker.deliveries(8)) as deliveries:
+            delivery = await next_of(deliveries, 60)
+            assert delivery.item == item
+            await delivery.complete()
+    assert spool.live() == []
+
+
 @pytest.mark.parametrize("gone", [False, True])
 async def test_a_reject_keeps_the_mail_although_the_queue_was_made_anew_without_dead_letters(
     spool: Any, *, gone: bool

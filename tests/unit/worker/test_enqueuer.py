@@ -27,6 +27,8 @@ class Stores:
         self.asked: list[str] = []
         self.inserts: list[asyncio.Future[list[Any]]] = []
         self.away = self.unconfirmed = False
+        self.fault: Exception | None = None
+        self.hanging: asyncio.Event | None = None
         ids = iter(range(100))
         self.wiring = SimpleNamespace(
             queue=queue_name("spool"),
@@ -63,11 +65,15 @@ class Stores:
 
     async def _mark(self, *_: object) -> None:
         self.asked.append("mark")
+        if self.fault is not None:
+            raise self.fault
         if self.away:
             raise AWAY
 
     async def _delete(self, *_: object) -> None:
         self.asked.append("delete")
+        if self.hanging is not None and self.asked.count("delete") > 2:
+            await self.hanging.wait()
 
 
 async def turns() -> None:
@@ -165,3 +171,39 @@ async def test_the_oldest_is_given_up_where_there_is_no_room_and_the_rest_at_the
     assert (doings.undoing, doings.left_behind) == (2, 1)
     await begun.enqueuer.close()
     assert (doings.undoing, doings.left_behind) == (0, 3)
+
+
+async def test_a_fault_of_ours_is_tried_again_too_and_ends_nothing_for_the_others(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
+    stores, doings = begun.stores, begun.stores.wiring.doings
+    stores.fault = TypeError("no such thing")
+    for _ in range(2):
+        task, row, _ = await begun()
+        row.set_exception(AWAY)
+        with pytest.raises(StoreUnavailable):
+            await task
+    stores.fault = None
+    async with asyncio.timeout(5):
+        while doings.undoing:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    assert stores.asked.count("delete") == 2
+
+
+async def test_what_was_taken_back_as_the_worker_closed_is_not_counted_as_left_behind(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undoing, "_SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(undoing, "CLOSE_SECONDS", 0.3)
+    stores, doings = begun.stores, begun.stores.wiring.doings
+    stores.away, stores.hanging = True, asyncio.Event()
+    for _ in range(3):
+        task, row, _ = await begun()
+        row.set_exception(AWAY)
+        with pytest.raises(StoreUnavailable):
+            await task
+    stores.away = False
+    await begun.enqueuer.close()
+    assert stores.asked.count("delete") == 3
+    assert (doings.undoing, doings.left_behind) == (0, 1)

@@ -1,0 +1,65 @@
+"""The row of a lease, where no copy is known to be out."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable, Unconfirmed
+from mailslice.worker import delays
+from mailslice.worker.delays import Delays
+from mailslice.worker.lease import Lease
+
+
+class Stores:
+    """A mail without a mark, whose lease's copy is not confirmed."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.wiring: Any = SimpleNamespace(is_marked=self._unmarked, clock=lambda: 0)
+
+    async def _unmarked(self, _one: object) -> bool:
+        return False
+
+    async def schedule(self, *_: object, leased: bool) -> None:
+        assert leased
+        self.asked.append("row, and perhaps a copy")
+        raise Unconfirmed("nobody confirms")
+
+    async def forget(self, _one: object) -> None:
+        self.asked.append("closed")
+
+
+async def test_a_message_that_goes_back_ends_a_lease_that_was_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mailslice.worker.lease.LENGTH", 0)
+    stores, now = Stores(), asyncio.get_running_loop().time()
+    message: Any = SimpleNamespace(arrived=now, headers={}, body=b"m", timestamp=None)
+    lease = Lease(stores.wiring, stores, message, uuid4())  # type: ignore[arg-type]
+    await lease._extend()
+    assert not lease.is_out
+    await lease.bring_back()
+    assert stores.asked == ["row, and perhaps a copy", "closed"]
+
+
+async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([StoreUnavailable("Cassandra at x"), "the table"])
+
+    def look(*_: object) -> object:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(delays, "existing_delayed_mails", look)
+    wiring: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
+    looked = Delays(wiring)
+    with pytest.raises(StoreUnavailable):
+        await looked._existing()
+    assert await looked._existing() == "the table"
