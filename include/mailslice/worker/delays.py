@@ -2,8 +2,9 @@
 
 The row in delayed_mails says when the mail is due, and the token of its true copies. What holds at every moment, so that no crash loses
 a mail: **a copy whose token is the row's exists** (in a level, in the hop queue, or unacknowledged), or the delivery that asked for the delay is
-still unacknowledged. For a copy is acknowledged only when its successor, with the same token, is confirmed; so a copy with another token than
-the row's may be dropped, whatever crashed. What a crash doubles meets a closed row when it surfaces after the other one, and is dropped.
+still unacknowledged. (One that has a lease is not: there the copy comes before its row.) For a copy is acknowledged only when its successor, with the
+same token, is confirmed; so a copy with another token than the row's may be dropped, whatever crashed. What a crash doubles meets a closed row when it
+surfaces after the other one, and is dropped.
 A row is not deleted when its mail is published but closed (`published`), for 30 days: a copy without any row means that the row was lost, and
 is delivered rather than dropped. A mail that has lost its row in the view since it was delayed is not delivered, though it has no mark: it was deleted,
 and cleaned away (`cleaned.was_cleaned`). Closing is written at the write time of the row that was read, plus 1 us: a handler may have delayed the mail
@@ -53,6 +54,8 @@ _WAITING_BYTES = 2 * 1024 * 1024
 _LEAST_BYTES = 8 * 1024
 """The room for copies that wait here for their last stretch, and what a small one takes of it: 256 of those."""
 _LOOK_EVERY = 60.0
+_BEFORE_ITS_ROW = timedelta(seconds=60)
+"""The least delay of a copy that is published before its row: the row has to be there when it surfaces."""
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
 
@@ -130,15 +133,21 @@ class Delays:
         due: datetime,
         *,
         leased: bool = False,
+        held: bool = True,
     ) -> None:
         """Row, then copy. Until this returns the caller must keep what it has: the message it holds, or its right to say that nothing was enqueued.
 
         An older row of the mail is overwritten: its copy, if there is one, is dropped when it surfaces. `leased`: a handler has the mail (`lease`).
+        `held` False: the caller has no message any more, only the copy of the older row stands for the mail. So a copy comes before the row, too.
         """
-        await self.declare(level_for(due - self._wiring.clock()))
+        now = self._wiring.clock()
+        await self.declare(level_for(due - now))
         table = await self._wiring.delayed_mails()
-        before = await self._read(table, enqueue_id)
         token = uuid4()
+        first = due if held else max(due, now + _BEFORE_ITS_ROW)
+        if not held:
+            await self._publish_copy(body, headers, timestamp, token, first)
+        before = await self._read(table, enqueue_id)
         row = DelayedMail(
             enqueue_id,
             due,
@@ -154,7 +163,8 @@ class Delays:
             leased=leased,
         )
         await self._write(table, row)
-        await self._publish_copy(body, headers, timestamp, token, due)
+        if held or due < first:
+            await self._publish_copy(body, headers, timestamp, token, due)
 
     async def forget(self, enqueue_id: EnqueueId) -> None:
         """The mail was dealt with otherwise (rejected): a copy that a crash left in a level is not to be delivered."""

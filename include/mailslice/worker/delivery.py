@@ -226,7 +226,7 @@ class Delivery:
         if isinstance(left, Disposition):
             return left
         message = self.message
-        if message.redelivered:
+        if message.redelivered and not self._lease.is_out:  # else that copy is all there is yet
             await self._delays.forget(self._item.enqueue_id)
         if self._disposition is not None:
             return self._disposition  # asked twice at once
@@ -376,7 +376,12 @@ class Delivery:
             )
         else:
             await self._delays.schedule(
-                self._item.enqueue_id, body, headers, timestamp, self._wiring.clock() + after
+                self._item.enqueue_id,
+                body,
+                headers,
+                timestamp,
+                self._wiring.clock() + after,
+                held=not self._lease.is_out,
             )
 
     async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:

@@ -104,6 +104,7 @@ class HopConsumer:
     async def _surface(self, message: Message) -> None:
         patience: Patience | None = None
         through: int | None = None
+        since = 0.0
         with suppress(asyncio.CancelledError):
             while True:
                 try:
@@ -122,20 +123,23 @@ class HopConsumer:
                     self._rounds.through += 1
                     return
                 if patience is None:
-                    patience = Patience()
+                    patience, since = Patience(), asyncio.get_running_loop().time()
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
                 over = patience.is_over or is_counted(message)
-                if over and await self._put_aside(message, why, through):
+                if over and await self._put_aside(message, why, through, since):
                     return
                 await asyncio.sleep(patience.pause())
 
-    async def _put_aside(self, message: Message, why: MailsliceError, through: int | None) -> bool:
+    async def _put_aside(
+        self, message: Message, why: MailsliceError, through: int | None, since: float
+    ) -> bool:
         """Whether it is out of our hands: in a delay level, from which it comes back here, or in the dead letter queue.
 
+        `since`: when its trouble began, which may be long after it came: it waits for its time here.
         The copy of a mail that was published here, and whose row is open still, is held for as long as it may be: another worker would publish it again.
         """
-        age = asyncio.get_running_loop().time() - message.arrived
-        if self._delays.has_published(message) and age < LONGEST_UNACKNOWLEDGED:
+        held = asyncio.get_running_loop().time() - since
+        if self._delays.has_published(message) and held < LONGEST_UNACKNOWLEDGED:
             return False
         faults = self._rounds.after(message, through)
         if faults >= FAULT_ROUNDS:

@@ -142,6 +142,7 @@ class Lease:
                     message.timestamp,
                     self._wiring.clock() + LENGTH,
                     leased=True,
+                    held=not self.is_out,
                 )
                 self._due = loop.time() + LENGTH.total_seconds() / 2
             crash.point("lease:copied")

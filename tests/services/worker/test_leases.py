@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from mailslice.worker import Deliveries, Delivery, lease, open_worker, queue_worker
+from mailslice.model.errors import StoreUnavailable
+from mailslice.worker import Deliveries, Delivery, delays, lease, open_worker, queue_worker
+from mailslice.worker.delays import Delays
+from mailslice.worker.wiring import Wiring
 from tests.services.worker.conftest import Place4Queue, mail, until
 from tests.services.worker.test_faults import CONTENT, next_of
 
@@ -141,3 +144,60 @@ async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_
         with pytest.raises(TimeoutError):
             await next_of(deliveries, LENGTH)
     assert spool.ready(spool.names.dead_letter_queue) == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "at", "after"),
+    [
+        ("renewed", "_write", 0),
+        ("renewed", "_publish_copy", 0),
+        ("delayed", "_write", 0),
+        ("delayed", "_publish_copy", 0),
+        ("delayed", "_publish_copy", 1),
+        ("rejected", "", 0),
+    ],
+)
+async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_nothing(
+    spool: Place4Queue, monkeypatch: pytest.MonkeyPatch, how: str, at: str, after: int
+) -> None:
+    """`at`: the step of a schedule that fails, from its call `after` on."""
+    monkeypatch.setattr(delays, "_BEFORE_ITS_ROW", timedelta(seconds=LENGTH), raising=False)
+    failed: list[object] = []
+
+    async def killed(*given: object) -> None:
+        failed.append(given)
+        raise StoreUnavailable("killed")
+
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        item = await worker.enqueue(mail(), CONTENT)
+        await (await next_of(deliveries)).give_back()
+        delivery = await next_of(deliveries)
+        assert delivery.redelivered
+        await until(lambda: delivery._lease.is_out)
+        with monkeypatch.context() as broken:
+            if at:
+                whole, calls = getattr(Delays, at), iter(range(100))
+
+                async def failing(*given: Any) -> None:
+                    await (whole if next(calls) < after else killed)(*given)
+
+                broken.setattr(Delays, at, failing)
+            broken.setattr(Wiring, "publish_dead_letter", killed)
+            if how == "renewed":
+                await until(lambda: failed)
+            worker._watching.cancel()
+            if how != "renewed":
+                with pytest.raises(StoreUnavailable):
+                    await (
+                        delivery.retry(after=timedelta(seconds=1))
+                        if how == "delayed"
+                        else delivery.reject("nobody wants it")
+                    )
+            worker.wiring.in_hand.clear()
+        again = await next_of(deliveries, 2 * LENGTH + 20)
+        assert again.item == item
+        await again.complete()
+    assert spool.live() == []
