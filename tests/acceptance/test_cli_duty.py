@@ -33,7 +33,8 @@ def cli(fresh):
     inside("mail", "enqueue", "spool", DATA / "sample.mbox")
     time.sleep(1.1)
     inside("mail", "enqueue", "spool", DATA / "sample")
-    inside("worker", "drain", "spool", "--max", 20)
+    # One at a time, so that the oldest are drained: mails are handed out as they become ready.
+    inside("worker", "drain", "spool", "--max", 20, "--prefetch", 1)
     time.sleep(4)
     return cli
 

@@ -38,7 +38,11 @@ def live(letters):
 @pytest.mark.parametrize("shared", [True, False])
 async def test_a_mail_that_is_forced_back_is_delivered_put_off_and_delivered_again(letters, shared):
     queue = letters.settings.queue.model_copy(update={"shared": shared})
-    letters.settings = letters.settings.model_copy(update={"queue": queue})
+    # A deployment is shared or not: its own keyspace says which, and its workers agree.
+    own = letters.settings.own.model_copy(
+        update={"keyspace": f"{letters.settings.own.keyspace}_{shared}".lower()}
+    )
+    letters.settings = letters.settings.model_copy(update={"queue": queue, "own": own})
     item = await asyncio.to_thread(cleaned_letter, letters)
     report = await asyncio.to_thread(letters.run, redrive=True, cause="cleaned", force_cleaned=True)
     assert (report["redriven"], report["kept"]) == (1, 0)
