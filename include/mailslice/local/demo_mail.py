@@ -145,6 +145,8 @@ class DemoMail:
                 str(self.progress.to_drain),
                 "--outcome",
                 "success",
+                "--prefetch",
+                "1",  # the oldest first: a wider window hands out what is ready first
             ):
                 if "enqueueId" in line:
                     self.progress.drained += 1

@@ -400,7 +400,10 @@ def test_shadow_mode_writes_down_what_it_would_do_and_changes_nothing(place):
     assert place.kept() == []
     assert place.stores.own.worker_records.read(place.queue, dead.name).in_flight
     (again,) = place.run(mode="shadow")["mails"]
-    assert (again["decided"], again["ageSeconds"] >= noted["ageSeconds"]) == (noted["decided"], True)
+    assert (again["decided"], again["ageSeconds"] >= noted["ageSeconds"]) == (
+        noted["decided"],
+        True,
+    )
     (decision,) = place.decisions()
     assert (decision.action, decision.run) == ("would close", report["run"])
     worker.say(in_flight=())

@@ -1,0 +1,40 @@
+"""A worker for `test_waiting_kills`: it parks its mail, or keeps it in a handler, after a second.
+
+`python -m tests.services.faults.waiting park|lease QUEUE`, killed where MAILSLICE_TEST_CRASH_AT says.
+"""
+
+import asyncio
+import sys
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.settings import load_settings
+from mailslice.worker import lease, open_worker, park, preparing, queue_worker
+from mailslice.worker.loading import Loader
+
+
+async def away(*_: Any, **__: Any) -> None:
+    raise StoreUnavailable("S3 is away for this mail")
+
+
+async def main(how: str, queue: str) -> None:
+    lease.LONGEST_UNACKNOWLEDGED = 1.0
+    lease.LENGTH = timedelta(seconds=5)
+    queue_worker._LOOK_EVERY = 0.2
+    for module in (park, preparing):
+        if hasattr(module, "IN_PLACE"):
+            module.IN_PLACE = 1.0
+    if how == "park":
+        Loader.load = away
+    async with (
+        open_worker(load_settings(), queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        async for _ in deliveries:
+            await asyncio.sleep(120)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
