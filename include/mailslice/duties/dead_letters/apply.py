@@ -38,7 +38,10 @@ from mailslice.model.mail import Place
 from mailslice.model.names import (
     HEADER_DELAY_TOKEN,
     HEADER_DIED,
+    HEADER_DOUBT,
     HEADER_FAILURES,
+    HEADER_FAULTS,
+    HEADER_PARKED,
     HEADER_REASON,
     HEADER_REDRIVE_COUNT,
     HEADER_RENEWED,
@@ -67,6 +70,9 @@ _OF_THE_BROKER = frozenset(
         HEADER_FAILURES,
         HEADER_THROTTLED,
         HEADER_RENEWED,
+        HEADER_PARKED,
+        HEADER_FAULTS,
+        HEADER_DOUBT,
     }
 )
 _DEATHS = ("x-first-death-", "x-last-death-")

@@ -267,6 +267,9 @@ def test_a_redrive_keeps_headers_but_those_of_the_broker():
         "CC": ["elsewhere"],
         "x-mailslice-failures": 150,
         "x-mailslice-throttled": 1,
+        "x-mailslice-parked": 3,
+        "x-mailslice-faults": 4,
+        "x-mailslice-doubt": "1:sending:w",
     }
     kept = {
         "x-dead-letter-routing-key": "",
