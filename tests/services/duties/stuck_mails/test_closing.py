@@ -66,7 +66,7 @@ def test_a_stuck_mail_is_closed_with_its_content_and_everything_else_is_left(pla
     )
     assert message.decode(kept.message) == stuck
     assert place.quarantine.content(kept) == HEADER + BODY
-    assert timedelta(seconds=119) < kept.age < timedelta(seconds=300)
+    assert kept.age >= timedelta(seconds=120)
     (decision,) = place.decisions()
     assert (
         decision.enqueue_id,
@@ -400,10 +400,8 @@ def test_shadow_mode_writes_down_what_it_would_do_and_changes_nothing(place):
     assert place.kept() == []
     assert place.stores.own.worker_records.read(place.queue, dead.name).in_flight
     (again,) = place.run(mode="shadow")["mails"]
-    assert (again["decided"], again["ageSeconds"] >= noted["ageSeconds"]) == (
-        noted["decided"],
-        True,
-    )
+    assert again["decided"] == noted["decided"]
+    assert min(mail["ageSeconds"] for mail in (noted, again)) >= 120
     (decision,) = place.decisions()
     assert (decision.action, decision.run) == ("would close", report["run"])
     worker.say(in_flight=())
