@@ -5,8 +5,9 @@ import uuid
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import fs
 
+from mailslice.duty.artifacts import Artifacts
+from mailslice.model.settings import S3Settings
 from mailslice.spark.compare import _before, _Planned
 from mailslice.spark.ids import of_packed
 from mailslice.spark.plan_files import PlanReader, PlanWriter
@@ -58,7 +59,8 @@ def expected(planned, there):
 def test_the_walk_finds_what_is_planned_and_reads_the_plan_to_its_end(tmp_path_factory, place):
     groups, pages = place
     folder = tmp_path_factory.mktemp("plan")
-    writer = PlanWriter(fs.LocalFileSystem(), str(folder / "part.parquet"), "part.parquet")
+    location = Artifacts(str(folder.parent), S3Settings())
+    writer = PlanWriter(location, folder.name)
     part, digest = writer.add(
         "v4",
         1000,
@@ -72,7 +74,7 @@ def test_the_walk_finds_what_is_planned_and_reads_the_plan_to_its_end(tmp_path_f
         [each for page in pages for each in page],
     )
     found = expected(planned, there)
-    with PlanReader(fs.LocalFileSystem(), str(folder)) as reader:
+    with PlanReader(location, folder.name) as reader:
         before = _before(
             (of_packed(pack(page)) for page in pages), _Planned(reader, part), NoMarks()
         )
@@ -83,5 +85,5 @@ def test_the_walk_finds_what_is_planned_and_reads_the_plan_to_its_end(tmp_path_f
         "foreign": len(there) - len(found),
         "unmarked": len(live),
         "unmarked_planned": len([each for each in live if each in found]),
-        "digest": str(digest),
+        "digest": digest,
     }

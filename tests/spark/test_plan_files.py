@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import fs
 
+from mailslice.duty.artifacts import Artifacts
 from mailslice.model.errors import PlanRefused
+from mailslice.model.settings import S3Settings
 from mailslice.spark.ids import low_halves, of_packed, of_texts, texts
 from mailslice.spark.ids import pack as pack_rows
 from mailslice.spark.plan_files import (
@@ -94,9 +95,14 @@ def test_what_is_no_id_in_a_plan_file_is_refused(text):
         of_texts(pa.chunked_array([pa.array(["00000000-0000-4000-8000-000000000000", text])]))
 
 
+def below(folder):
+    """A location, and the folder's name in it."""
+    return Artifacts(str(folder.parent), S3Settings()), folder.name
+
+
 def test_places_are_found_again_by_their_row_groups(tmp_path):
-    filesystem = fs.LocalFileSystem()
-    writer = PlanWriter(filesystem, str(tmp_path / "part.parquet"), "part.parquet")
+    location, folder = below(tmp_path)
+    writer = PlanWriter(location, folder, "part.parquet")
     ids = [uuid.uuid4() for _ in range(7)]
     first, first_digest = writer.add(
         "v4",
@@ -109,7 +115,7 @@ def test_places_are_found_again_by_their_row_groups(tmp_path):
         "v3", 2000, 1, [columns(zip(ids[3:], [4, 5, 6, 7], strict=True))], "deleted mark"
     )
     writer.close()
-    with PlanReader(filesystem, str(tmp_path)) as reader:
+    with PlanReader(location, folder) as reader:
         assert [table.column("enqueue_id").to_pylist() for table in reader.groups(first)] == [
             [str(each) for each in some] for some in (ids[:2], ids[2:3])
         ]
@@ -129,7 +135,7 @@ def test_places_are_found_again_by_their_row_groups(tmp_path):
 
 
 def test_a_plan_without_rows_makes_no_file(tmp_path):
-    writer = PlanWriter(fs.LocalFileSystem(), str(tmp_path / "part.parquet"), "part.parquet")
+    writer = PlanWriter(*below(tmp_path))
     part, found = writer.add("v4", 1000, 0, [], "why")
     writer.close()
     assert (part.groups, found, list(tmp_path.iterdir())) == (0, Digest(), [])
@@ -137,8 +143,8 @@ def test_a_plan_without_rows_makes_no_file(tmp_path):
 
 def test_a_row_group_that_holds_rows_of_two_places_has_another_digest(tmp_path):
     """As somebody may rewrite the files of a plan: all rows are there, but nothing is where plan.json says."""
-    filesystem = fs.LocalFileSystem()
-    writer = PlanWriter(filesystem, str(tmp_path / "part.parquet"), "part.parquet")
+    location, folder = below(tmp_path)
+    writer = PlanWriter(location, folder, "part.parquet")
     digests = [
         writer.add("v4", slice_ms, 0, [columns([(uuid.uuid4(), 1), (uuid.uuid4(), 2)])], "why")[1]
         for slice_ms in (1000, 2000)

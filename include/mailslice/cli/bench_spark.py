@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from mailslice.worker.store_cpu import StoreCpu
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from mailslice.model.settings import Settings
     from mailslice.stores import Stores
 
@@ -150,15 +148,11 @@ def start_spark(settings: Settings) -> None:
     from mailslice.spark.frames import run_on_keys
     from mailslice.spark.session import spark_session
 
-    run_on_keys(
-        spark_session(settings, "mailslice bench"), list(range(_TASKS)), _count, "keys long"
-    )
+    run_on_keys(spark_session(settings, "mailslice bench"), list(range(_TASKS)), _count)
 
 
-def _count(batches: Iterator[Sequence[int]]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    yield pa.RecordBatch.from_pydict({"keys": [sum(len(batch) for batch in batches)]})
+def _count(batches: Iterator[Sequence[int]]) -> Iterator[int]:
+    yield sum(len(batch) for batch in batches)
 
 
 def settle(stores: Stores) -> None:

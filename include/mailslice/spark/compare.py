@@ -5,9 +5,8 @@ Both sides come in the order of the clustering key (a plan's rows were written a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from mailslice.model.mail import Place, QueueName
@@ -23,16 +22,15 @@ from mailslice.spark.plan_files import (
     PlanReader,
     digest_of_table,
 )
-from mailslice.spark.slices import READS_IN_FLIGHT, Marks, instant, to_batches
+from mailslice.spark.slices import Marks, P, instant, partitions
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
 
     from mailslice.spark.ids import Ids
-
-_NOW = "table string, slice_ms long, bucket int, rows long, matched long, foreign long, unmarked long, unmarked_planned long, digest string"
+    from mailslice.stores import Stores
+    from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,11 @@ class PlaceKey:
     slice_ms: int
     bucket: int
     part: PlanPart = NO_PART
+
+    @property
+    def place(self) -> Place:
+        """Slice and bucket."""
+        return Place(instant(self.slice_ms), self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class PlaceNow:
     foreign: int
     unmarked: int
     unmarked_planned: int
-    digest: str
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,45 +78,35 @@ class Comparison:
 def compare(spark: Session, what: Comparison, keys: Sequence[PlaceKey]) -> list[PlaceNow]:
     """Every key once."""
 
-    def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[pa.RecordBatch]:
-        return _read(what, batches)
-
-    return [PlaceNow(**row) for row in run_on_keys(spark, keys, read, _NOW)]
-
-
-def _read(what: Comparison, batches: Iterator[Sequence[PlaceKey]]) -> Iterator[pa.RecordBatch]:
-    stores = stores_of(what.settings)
-    tables = {rows.table.value: rows for rows in (stores.tables.v3, stores.tables.v4)}
-    with PlanReader(what.place.filesystem, what.place.path(what.folder)) as reader:
-        for batch in batches:
-            for name, rows in tables.items():
-                mine = sorted(
-                    (key for key in batch if key.table == name),
-                    key=lambda key: (key.part.file, key.part.first),
+    def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[PlaceNow]:
+        stores = stores_of(what.settings)
+        marks = Marks(stores.tables.deleted, what.queue)
+        with PlanReader(what.place, what.folder) as reader:
+            for batch in batches:
+                keys = sorted(batch, key=lambda key: (key.part.file, key.part.first))
+                read_keys = planned_partitions(
+                    stores, what.queue, keys, lambda rows: rows.packed_ids_of
                 )
-                if not mine:
-                    continue  # the table may not exist
-                places = [Place(instant(key.slice_ms), key.bucket) for key in mine]
-                pages = groupby(
-                    rows.packed_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True),
-                    key=lambda pair: pair[0],
-                )
-                for key, (_, group) in zip(mine, pages, strict=True):
-                    yield from to_batches(
-                        [
-                            _compare(
-                                what, key, (of_packed(page) for _, page in group), reader, stores
-                            )
-                        ]
-                    )
+                for key, pages in read_keys:
+                    counts = _before(map(of_packed, pages), _Planned(reader, key.part), marks)
+                    yield PlaceNow(key.table, key.slice_ms, key.bucket, **counts)
+
+    return run_on_keys(spark, keys, read)
 
 
-def _compare(
-    what: Comparison, key: PlaceKey, pages: Iterator[Ids], reader: PlanReader, stores: Any
-) -> PlaceNow:
-    planned = _Planned(reader, key.part)
-    counts = _before(pages, planned, Marks(stores.tables.deleted, what.queue))
-    return PlaceNow(key.table, key.slice_ms, key.bucket, **counts)
+def planned_partitions(
+    stores: Stores,
+    queue: QueueName,
+    keys: Sequence[PlaceKey],
+    method: Callable[[EnqueuedMails], Callable[..., Iterator[tuple[Place, P]]]],
+) -> Iterator[tuple[PlaceKey, Iterator[P]]]:
+    """Each key with the pages that `method` of its table reads; table by table."""
+    for rows in (stores.tables.v3, stores.tables.v4):
+        of_table = [key for key in keys if key.table == rows.table.value]
+        if of_table:  # else the table may not exist
+            read = partitions(method(rows), queue, [key.place for key in of_table])
+            for key, (_, pages) in zip(of_table, read, strict=True):
+                yield key, pages
 
 
 def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, Any]:
@@ -132,7 +125,7 @@ def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, 
         "unmarked": unmarked,
         "unmarked_planned": unmarked_planned,
     }
-    return {**counts, "digest": str(planned.finish())}
+    return {**counts, "digest": planned.finish()}
 
 
 class _Planned:

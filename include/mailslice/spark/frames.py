@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mailslice.spark.failures import translated
@@ -16,10 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 K = TypeVar("K")
+R = TypeVar("R")
 V = TypeVar("V")
+Work: TypeAlias = Callable[[Iterator[Sequence[K]]], Iterator[R]]
+"""What a task does: batches of keys in, results out. Results pickle."""
 _TASKS_A_SLOT = 3
 """More tasks than slots even out slices of unequal size; each costs 0.1 s of CPU (reference/spark-cassandra.md)."""
 _FEW = 8
+_RESULTS_A_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,59 +69,68 @@ def slots_of(spark: Session) -> int:
     return 1 if isinstance(spark, InProcess) else int(spark.sparkContext.defaultParallelism)
 
 
-def _one(_: Mapping[str, Any]) -> int:
+def _one(_: object) -> int:
     return 1
 
 
 def run_on_keys(
-    spark: Session,
-    keys: Sequence[K],
-    work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
-    schema: str,
-    rows: Callable[[Mapping[str, Any]], int] = _one,
-) -> list[dict[str, Any]]:
-    """Give the keys to Python workers and collect what `work` makes of them, in batches of a few hundred keys. Raises the mailslice error that a worker raised.
+    spark: Session, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int] = _one
+) -> list[R]:
+    """The results of all keys, which workers get in batches of a few hundred, in no order.
 
     Neighbours go to different tasks: new slices are often larger than old ones. `rows`: how many
-    rows of a store a result stands for, by which small work is told from large.
+    rows of a store a result stands for, by which small work is told from large. Raises the
+    mailslice error that a worker raised.
     """
     if not keys:
         return []
     if isinstance(spark, InProcess):
-        return [row for batch in work(iter([keys])) for row in batch.to_pylist()]
+        return list(work(iter([keys])))
     if isinstance(spark, Small):
-        return _small_first(spark, keys, work, schema, rows)
+        return _small_first(spark, keys, work, rows)
     with translated():
-        return [row.asDict() for row in frame_of_keys(spark, keys, work, schema).collect()]
+        results = frame_of_keys(spark, keys, _pickled(work), "result binary").collect()
+    return [pickle.loads(row[0]) for row in results]  # noqa: S301 - see the import
+
+
+def _pickled(work: Work[K, R]) -> Work[K, pa.RecordBatch]:
+    def run(batches: Iterator[Sequence[K]]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        results = work(batches)
+        while some := list(islice(results, _RESULTS_A_BATCH)):
+            pickles = pa.array([pickle.dumps(result) for result in some], pa.binary())
+            yield pa.RecordBatch.from_arrays([pickles], names=["result"])
+
+    return run
 
 
 def _small_first(
-    small: Small,
-    keys: Sequence[K],
-    work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
-    schema: str,
-    rows: Callable[[Mapping[str, Any]], int],
-) -> list[dict[str, Any]]:
+    small: Small, keys: Sequence[K], work: Work[K, R], rows: Callable[[R], int]
+) -> list[R]:
     """A few keys at a time, more while they are light."""
-    found: list[dict[str, Any]] = []
-    at, some = 0, 1
+    results: list[R] = []
+    at, count = 0, 1
     while at < len(keys) and small.started is None and small.is_small:
-        new = run_on_keys(InProcess(), keys[at : at + some], work, schema)
+        new = run_on_keys(InProcess(), keys[at : at + count], work)
         small.done += sum(map(rows, new))
-        found += new
-        at, some = at + some, min(2 * some, _FEW)
+        results += new
+        at, count = at + count, min(2 * count, _FEW)
     if at < len(keys):
-        found += run_on_keys(small.large(), keys[at:], work, schema)
-    return found
+        results += run_on_keys(small.large(), keys[at:], work)
+    return results
 
 
 def frame_of_keys(
     spark: SparkSession | Small,
     keys: Sequence[K],
-    work: Callable[[Iterator[Sequence[K]]], Iterator[pa.RecordBatch]],
+    work: Work[K, pa.RecordBatch],
     schema: str | StructType,
 ) -> DataFrame:
-    """As `run_on_keys`, for results that Spark goes on with: a frame, nothing is run yet. `keys` are not empty."""
+    """As `run_on_keys`, for rows that Spark goes on with: a frame.
+
+    Nothing is run yet; `keys` are not empty.
+    """
     slots = max(2, slots_of(spark))
     tasks = min(len(keys), max(slots, min(slots * _TASKS_A_SLOT, len(keys) // _FEW)))
     dealt = [keys[place] for task in range(tasks) for place in range(task, len(keys), tasks)]

@@ -7,37 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
-from mailslice.model.mail import Place, QueueName
+from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.spark import packed_rows
-from mailslice.spark.compare import PlaceKey
+from mailslice.spark.compare import PlaceKey, planned_partitions
 from mailslice.spark.frames import Session, run_on_keys
-from mailslice.spark.ids import low_halves, of_halves, of_texts
+from mailslice.spark.ids import low_halves, of_texts
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Location, PlanPart, PlanReader
-from mailslice.spark.slices import (
-    READS_IN_FLIGHT,
-    WRITTEN_IDS,
-    Marks,
-    Survivors,
-    instant,
-    to_batches,
-)
+from mailslice.spark.slices import Marks, Survivors, written_ids
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
 
     from mailslice.stores.cassandra.packed import PackedPage
-
-_LEFT = (
-    "table string, slice_ms long, bucket int, rows long, unmarked long, early long, matched long, "
-    "matched_unmarked long, survivors array<string>, ids binary"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,40 +59,18 @@ class Leftover:
 def read_left(spark: Session, what: Leftover, keys: Sequence[PlaceKey]) -> list[PlaceLeft]:
     """Every key once."""
 
-    def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[pa.RecordBatch]:
-        return _read(what, batches)
-
-    return [
-        PlaceLeft(
-            **{
-                **row,
-                "ids": bytes(row["ids"] or b""),
-                "survivors": tuple(row["survivors"] or ()),
-            }
-        )
-        for row in run_on_keys(spark, keys, read, _LEFT)
-    ]
-
-
-def _read(what: Leftover, batches: Iterator[Sequence[PlaceKey]]) -> Iterator[pa.RecordBatch]:
-    stores = stores_of(what.settings)
-    tables = {rows.table.value: rows for rows in (stores.tables.v3, stores.tables.v4)}
-    marks = Marks(stores.tables.deleted, what.queue)
-    with PlanReader(what.place.filesystem, what.place.path(what.folder)) as reader:
-        for batch in batches:
-            for name, rows in tables.items():
-                mine = [key for key in batch if key.table == name]
-                if not mine:
-                    continue  # the table may not exist
-                places = [Place(instant(key.slice_ms), key.bucket) for key in mine]
-                pages = groupby(
-                    rows.packed_written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True),
-                    key=lambda pair: pair[0],
+    def read(batches: Iterator[Sequence[PlaceKey]]) -> Iterator[PlaceLeft]:
+        stores = stores_of(what.settings)
+        marks = Marks(stores.tables.deleted, what.queue)
+        with PlanReader(what.place, what.folder) as reader:
+            for batch in batches:
+                read_keys = planned_partitions(
+                    stores, what.queue, batch, lambda rows: rows.packed_written_ids_of
                 )
-                yield from to_batches(
-                    _left(what, key, (page for _, page in group), marks, reader)
-                    for key, (_, group) in zip(mine, pages, strict=True)
-                )
+                for key, pages in read_keys:
+                    yield _left(what, key, pages, marks, reader)
+
+    return run_on_keys(spark, keys, read)
 
 
 def _left(
@@ -115,21 +78,14 @@ def _left(
 ) -> PlaceLeft:
     import numpy as np
 
-    halves, live, survivors, early = (
-        [np.empty(0, np.uint64)],
-        [np.empty(0, np.bool_)],
-        Survivors(),
-        0,
-    )
-    for page in pages:
-        if page.rows:
-            columns = packed_rows.decode(page, WRITTEN_IDS)
-            ids, written = of_halves(columns["id.high"], columns["id.low"]), columns["written"]
-            unmarked = ~marks.of(ids)
-            halves.append(low_halves(ids))
-            live.append(unmarked)
-            survivors.add(ids[unmarked])
-            early += int((unmarked & (written > 0) & (written <= what.made_us)).sum())
+    halves, live = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
+    survivors, early = Survivors(), 0
+    for ids, written in written_ids(pages):
+        unmarked = ~marks.of(ids)
+        halves.append(low_halves(ids))
+        live.append(unmarked)
+        survivors.add(ids[unmarked])
+        early += int((unmarked & (written > 0) & (written <= what.made_us)).sum())
     there, alive = np.concatenate(halves), np.concatenate(live)
     planned = np.isin(there, _planned(reader, key.part)) if len(there) else np.empty(0, np.bool_)
     return PlaceLeft(

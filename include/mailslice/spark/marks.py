@@ -18,7 +18,7 @@ from mailslice.spark.frames import Session, run_on_keys, shared
 from mailslice.spark.ids import low_halves, of_packed, of_texts, pack
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanReader, digest_of_table
-from mailslice.spark.slices import READS_IN_FLIGHT, Marks, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, Marks
 from mailslice.stores.cassandra.ids import cut
 from mailslice.stores.cassandra.ranges import TokenRange
 
@@ -36,8 +36,6 @@ IDS_A_FILE = 500_000
 _AT_ONCE = 10_000
 """Marks between two looks at the allowed rate."""
 _COLUMN = "enqueue_id"
-_DROPPED = "dropped long, with_row long, blocked long"
-_FILES = "file string, marks long, sha256 string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +56,16 @@ class Dropping:
 class Dropped:
     """`dropped` marks; ids that kept theirs: `with_row` because of a row, `blocked` by the caller."""
 
-    dropped: int
-    with_row: int
-    blocked: int
+    dropped: int = 0
+    with_row: int = 0
+    blocked: int = 0
+
+    def __add__(self, other: Dropped) -> Dropped:
+        return Dropped(
+            self.dropped + other.dropped,
+            self.with_row + other.with_row,
+            self.blocked + other.blocked,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,9 @@ class MarkFile:
 def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -> Digest:
     """The digest of all rows in these parts: whether the files are still what was planned. Raises PlanRefused for files that cannot be read."""
 
-    def read(batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+    def read(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Digest]:
         try:
-            total = sum((digest_of_table(table) for table in _tables(what, batches)), Digest())
+            yield sum((digest_of_table(table) for table in _tables(what, batches)), Digest())
         except PlanRefused:
             raise
         except Exception as error:
@@ -88,12 +91,8 @@ def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -
             raise PlanRefused(
                 f"the files of the plan below {what.folder} were changed or removed ({why}): plan again"
             ) from error
-        yield pa.RecordBatch.from_pydict({"digest": [str(total)]})
 
-    return sum(
-        (Digest.parse(row["digest"]) for row in run_on_keys(spark, parts, read, "digest string")),
-        Digest(),
-    )
+    return sum(run_on_keys(spark, parts, read), Digest())
 
 
 def list_marks(
@@ -102,16 +101,15 @@ def list_marks(
     """Write the ids of all marks in these token ranges that are not among `rows`; the files."""
     with shared(spark, rows) as there:
 
-        def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[pa.RecordBatch]:
+        def read(batches: Iterator[Sequence[TokenRange]]) -> Iterator[MarkFile]:
             deleted, writer = stores_of(what.settings).tables.deleted, _MarkWriter(what)
             for batch in batches:
                 for page in deleted.packed_ids_of(what.queue, batch):
                     ids = of_packed(page)
                     writer.add(ids[~_among(low_halves(ids), there())])
-            yield from to_batches(writer.close())
+            yield from writer.close()
 
-        found = run_on_keys(spark, ranges, read, _FILES)
-    return [MarkFile(**row) for row in found]
+        return run_on_keys(spark, ranges, read)
 
 
 def drop_listed(
@@ -145,7 +143,7 @@ def _drop(  # noqa: PLR0917 - keys, and what becomes of them
 ) -> Dropped:
     with shared(spark, (rows, blocked)) as known:
 
-        def drop(batches: Iterator[Sequence[object]]) -> Iterator[pa.RecordBatch]:
+        def drop(batches: Iterator[Sequence[object]]) -> Iterator[Dropped]:
             deleted = stores_of(what.settings).tables.deleted
             for ids in read(batches):
                 with_row, stopped = (_among(low_halves(ids), each) for each in known())
@@ -155,13 +153,9 @@ def _drop(  # noqa: PLR0917 - keys, and what becomes of them
                     if what.turn is not None:
                         what.turn(len(some))
                     deleted.drop_packed(what.queue, cut(pack(some)), READS_IN_FLIGHT)
-                counts = Dropped(len(free), int(with_row.sum()), int((stopped & ~with_row).sum()))
-                yield from to_batches([counts])
+                yield Dropped(len(free), int(with_row.sum()), int((stopped & ~with_row).sum()))
 
-        found = run_on_keys(spark, keys, drop, _DROPPED)
-    return Dropped(
-        *(sum(row[name] for row in found) for name in ("dropped", "with_row", "blocked"))
-    )
+        return sum(run_on_keys(spark, keys, drop), Dropped())
 
 
 def halves_of(pages: Sequence[bytes]) -> Halves:
@@ -182,7 +176,7 @@ def _among(halves: Halves, known: Halves) -> npt.NDArray[np.bool_]:
 
 def _tables(what: Dropping, batches: Iterator[Sequence[PlanPart]]) -> Iterator[pa.Table]:
     """The row groups of the parts, those of one file after each other."""
-    with PlanReader(what.place.filesystem, what.place.path(what.folder)) as reader:
+    with PlanReader(what.place, what.folder) as reader:
         for batch in batches:
             for part in sorted(batch, key=lambda part: (part.file, part.first)):
                 yield from reader.groups(part)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from mailslice.spark.ids import of_texts, texts
 
@@ -107,14 +108,23 @@ NO_PART = PlanPart("", 0, 0)
 
 
 class PlanWriter:
-    """Writes the file of one task; nothing is created before the first row."""
+    """Writes the file of one task below `folder`; nothing is created before the first row.
 
-    def __init__(self, filesystem: FileSystem, path: str, file: str) -> None:
-        self._filesystem = filesystem
-        self._path = path
-        self._file = file
+    Tell nobody of its parts before it is closed: only then it is whole.
+    """
+
+    def __init__(self, place: Location, folder: str, file: str = "") -> None:
+        self._place = place
+        self._file = file or f"part-{uuid4()}.parquet"
+        self._path = place.path(f"{folder}/{self._file}")
         self._writer: Any = None
         self._groups = 0
+
+    def __enter__(self) -> PlanWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def add(
         self, table: str, slice_ms: int, bucket: int, chunks: Iterable[tuple[Ids, Times]], why: str
@@ -127,7 +137,7 @@ class PlanWriter:
         for ids, written in chunks:
             if self._writer is None:
                 self._writer = pq.ParquetWriter(
-                    self._path, plan_schema(), filesystem=self._filesystem, compression="zstd"
+                    self._path, plan_schema(), filesystem=self._place.filesystem, compression="zstd"
                 )
             count = len(ids)
             columns = [
@@ -154,8 +164,8 @@ class PlanWriter:
 class PlanReader:
     """Reads places of a plan's files; keeps the last file open, as places of one file come together."""
 
-    def __init__(self, filesystem: FileSystem, folder: str) -> None:
-        self._filesystem = filesystem
+    def __init__(self, place: Location, folder: str) -> None:
+        self._place = place
         self._folder = folder
         self._open: tuple[str, Any] | None = None
 
@@ -176,10 +186,8 @@ class PlanReader:
 
         if self._open is None or self._open[0] != file:
             self.__exit__()
-            self._open = (
-                file,
-                pq.ParquetFile(self._filesystem.open_input_file(f"{self._folder}/{file}")),
-            )
+            path = self._place.path(f"{self._folder}/{file}")
+            self._open = (file, pq.ParquetFile(self._place.filesystem.open_input_file(path)))
         return self._open[1]
 
 

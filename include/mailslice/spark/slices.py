@@ -6,13 +6,14 @@ comes back exactly once, empty or not: a missing summary is an unread place, nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
 
 from mailslice.model.mail import Place, QueueName
 from mailslice.model.names import QueueTable
@@ -21,30 +22,27 @@ from mailslice.spark import ids as ids_
 from mailslice.spark import packed_rows
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanWriter
+from mailslice.spark.plan_files import NO_PART, Digest, Location, PlanPart, PlanWriter
 from mailslice.spark.spool import Spool
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, cut, each_in_order
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
 
     from mailslice.spark.ids import Ids
+    from mailslice.spark.plan_files import Times
     from mailslice.stores.cassandra.deleted_mails import DeletedMails
     from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
     from mailslice.stores.cassandra.packed import PackedPage
 
+P = TypeVar("P")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 READS_IN_FLIGHT = 8
 SURVIVORS_A_PLACE = 1000
 """Ids of unmarked rows that a summary carries; their count is always whole."""
 _AMONG_MANY_LIVE = 100
 """How many, where fewer than ten rows are dead for each: there it does not pay to know them all."""
-PLACE_FOUND = (
-    "table string, slice_ms long, bucket int, rows long, dead long, unmarked long, undated long, planned long, newest_us long, "
-    "file string, first int, groups int, digest string, survivors array<string>"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +61,14 @@ class PlaceFound:
     undated: int
     planned: int
     newest_us: int
-    file: str
-    first: int
-    groups: int
-    digest: str
+    part: PlanPart
+    digest: Digest
     survivors: tuple[str, ...]
 
     @property
     def slice_start(self) -> datetime:
         """The slice."""
         return instant(self.slice_ms)
-
-    @property
-    def part(self) -> PlanPart:
-        """Where the planned rows are."""
-        return PlanPart(self.file, self.first, self.groups)
 
 
 def millis(when: datetime) -> int:
@@ -114,74 +105,43 @@ def scan(spark: Session, what: Scan, keys: Sequence[tuple[int, bool]]) -> list[P
     A slice is planned whole or not at all: only when no row of it, in any bucket and table, is unmarked or undated. Only aggregates come back.
     """
 
-    def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[pa.RecordBatch]:
-        return _read(what, batches)
-
-    return [_found(row) for row in run_on_keys(spark, keys, read, PLACE_FOUND, itemgetter("rows"))]
-
-
-def _found(row: dict[str, Any]) -> PlaceFound:
-    return PlaceFound(**{**row, "survivors": tuple(row["survivors"] or ())})
-
-
-def _read(what: Scan, batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[pa.RecordBatch]:
-    stores = stores_of(what.settings)
-    tables = [rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in what.tables]
-    writer = _writer(what)
-    marked = Marks(stores.tables.deleted, what.queue)
-    try:
-        # All summaries of a task are given at its end: the file must be finished, and whole, before anyone is told of it.
-        found = [
-            place for batch in batches for place in _slices(what, tables, batch, marked, writer)
+    def read(batches: Iterator[Sequence[tuple[int, bool]]]) -> Iterator[PlaceFound]:
+        stores = stores_of(what.settings)
+        tables = [
+            rows for rows in (stores.tables.v3, stores.tables.v4) if rows.table in what.tables
         ]
-    finally:
-        if writer is not None:
-            writer.close()
-    yield from to_batches(found)
-
-
-def _writer(what: Scan) -> PlanWriter | None:
-    if what.place is None:
-        return None
-    file = f"part-{uuid4()}.parquet"
-    return PlanWriter(what.place.filesystem, what.place.path(f"{what.folder}/{file}"), file)
-
-
-def to_batches(found: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Dataclasses as one Arrow batch, columns in the order of their fields."""
-    import pyarrow as pa
-
-    items = list(found)
-    if items:
-        names = [field.name for field in fields(items[0])]
-        columns = {
-            name: [
-                list(value) if isinstance(value := getattr(item, name), tuple) else value
-                for item in items
+        marks = Marks(stores.tables.deleted, what.queue)
+        with _writer(what) as writer:
+            places = [
+                place for batch in batches for place in _slices(what, tables, batch, marks, writer)
             ]
-            for name in names
-        }
-        yield pa.RecordBatch.from_pydict(columns, schema=_arrow(type(items[0])))
+        yield from places
+
+    return run_on_keys(spark, keys, read, attrgetter("rows"))
 
 
-def _arrow(kind: type) -> pa.Schema:
-    """The Arrow schema of a dataclass of strings, ints, bools and tuples of strings."""
-    import pyarrow as pa
+def _writer(what: Scan) -> AbstractContextManager[PlanWriter | None]:
+    return nullcontext() if what.place is None else PlanWriter(what.place, what.folder)
 
-    types = {
-        "str": pa.string(),
-        "int": pa.int64(),
-        "bool": pa.bool_(),
-        "bytes": pa.binary(),
-        "tuple[str, ...]": pa.list_(pa.string()),
-    }
-    narrow = {"bucket": pa.int32(), "first": pa.int32(), "groups": pa.int32()}
-    return pa.schema(
-        [
-            pa.field(field.name, narrow.get(field.name, types.get(str(field.type))))
-            for field in fields(kind)
-        ]
-    )
+
+def partitions(
+    read: Callable[..., Iterator[tuple[Place, P]]], queue: QueueName, places: Sequence[Place]
+) -> Iterator[tuple[Place, Iterator[P]]]:
+    """Each partition with its pages, in the order of `places`. Read its pages before the next one.
+
+    `read`: a method of `EnqueuedMails` that gives pages of many partitions.
+    """
+    pages = read(queue, places, READS_IN_FLIGHT, ordered=True)
+    for place, group in groupby(pages, key=itemgetter(0)):
+        yield place, map(itemgetter(1), group)
+
+
+def written_ids(pages: Iterable[PackedPage]) -> Iterator[tuple[Ids, Times]]:
+    """Ids and write times (0: none) of pages of `packed_written_ids_of`."""
+    for page in pages:
+        if page.rows:
+            columns = packed_rows.decode(page, _WRITTEN_IDS)
+            yield ids_.of_halves(columns["id.high"], columns["id.low"]), columns["written"]
 
 
 class Marks:
@@ -218,21 +178,14 @@ def _slices(
     places = [
         Place(instant(slice_ms), bucket) for slice_ms, _ in keys for bucket in range(what.buckets)
     ]
-    pages = [
-        (
-            rows.table,
-            groupby(
-                rows.packed_written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True),
-                key=lambda pair: pair[0],
-            ),
-        )
-        for rows in tables
+    read = [
+        (rows.table, partitions(rows.packed_written_ids_of, what.queue, places)) for rows in tables
     ]
     for _, may_plan in keys:
         counts = [
-            _count(what, table, next(groups), marks, spool=writer is not None and may_plan)
+            _count(what, table, next(read_next), marks, spool=writer is not None and may_plan)
             for _ in range(what.buckets)
-            for table, groups in pages
+            for table, read_next in read
         ]
         clean = all(count.unmarked == 0 and count.undated == 0 for count in counts)
         for count in counts:
@@ -270,9 +223,7 @@ class _Count:
         self.survivors = Survivors()
         self.spool = Spool() if spool else None
 
-    def add(
-        self, ids: Ids, written_us: npt.NDArray[np.int64], marked: npt.NDArray[np.bool_]
-    ) -> None:
+    def add(self, ids: Ids, written_us: Times, marked: npt.NDArray[np.bool_]) -> None:
         """A page of rows; `written_us` is 0 where there is no write time."""
         live = ids[~marked]
         undated = int((marked & ((written_us == 0) | (written_us > self.latest_us))).sum())
@@ -287,7 +238,7 @@ class _Count:
 
     def found(self, writer: PlanWriter | None, why: str) -> PlaceFound:
         start = millis(self.place.slice_start)
-        planned, newest, part, digest = 0, 0, PlanPart("", 0, 0), Digest()
+        planned, newest, part, digest = 0, 0, NO_PART, Digest()
         if writer is not None and self.spool is not None and self.spool.count:
             planned, newest = self.spool.count, self.spool.newest_us
             part, digest = writer.add(
@@ -303,10 +254,8 @@ class _Count:
             self.undated,
             planned,
             newest,
-            part.file,
-            part.first,
-            part.groups,
-            str(digest),
+            part,
+            digest,
             self.survivors.shown(self.rows),
         )
 
@@ -316,23 +265,19 @@ class _Count:
             self.spool = None
 
 
-WRITTEN_IDS = packed_rows.Layout((("id", packed_rows.UUID), ("written", packed_rows.LONG)))
-"""A page of `packed_written_ids_of`."""
+_WRITTEN_IDS = packed_rows.Layout((("id", packed_rows.UUID), ("written", packed_rows.LONG)))
 
 
 def _count(
     what: Scan,
     table: QueueTable,
-    group: tuple[Place, Iterator[tuple[Place, PackedPage]]],
+    read: tuple[Place, Iterator[PackedPage]],
     marks: Marks,
     *,
     spool: bool,
 ) -> _Count:
-    place, pages = group
+    place, pages = read
     count = _Count(table, place, what.latest_us, spool=spool)
-    for _, page in pages:
-        if page.rows:
-            columns = packed_rows.decode(page, WRITTEN_IDS)
-            ids = ids_.of_halves(columns["id.high"], columns["id.low"])
-            count.add(ids, columns["written"], marks.of(ids))
+    for ids, written in written_ids(pages):
+        count.add(ids, written, marks.of(ids))
     return count

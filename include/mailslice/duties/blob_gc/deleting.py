@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
@@ -18,12 +18,8 @@ from mailslice.model.settings import Settings
 from mailslice.spark.frames import InProcess, Session, run_on_keys, shared, slots_of
 from mailslice.spark.plan_files import Location
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 CHANGED, GONE, REFERENCED = "changed since the listing", "gone already", "referred to again"
 _SHOWN = 20
-_OUTCOME = "file string, number long, deleted long, bytes long, changed long, gone long, referenced long, failed long, problems array<string>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,56 +70,14 @@ def delete_groups(
     beside = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
     with shared(spark, spared) as kept_back:
 
-        def work(batches: Iterator[Sequence[Group]]) -> Iterator[pa.RecordBatch]:
-            import pyarrow as pa
-
+        def work(batches: Iterator[Sequence[Group]]) -> Iterator[tuple[tuple[str, int], Outcome]]:
             with KeptBlobs(what.settings, what.throttle.share(beside)) as kept:
                 for batch in batches:
                     for group, blobs in read_groups(what.place, what.folder, batch):
-                        found = _delete(what, kept, blobs, kept_back())
-                        row = {
-                            "file": group.file,
-                            "number": group.number,
-                            "deleted": found.deleted,
-                            "bytes": found.size,
-                            "failed": found.failed,
-                        }
-                        row |= {
-                            "changed": found.skipped[CHANGED],
-                            "gone": found.skipped[GONE],
-                            "referenced": found.skipped[REFERENCED],
-                        }
-                        yield pa.RecordBatch.from_pylist(
-                            [{**{name: row[name] for name in _NAMES}, "problems": found.problems}],
-                            schema=_schema(),
-                        )
+                        outcome = _delete(what, kept, blobs, kept_back())
+                        yield (group.file, group.number), outcome
 
-        return {
-            (row["file"], row["number"]): _outcome(row)
-            for row in run_on_keys(spark, groups, work, _OUTCOME)
-        }
-
-
-_NAMES = ("file", "number", "deleted", "bytes", "changed", "gone", "referenced", "failed")
-
-
-def _schema() -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("file", pa.string()),
-            *((name, pa.int64()) for name in _NAMES[1:]),
-            ("problems", pa.list_(pa.string())),
-        ]
-    )
-
-
-def _outcome(row: dict[str, Any]) -> Outcome:
-    skipped = Counter({CHANGED: row["changed"], GONE: row["gone"], REFERENCED: row["referenced"]})
-    return Outcome(
-        row["deleted"], row["bytes"], row["failed"], skipped, list(row["problems"] or ())
-    )
+        return dict(run_on_keys(spark, groups, work))
 
 
 def _delete(

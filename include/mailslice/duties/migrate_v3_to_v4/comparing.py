@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
 
 from mailslice.codec.row import to_row
 from mailslice.duties.migrate_v3_to_v4.reading import Source
@@ -14,13 +14,8 @@ from mailslice.model.mail import Place, ViewRow
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Digest
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, instant
 from mailslice.stores import Stores
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_COMPARED = "slice_ms long, bucket int, live long, same long, missing long, newer long, differing long, v3 string, v4 string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +32,8 @@ class PlaceCompared:
     missing: int
     newer: int
     differing: int
-    v3: str
-    v4: str
+    v3: Digest
+    v4: Digest
 
 
 def compare_places(
@@ -46,12 +41,12 @@ def compare_places(
 ) -> list[PlaceCompared]:
     """Compare these places, each (slice start in ms, bucket); every key comes back once. `planned_us`: when the plan was made."""
 
-    def compare(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[pa.RecordBatch]:
+    def compare(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[PlaceCompared]:
         stores = stores_of(what.settings)
-        for batch in batches:
-            yield from to_batches([_place(stores, what, key, planned_us) for key in batch])
+        for key in chain.from_iterable(batches):
+            yield _place(stores, what, key, planned_us)
 
-    return [PlaceCompared(**row) for row in run_on_keys(spark, keys, compare, _COMPARED)]
+    return run_on_keys(spark, keys, compare)
 
 
 def _place(stores: Stores, what: Source, key: tuple[int, int], planned_us: int) -> PlaceCompared:
@@ -81,7 +76,7 @@ def _place(stores: Stores, what: Source, key: tuple[int, int], planned_us: int) 
             else:
                 differing += 1
                 v3, v4 = v3 + digest_of([row]), v4 + digest_of([copy])
-    return PlaceCompared(slice_ms, bucket, live, same, missing, newer, differing, str(v3), str(v4))
+    return PlaceCompared(slice_ms, bucket, live, same, missing, newer, differing, v3, v4)
 
 
 def digest_of(rows: Iterable[ViewRow]) -> Digest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from itertools import chain
 from uuid import UUID
 
 from mailslice.duties.migrate_v3_to_v4.reading import Source
@@ -18,13 +18,9 @@ from mailslice.model.mail import EnqueueId, Place
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import PlanPart, PlanReader
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, instant
 from mailslice.stores import Stores
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_COPIED = "slice_ms long, bucket int, copied long, marked long, gone long, behind long, failed long"
 _ROWS_AT_A_TIME = 1000
 
 
@@ -58,15 +54,13 @@ def copy_places(
 ) -> list[PlaceCopied]:
     """Copy these places, each (slice start in ms, bucket, part of the plan); every key comes back once."""
 
-    def copy(batches: Iterator[Sequence[tuple[int, int, PlanPart]]]) -> Iterator[pa.RecordBatch]:
+    def copy(batches: Iterator[Sequence[tuple[int, int, PlanPart]]]) -> Iterator[PlaceCopied]:
         stores = stores_of(what.source.settings)
-        with PlanReader(
-            what.source.place.filesystem, what.source.place.path(what.source.folder)
-        ) as reader:
-            for batch in batches:
-                yield from to_batches([_place(stores, what, key, reader) for key in batch])
+        with PlanReader(what.source.place, what.source.folder) as reader:
+            for key in chain.from_iterable(batches):
+                yield _place(stores, what, key, reader)
 
-    return [PlaceCopied(**row) for row in run_on_keys(spark, keys, copy, _COPIED)]
+    return run_on_keys(spark, keys, copy)
 
 
 def _place(

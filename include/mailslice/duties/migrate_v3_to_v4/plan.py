@@ -88,7 +88,7 @@ def _read(
         read_places(context.spark(), source, keys), key=lambda each: (each.slice_ms, each.bucket)
     )
     # A task that was tried again has left the file of its first try: only what the summaries name is the plan.
-    named = {each.file for each in found if each.planned}
+    named = {each.part.file for each in found if each.planned}
     for file in context.folder.artifacts.files(context.folder.file(PARTS)):
         if file.rpartition("/")[2] not in named:
             context.folder.artifacts.remove(file)
@@ -109,7 +109,7 @@ def _plan(
     *,
     to_read: int,
 ) -> Plan:
-    rows = sum((Digest.parse(each.digest) for each in kept), Digest())
+    rows = sum((each.digest for each in kept), Digest())
     places = tuple(
         PlannedPlace(each.slice_ms, each.bucket, each.planned, each.part) for each in kept
     )

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanWriter
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, to_batches
+from mailslice.spark.plan_files import NO_PART, Digest, Location, PlanPart, PlanWriter
+from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, partitions
 from mailslice.spark.spool import Spool
 from mailslice.stores import Stores
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 WHY = "live in V3"
-_FOUND = "slice_ms long, bucket int, rows long, dead long, live long, undated long, there long, planned long, file string, first int, groups int, digest string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +48,8 @@ class PlaceFound:
     undated: int
     there: int
     planned: int
-    file: str
-    first: int
-    groups: int
-    digest: str
-
-    @property
-    def part(self) -> PlanPart:
-        """Where the planned ids are."""
-        return PlanPart(self.file, self.first, self.groups)
+    part: PlanPart
+    digest: Digest
 
 
 def read_places(
@@ -71,31 +57,24 @@ def read_places(
 ) -> list[PlaceFound]:
     """Read these places of V3, each (slice start in ms, bucket, whether its rows may be planned); every key comes back once."""
 
-    def read(batches: Iterator[Sequence[tuple[int, int, bool]]]) -> Iterator[pa.RecordBatch]:
-        file = f"part-{uuid4()}.parquet"
-        writer = PlanWriter(what.place.filesystem, what.place.path(f"{what.folder}/{file}"), file)
+    def read(batches: Iterator[Sequence[tuple[int, int, bool]]]) -> Iterator[PlaceFound]:
         stores = stores_of(what.settings)
-        try:
-            # Given at the end alone: a file must be whole before anybody is told of it.
+        with PlanWriter(what.place, what.folder) as writer:
             found = [place for batch in batches for place in _places(stores, what, batch, writer)]
-        finally:
-            writer.close()
-        yield from to_batches(found)
+        yield from found
 
-    return [PlaceFound(**row) for row in run_on_keys(spark, keys, read, _FOUND)]
+    return run_on_keys(spark, keys, read)
 
 
 def _places(
     stores: Stores, what: Source, keys: Sequence[tuple[int, int, bool]], writer: PlanWriter
 ) -> Iterator[PlaceFound]:
     places = [Place(instant(slice_ms), bucket) for slice_ms, bucket, _ in keys]
-    pages = stores.tables.v3.written_ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True)
-    for (_, _, may_plan), (place, group) in zip(
-        keys, groupby(pages, key=lambda pair: pair[0]), strict=True
-    ):
+    read = partitions(stores.tables.v3.written_ids_of, what.queue, places)
+    for (_, _, may_plan), (place, pages) in zip(keys, read, strict=True):
         count = _Count(stores, what, place, may_plan)
         try:
-            for _, page in group:
+            for page in pages:
                 count.add(page)
             yield count.found(writer)
         finally:
@@ -134,11 +113,11 @@ class _Count:
 
     def found(self, writer: PlanWriter) -> PlaceFound:
         start, bucket, planned = millis(self.place.slice_start), self.place.bucket, self.spool.count
-        part, digest = PlanPart("", 0, 0), Digest()
+        part, digest = NO_PART, Digest()
         if planned:
             part, digest = writer.add(QueueTable.V3.value, start, bucket, self.spool.chunks(), WHY)
         counts = (self.rows, self.dead, self.live, self.undated, self.there, planned)
-        return PlaceFound(start, bucket, *counts, part.file, part.first, part.groups, str(digest))
+        return PlaceFound(start, bucket, *counts, part, digest)
 
 
 def _copied(

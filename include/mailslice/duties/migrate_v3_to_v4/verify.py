@@ -114,8 +114,7 @@ def _slices(found: Sequence[PlaceCompared]) -> list[dict[str, Any]]:
             for name in ("live", "same", "missing", "newer", "differing")
         }
         hashes = {
-            name: str(sum((Digest.parse(getattr(each, name)) for each in of), Digest()))
-            for name in ("v3", "v4")
+            name: str(sum((getattr(each, name) for each in of), Digest())) for name in ("v3", "v4")
         }
         if counts["live"]:
             slices.append({"slice": iso(instant(start)), **counts, **hashes})

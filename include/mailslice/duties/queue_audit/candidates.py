@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Location, PlanPart, PlanWriter
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, partitions
 from mailslice.spark.spool import Spool
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from mailslice.stores import Stores
     from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
-
-OLD = "table string, slice_ms long, bucket int, delayed boolean, rows long, old long, youngest_ms long, file string, first int, groups int"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +34,7 @@ class OldPlace:
     rows: int
     old: int
     youngest_ms: int
-    file: str
-    first: int
-    groups: int
-
-    @property
-    def part(self) -> PlanPart:
-        """Where the ids are."""
-        return PlanPart(self.file, self.first, self.groups)
+    part: PlanPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +52,18 @@ class Looking:
 def old_places(spark: Session, what: Looking, slices: Sequence[datetime]) -> list[OldPlace]:
     """Every table and bucket of the slices, read once each."""
 
-    def read(batches: Iterator[Sequence[int]]) -> Iterator[pa.RecordBatch]:
+    def read(batches: Iterator[Sequence[int]]) -> Iterator[OldPlace]:
         stores = stores_of(what.settings)
-        file = f"part-{uuid4()}.parquet"
-        writer = PlanWriter(what.place.filesystem, what.place.path(f"{what.folder}/{file}"), file)
-        try:
-            # All is told at the end: the file must be finished before anyone is told of it.
-            found = [
+        with PlanWriter(what.place, what.folder) as writer:
+            places = [
                 place
                 for batch in batches
                 for key in batch
                 for place in _slice(what, stores, instant(key), writer)
             ]
-        finally:
-            writer.close()
-        yield from to_batches(found)
+        yield from places
 
-    return [
-        OldPlace(**row)
-        for row in run_on_keys(spark, [millis(start) for start in slices], read, OLD)
-    ]
+    return run_on_keys(spark, [millis(start) for start in slices], read)
 
 
 def _slice(
@@ -93,10 +72,9 @@ def _slice(
     places = [Place(start, bucket) for bucket in range(what.buckets)]
     seen: set[EnqueueId] | None = set() if len(stores.tables.existing) > 1 else None
     for table in stores.tables.existing:
-        pages = table.ids_of(what.queue, places, READS_IN_FLIGHT, ordered=True)
-        for place, group in groupby(pages, key=lambda pair: pair[0]):
+        for place, pages in partitions(table.ids_of, what.queue, places):
             found = _Found(what, stores, table, place)
-            for _, page in group:
+            for page in pages:
                 found.add([(row.enqueue_id, row.enqueued_time or start) for row in page], seen)
             yield from found.write(writer)
 
@@ -156,9 +134,7 @@ class _Found:
                 self._rows,
                 spool.count,
                 youngest,
-                part.file,
-                part.first,
-                part.groups,
+                part,
             )
             self._rows = 0
             spool.close()

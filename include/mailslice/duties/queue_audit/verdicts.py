@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -20,28 +20,25 @@ from mailslice.queue.proofs import done_by_stages, missing_content, still_live
 from mailslice.spark.frames import Session, run_on_keys, shared
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.plan_files import Digest, Location, PlanReader
-from mailslice.spark.slices import instant, millis, to_batches
+from mailslice.spark.slices import instant, millis
 from mailslice.spark.verdict_files import Judged, JudgedWriter
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from mailslice.stores import Stores
 
-_JUDGED = "judged long, gone long, verdicts string, file string, digest string"
 _AT_A_TIME = 1000
 _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one task did: `judged` mails, `gone` ones that are not live any more, counts by verdict as JSON, its file (empty: no mail) and its digest."""
+    """What one task did: `judged` mails, `gone` ones that are not live any more, counts by verdict, its file (empty: no mail) and its digest."""
 
     judged: int
     gone: int
-    verdicts: str
+    verdicts: dict[str, int]
     file: str
-    digest: str
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +59,11 @@ def judge_all(
     """The verdicts on all mails of the places."""
     with shared(spark, evidence) as known:
 
-        def read(batches: Iterator[Sequence[OldPlace]]) -> Iterator[pa.RecordBatch]:
-            yield from to_batches(
-                [
-                    _task(
-                        what,
-                        stores_of(what.settings),
-                        known(),
-                        (place for batch in batches for place in batch),
-                    )
-                ]
-            )
+        def read(batches: Iterator[Sequence[OldPlace]]) -> Iterator[Outcome]:
+            places = chain.from_iterable(batches)
+            yield _task(what, stores_of(what.settings), known(), places)
 
-        return [Outcome(**row) for row in run_on_keys(spark, places, read, _JUDGED)]
+        return run_on_keys(spark, places, read)
 
 
 def total(outcomes: Iterable[Outcome]) -> tuple[dict[str, int], Digest]:
@@ -82,8 +71,8 @@ def total(outcomes: Iterable[Outcome]) -> tuple[dict[str, int], Digest]:
     counts: Counter[str] = Counter({verdict.value: 0 for verdict in Verdict})
     digest = Digest()
     for each in outcomes:
-        counts.update(json.loads(each.verdicts))
-        digest += Digest.parse(each.digest)
+        counts.update(each.verdicts)
+        digest += each.digest
     return dict(counts), digest
 
 
@@ -93,7 +82,7 @@ def _task(what: Judging, stores: Stores, evidence: Evidence, places: Iterable[Ol
     counts: Counter[str] = Counter()
     looked_at = 0
     try:
-        with PlanReader(what.place.filesystem, what.place.path(what.candidates)) as reader:
+        with PlanReader(what.place, what.candidates) as reader:
             for place in places:
                 for ids in _ids(reader, place):
                     looked_at += len(ids)
@@ -106,9 +95,9 @@ def _task(what: Judging, stores: Stores, evidence: Evidence, places: Iterable[Ol
     return Outcome(
         judged_in_all,
         looked_at - judged_in_all,
-        json.dumps(counts),
+        dict(counts),
         file if judged_in_all else "",
-        str(writer.digest),
+        writer.digest,
     )
 
 

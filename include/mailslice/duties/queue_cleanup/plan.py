@@ -189,7 +189,7 @@ def _scan(context: StepContext, what: Scan, asked: Sequence[tuple[int, bool]]) -
     spark = context.spark()
     found = scan(spark, what, asked)
     # A task that was tried again has left the file of its first try: only what the summaries name is the plan.
-    named = {each.file for each in found if each.planned}
+    named = {each.part.file for each in found if each.planned}
     for file in context.folder.artifacts.files(context.folder.file(PARTS)):
         if file.rpartition("/")[2] not in named:
             context.folder.artifacts.remove(file)
@@ -252,7 +252,7 @@ def _decide(context: StepContext, params: Params, seen: _Seen) -> Plan:
             - len({(each.table, each.slice_ms, each.bucket) for each in seen.found}),
         ),
         live=_live(seen),
-        rows=sum((Digest.parse(each.digest) for each in seen.found), Digest()),
+        rows=sum((each.digest for each in seen.found), Digest()),
         places=tuple(
             sorted(
                 planned,

@@ -19,7 +19,7 @@ def rows_of(context: StepContext, places: Sequence[PlannedPlace]) -> list[SomeRo
     """At most ROWS_A_PLACE rows of each of at most PLACES of these places, by chance."""
     chosen = random.sample(places, min(PLACES, len(places)))
     location, folder = context.folder.artifacts, context.folder.file(PARTS)
-    with PlanReader(location.filesystem, location.path(folder)) as reader:
+    with PlanReader(location, folder) as reader:
         return list(_rows(reader, chosen))
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mailslice.duties.queue_size.shape import Shape
@@ -18,13 +19,11 @@ from mailslice.model.settings import Settings
 from mailslice.model.slices import is_live
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, to_batches
+from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis
 from mailslice.stores.cassandra.deleted_mails import ALL
 from mailslice.stores.cassandra.ids import WIDTH, cut, each_in_order, unpack
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from mailslice.stores import Stores
 
 _ROWS_AT_A_TIME = 1000
@@ -48,11 +47,6 @@ class SliceMeasured:
     shape: str
 
 
-SLICE_MEASURED = (
-    "slice_ms long, live long, dead long, unproven long, fullest long, oldest_ms long, shape string"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Measure:
     """What to count: all mails as seen at `now`, with browseStart as it was read (None: nothing was ever enqueued) and today's window."""
@@ -67,21 +61,13 @@ class Measure:
     def in_spark(self, spark: Session, slices: Sequence[datetime]) -> list[SliceMeasured]:
         """Every slice of `slices`, each exactly once, in no order. Raises the mailslice error that a worker raised."""
 
-        def read(batches: Iterator[Sequence[int]]) -> Iterator[pa.RecordBatch]:
+        def read(batches: Iterator[Sequence[int]]) -> Iterator[SliceMeasured]:
             stores = stores_of(self.settings)
-            for batch in batches:
-                yield from to_batches([self.slice(stores, instant(key)) for key in batch])
+            for key in chain.from_iterable(batches):
+                yield self.slice(stores, instant(key))
 
-        return [
-            SliceMeasured(**row)
-            for row in run_on_keys(
-                spark,
-                [millis(start) for start in slices],
-                read,
-                SLICE_MEASURED,
-                lambda row: row["live"] + row["dead"] + row["unproven"],
-            )
-        ]
+        keys = [millis(start) for start in slices]
+        return run_on_keys(spark, keys, read, lambda one: one.live + one.dead + one.unproven)
 
     def slice(self, stores: Stores, start: datetime) -> SliceMeasured:
         """Count one slice. A live row counts when it is there on a second read, so that a cleanup beside us makes no ghosts."""

@@ -25,7 +25,7 @@ def context(tmp_path):
 @pytest.fixture
 def plan(context):
     place = context.folder.artifacts
-    writer = PlanWriter(place.filesystem, place.path(context.folder.file(FILE)), "part.parquet")
+    writer = PlanWriter(place, context.folder.file("plan"), "part.parquet")
     ids = of_packed(pack(uuid.uuid4() for _ in range(3)))
     part, digest = writer.add("v3", 0, 0, [(ids, np.full(3, 5, np.int64))], "live")
     writer.close()
