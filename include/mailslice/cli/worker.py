@@ -191,7 +191,7 @@ def run_(
     ] = None,
 ) -> None:
     """Consume a queue with a handler until SIGTERM. Attempts, pauses and the end of a mail: MAILSLICE_WORKER_* when not given here for this queue."""
-    from mailslice.worker.consumer import run_worker
+    from mailslice.worker.supervisor import run_worker
 
     _log_infos()
     with open_queue(queue) as opened:

@@ -12,15 +12,18 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, MutableSequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from mailslice.model.errors import MailsliceError
+from mailslice.model.mail import EnqueueId
 from mailslice.worker.consumer import ConsumerTask
+from mailslice.worker.health import ProcessHealth
 from mailslice.worker.strikes import InHandlers, Isolation, Struck
 
 if TYPE_CHECKING:
@@ -35,28 +38,13 @@ REPORT_EVERY = 1.0
 _EXIT_WITHIN = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """What a process tells its parent every second.
-
-    `loop_lag`: seconds since its event loop last turned. `away`: the stores it does not reach.
-    """
-
-    connected: bool
-    loop_lag: float
-    in_flight: int
-    away: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a process could not start."""
-
-    error: MailsliceError
-
-
 class Link:
-    """The thread that speaks with the parent, so that a stuck event loop cannot hide; it ends the process when the parent is gone."""
+    """The thread that speaks with the parent, so that a stuck event loop cannot hide.
+
+    It ends the process when the parent is gone. The parent is sent its health every second, the
+    error that kept it from starting, and ids of condemned mails that are dead letters now; it
+    sends `Struck`.
+    """
 
     def __init__(self, pipe: Connection, drain: float) -> None:
         self._pipe = pipe
@@ -64,10 +52,12 @@ class Link:
         self._sending = threading.Lock()
         self.turned: float | None = None
         """When the event loop turned last; None while it has yet to: a handler takes as long to build, and the stores to open, as it takes."""
-        self.connected = False
-        self.in_flight = 0
+        self.health = ProcessHealth(
+            connected=False, loop_lag=0.0, in_flight=0, reaches_cassandra=False
+        )
         self.struck = Struck()
-        self.away: tuple[str, ...] = ("RabbitMQ", "Cassandra")
+        self.buried: deque[EnqueueId] = deque()
+        """Condemned mails that are dead letters now."""
 
     def start(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         """Begins to report; `stop` is set when the parent's end of the pipe closes."""
@@ -78,7 +68,7 @@ class Link:
         """Seconds since the event loop last turned."""
         return 0.0 if self.turned is None else time.monotonic() - self.turned
 
-    def send(self, news: Beat | Failure) -> None:
+    def send(self, news: ProcessHealth | MailsliceError | EnqueueId) -> None:
         """To the parent; from any thread."""
         with self._sending:
             self._pipe.send(news)
@@ -86,7 +76,9 @@ class Link:
     def _run(self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         try:
             while True:
-                self.send(Beat(self.connected, self.lag, self.in_flight, self.away))
+                self.send(replace(self.health, loop_lag=self.lag))
+                while self.buried:
+                    self.send(self.buried.popleft())
                 if self._pipe.poll(REPORT_EVERY):
                     self.struck = self._pipe.recv()
         except (EOFError, OSError):
@@ -123,7 +115,7 @@ def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], stru
         in_handlers.clear()
     except MailsliceError as error:
         in_handlers.clear()
-        link.send(Failure(error))
+        link.send(error)
         _end_soon(1)
         sys.exit(1)
     if left:
@@ -148,10 +140,10 @@ def _exit_now(code: int = 0) -> None:
 async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> int:
     """Until told to stop; the number of handlers that did not end in time."""
     # Late: prometheus-client looks at its environment when it is imported, and the parent needs neither it nor the drivers.
-    from mailslice.worker import open_worker
     from mailslice.worker.handler_spec import load_handler
     from mailslice.worker.handling import Handling, policy_of
     from mailslice.worker.metrics import ConsumerMetrics
+    from mailslice.worker.queue_worker import open_worker
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -164,12 +156,8 @@ async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> i
     handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
-        worker.wiring.on_failed = metrics.failed_in_doubt
-        worker.wiring.on_throttled = metrics.destination_asked
-        worker.wiring.on_fault = metrics.prepare_failed
         worker.wiring.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
-        worker.wiring.on_held = metrics.held
-        worker.wiring.on_parked = metrics.parked
+        worker.wiring.on_buried = link.buried.append
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, worker, deliveries, handling, metrics))
         marked = " and stage marks" if worker.wiring.stages is not None else ""
@@ -206,6 +194,7 @@ async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> i
             return await _drain(deliveries, handling, task.drain)
         finally:
             turning.cancel()
+            metrics.observe(worker.wiring.doings)
 
 
 async def _turn(
@@ -218,10 +207,9 @@ async def _turn(
     while True:
         metrics.observe(worker.wiring.doings)
         link.turned = time.monotonic()
-        link.connected = deliveries.connected
-        link.in_flight = handling.in_flight
-        reached = {"RabbitMQ": link.connected, "Cassandra": worker.reaches_cassandra}
-        link.away = tuple(store for store, is_reached in reached.items() if not is_reached)
+        link.health = ProcessHealth(
+            deliveries.connected, 0.0, handling.in_flight, worker.reaches_cassandra
+        )
         await asyncio.sleep(REPORT_EVERY / 2)
 
 

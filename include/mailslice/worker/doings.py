@@ -1,10 +1,10 @@
-"""What a worker did: which mails it completed, and how long those took that it handed out. In memory; its record tells others."""
+"""What a worker did, in memory: its record (`recording`) and its metrics tell others."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from uuid import uuid4
 
 from mailslice.model.mail import EnqueueId
@@ -21,20 +21,30 @@ def worker_name() -> str:
 
 
 class Doings:
-    """What this worker did with the mails that it handed out."""
+    """The counts of one worker on one queue."""
 
     def __init__(self) -> None:
         self.times = ProcessingTimes()
         self.completed: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
         self.slow: deque[EnqueueId] = deque(maxlen=_REMEMBERED)
-        """Those completed that took more than a minute: they are what somebody may have closed meanwhile, so quick ones must not push them out."""
+        """Completed after more than a minute: the ones that may have been closed meanwhile."""
         self.count = 0
+        """Mails that were handed out and are settled."""
         self.finished = 0
         self.hops = 0
         """Copies of delayed mails that were put into a level."""
         self.undoing = 0
         """Failed enqueues that are being taken back (`undoing`), and those that were given up."""
         self.left_behind = 0
+        self.faults = 0
+        """Attempts to prepare a delivery that ended in a fault of mailslice."""
+        self.held = 0
+        """Deliveries that wait now for a store to answer."""
+        self.parked = 0
+        self.in_doubt = 0
+        """Recipients that failed in doubt."""
+        self.destinations: Counter[tuple[str, str]] = Counter()
+        """Rule of a limit, and `granted` or `throttled` -> mails that asked for a destination."""
 
     def ended(self, seconds: float) -> None:
         """A mail that was handed out is settled, so long after."""

@@ -65,7 +65,7 @@ async def tell(
             "queue": wiring.queue,
         },
     )
-    wiring.on_failed(len(failed))
+    wiring.doings.in_doubt += len(failed)
     wiring.told.append(key)
 
 

@@ -25,12 +25,21 @@ Answer = tuple[int, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ProcessHealth:
-    """What a process said last. `connected`: to the broker; `away`: the stores it does not reach."""
+    """What a process says of itself every second. `connected`: to the broker.
+
+    `loop_lag`: seconds since its event loop last turned.
+    """
 
     connected: bool
     loop_lag: float
     in_flight: int
-    away: tuple[str, ...] = ()
+    reaches_cassandra: bool = True
+
+    @property
+    def away(self) -> list[str]:
+        """The stores that it does not reach."""
+        reached = {"RabbitMQ": self.connected, "Cassandra": self.reaches_cassandra}
+        return [store for store, is_reached in reached.items() if not is_reached]
 
 
 @dataclass(slots=True)

@@ -138,6 +138,6 @@ class Park:
         message.ack()
         if level is None:
             self._back = asyncio.get_running_loop().time() + PARK_SECONDS + _ON_ITS_WAY
-        self._wiring.on_parked()
+        self._wiring.doings.parked += 1
         log.info("a mail is parked, round %d: %s", rounds, why, extra={"action": "parked"})
         return True

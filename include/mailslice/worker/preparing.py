@@ -84,7 +84,7 @@ class Preparer:
 
     def _hold(self, more: int) -> None:
         self._held += more
-        self._wiring.on_held(more)
+        self._wiring.doings.held += more
 
     def _is_in_the_way(self, through: int) -> bool:
         """Whether half of the window is held, while others got through since this one came: the stores answer for those, and there is no room for them."""
@@ -100,7 +100,7 @@ class Preparer:
             return error
         except Exception as error:
             end_if_cancelled()
-            self._wiring.on_fault()
+            self._wiring.doings.faults += 1
             log.exception(
                 "a delivery could not be prepared",
                 exc_info=slot.through_before is None,
@@ -227,6 +227,7 @@ class Preparer:
         message = slot.message
         if self._wiring.is_condemned(item.enqueue_id):
             await self._dead_letter(slot, strikes.REASON, str(item.enqueue_id))
+            self._wiring.on_buried(item.enqueue_id)
             return True
         if message.redelivered and await self._delays.is_overtaken(item.enqueue_id, message):
             message.ack()

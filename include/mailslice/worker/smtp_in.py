@@ -75,7 +75,7 @@ async def _until_signal(  # noqa: PLR0917
     liveness: Liveness,
     on_listening: Callable[[str, int], None] | None,
 ) -> None:
-    from mailslice.worker import open_worker
+    from mailslice.worker.queue_worker import open_worker
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -103,9 +103,8 @@ async def _until_signal(  # noqa: PLR0917
 async def _beat(worker: QueueWorker, liveness: Liveness) -> None:
     """The event loop turns, and reaches these stores."""
     while True:
-        reached = {"RabbitMQ": worker.reaches_rabbitmq, "Cassandra": worker.reaches_cassandra}
-        away = tuple(store for store, is_reached in reached.items() if not is_reached)
-        liveness.beat(0, ProcessHealth(reached["RabbitMQ"], 0.0, 0, away))
+        health = ProcessHealth(worker.reaches_rabbitmq, 0.0, 0, worker.reaches_cassandra)
+        liveness.beat(0, health)
         await asyncio.sleep(1)
 
 

@@ -46,6 +46,11 @@ class Strikes:
             del self._counts[next(iter(self._counts))]
         return self.struck
 
+    def buried(self, enqueue_id: EnqueueId) -> Struck:
+        """It is a dead letter: redriven, it begins anew; what is known now."""
+        self._counts.pop(enqueue_id, None)
+        return self.struck
+
     @property
     def struck(self) -> Struck:
         """What is known."""

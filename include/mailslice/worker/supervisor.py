@@ -1,4 +1,9 @@
-"""The parent of the consuming processes: starts, watches, restarts and ends them. It consumes nothing itself."""
+"""`mailslice worker run`: the consumer process for containers.
+
+The parent starts and watches the processes that consume, restarts with back-off those that die,
+passes signals on, and serves liveness and metrics of all on one port. It consumes nothing itself.
+Each process ends by itself when the parent is gone.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +17,20 @@ import time
 from collections.abc import MutableSequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
+from uuid import UUID
 
-from mailslice.model.errors import MailsliceError
+from mailslice.model.errors import BadInput, MailsliceError
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.settings import Settings
 from mailslice.worker import child
-from mailslice.worker.child import Beat, Failure
-from mailslice.worker.consumer import ConsumerTask
+from mailslice.worker.consumer import ConsumerTask, drain_for
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth, summed_metrics
-from mailslice.worker.strikes import InHandlers, Strikes
+from mailslice.worker.strikes import InHandlers, Strikes, Struck
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +53,48 @@ class _Slot:
     not_before: float = 0.0
     deaths: int = 0
     cells: MutableSequence[int] | None = None
+
+
+def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
+    settings: Settings,
+    queue: QueueName,
+    handler_spec: str,
+    processes: int = 1,
+    prefetch: int = 16,
+    concurrency: int = 8,
+    *,
+    drain: timedelta | None = None,
+    health_host: str | None = None,
+    health_port: int | None = None,
+) -> None:
+    """Consumes until SIGTERM or SIGINT, then drains and returns. To be called in the main thread.
+
+    `processes` consume beside each other, each with up to `prefetch` mails delivered and `concurrency` of them in handlers (fewer, when
+    fewer are delivered).
+    On a signal: no new mail, running handlers may finish for `drain` (default: `drain_for`), the
+    rest goes back to the broker.
+    `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
+    Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as far as consuming; afterwards faults only restart.
+    """
+    for name, value in (
+        ("--processes", processes),
+        ("--prefetch", prefetch),
+        ("--concurrency", concurrency),
+    ):
+        if value < 1:
+            raise BadInput(f"{name} {value}: allowed are whole numbers from 1")
+    task = ConsumerTask(
+        settings,
+        queue,
+        handler_spec,
+        prefetch,
+        concurrency,
+        drain_for(settings, handler_spec) if drain is None else drain,
+        logging.getLogger("mailslice").getEffectiveLevel(),
+    )
+    host = settings.worker.health_host if health_host is None else health_host
+    port = settings.worker.health_port if health_port is None else health_port
+    Supervisor(task, processes, host, port).run()
 
 
 class Supervisor:
@@ -137,22 +187,17 @@ class Supervisor:
         """All that the process has said."""
         with suppress(EOFError, OSError):
             while slot.pipe is not None and slot.pipe.poll():
-                news = slot.pipe.recv()
-                if isinstance(news, Beat):
-                    self._began = self._began or news.connected
-                    self._liveness.beat(
-                        slot.number,
-                        ProcessHealth(news.connected, news.loop_lag, news.in_flight, news.away),
-                    )
-                elif isinstance(news, Failure):
-                    log.error(
-                        "process %d cannot start: %s",
-                        slot.number,
-                        news.error,
-                        extra={"action": "start_failed"},
-                    )
-                    if not self._began:
-                        self._failure = news.error
+                match slot.pipe.recv():
+                    case ProcessHealth() as health:
+                        self._began = self._began or health.connected
+                        self._liveness.beat(slot.number, health)
+                    case MailsliceError() as error:
+                        text = "process %d cannot start: %s"
+                        log.error(text, slot.number, error, extra={"action": "start_failed"})
+                        if not self._began:
+                            self._failure = error
+                    case UUID() as enqueue_id:
+                        self._send(self._strikes.buried(EnqueueId(enqueue_id)))
             return
         # The other end is closed: its sentinel says the rest.
         if slot.pipe is not None:
@@ -205,10 +250,14 @@ class Supervisor:
             ", ".join(map(str, in_handlers)),
             extra={"action": "struck"},
         )
-        for other in self._slots:
-            if other.pipe is not None:
+        self._send(struck)
+
+    def _send(self, struck: Struck) -> None:
+        """To all processes."""
+        for slot in self._slots:
+            if slot.pipe is not None:
                 with suppress(OSError):
-                    other.pipe.send(struck)
+                    slot.pipe.send(struck)
 
     def _end_all(self) -> None:
         """Passes the signal on and waits: each process has the drain time and a little more."""

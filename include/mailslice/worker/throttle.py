@@ -67,7 +67,8 @@ class Throttle:
             if isinstance(answer, BaseException):
                 self.leave(connection, domains)
                 raise answer
-            self._wiring.on_throttled(limit.rule, answer is None)
+            verdict = "granted" if answer is None else "throttled"
+            self._wiring.doings.destinations[limit.rule, verdict] += 1
             if answer is not None:
                 waits[domain] = timedelta(microseconds=answer)
         if self._renewing is None and any(limit.connections for limit in limited.values()):

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from mailslice.worker.throttle import Throttle
 
 
-def _nothing(*_: object) -> None:
-    return
-
-
 @dataclass(slots=True)
 class Wiring:
     """Open things."""
@@ -70,20 +66,12 @@ class Wiring:
     reporter: Reporter | None = None
     """Only where senders are told of recipients that fail."""
     checks: DeletedChecks = field(init=False)
-    on_failed: Callable[[int], None] = _nothing
-    """Called with the number of recipients that failed in doubt: for figures."""
-    on_fault: Callable[[], None] = _nothing
-    """Called when a delivery could not be prepared by a fault of ours: for figures."""
     is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False
     """Whether its process died at the mail too often (`strikes`)."""
-    on_held: Callable[[int], None] = _nothing
-    """Called with 1 when a delivery begins to wait for a store, and with -1 when it ends to: for figures."""
-    on_parked: Callable[[], None] = _nothing
-    """Called when a message was parked: for figures."""
+    on_buried: Callable[[EnqueueId], None] = lambda _enqueue_id: None
+    """Called when a condemned mail is a dead letter."""
     throttle: Throttle | None = None
     """Only where destinations have limits."""
-    on_throttled: Callable[[str, bool], None] = _nothing
-    """Called with the rule, and whether a mail was let through, for each destination with a limit that was asked: for figures."""
     told: deque[tuple[EnqueueId, int]] = field(default_factory=lambda: deque(maxlen=1000))
     """The last mails and attempts whose failures this worker has told: asked again before it is written down, it does not tell again."""
 

@@ -13,6 +13,7 @@ from mailslice.model.names import HEADER_FAULTS
 from mailslice.stores.cassandra import session
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker import park, preparing
+from mailslice.worker.doings import Doings
 from mailslice.worker.park import FAULT_ROUNDS, FIRST_PAUSE, LONGEST_PAUSE, Park, Patience
 from mailslice.worker.preparing import Preparer
 from mailslice.worker.slots import Slot, Slots
@@ -43,14 +44,15 @@ class Made:
     """A preparer whose attempts fail as the test says, and what became of the messages."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, prefetch: int = 16) -> None:
-        self.tries = self.held = 0
+        self.tries = 0
         self.error: Exception | None = TypeError("bob@example.net has no len()")
         self.parked: list[tuple[str, int]] = []
         self.dead: list[str] = []
         self.takes_copies = True
         self.puts = 0
         self.slots = Slots()
-        wiring: Any = SimpleNamespace(on_fault=lambda: None, on_held=self._hold)
+        self.doings = Doings()
+        wiring: Any = SimpleNamespace(doings=self.doings)
         self.preparer = Preparer(
             wiring,
             None,  # type: ignore[arg-type]
@@ -66,8 +68,9 @@ class Made:
         monkeypatch.setattr(preparing, "IN_PLACE", 0.5)
         monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
 
-    def _hold(self, more: int) -> None:
-        self.held += more
+    @property
+    def held(self) -> int:
+        return self.doings.held
 
     async def _attempt(self, slot: Slot) -> None:
         self.tries += 1

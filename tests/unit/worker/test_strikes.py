@@ -85,3 +85,11 @@ async def test_a_suspect_that_is_cancelled_as_it_waits_lets_others_go_on() -> No
         waiting.cancel()
         async with asyncio.timeout(10):
             await behind
+
+
+def test_a_condemned_mail_that_is_a_dead_letter_begins_anew() -> None:
+    strikes, poison, other = Strikes(), an_id(), an_id()
+    for _ in range(MOST):
+        strikes.died([poison, other])
+    assert strikes.buried(poison) == Struck(condemned=frozenset({other}))
+    assert strikes.died([poison]) == Struck(frozenset({poison}), frozenset({other}))

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-import mailslice.worker
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker import child
+from mailslice.worker import child, queue_worker
 from mailslice.worker.consumer import ConsumerTask
+from mailslice.worker.doings import Doings
 from mailslice.worker.strikes import InHandlers, Struck
 from tests.unit.worker_process.test_handling import FakeDelivery
 
@@ -61,19 +61,17 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
     @asynccontextmanager
     async def opened(*_: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(
-            wiring=SimpleNamespace(on_failed=None, stages=None),
+            wiring=SimpleNamespace(doings=Doings(), stages=None),
             reaches_cassandra=True,
             deliveries=lambda _prefetch: deliveries,
         )
 
-    monkeypatch.setattr(mailslice.worker, "open_worker", opened, raising=False)
+    monkeypatch.setattr(queue_worker, "open_worker", opened)
     link = SimpleNamespace(
         start=lambda *_: None,
         turned=0.0,
-        connected=False,
-        in_flight=0,
-        away=(),
         struck=Struck(),
+        buried=[],
     )
     task = ConsumerTask(
         Settings(),

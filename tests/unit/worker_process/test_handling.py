@@ -20,6 +20,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker import handling as module
 from mailslice.worker.child import hand_out
+from mailslice.worker.doings import Doings
 from mailslice.worker.handler_spec import LoadedHandler, loaded
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.handling import Handling, Policy, policy_of
@@ -579,8 +580,12 @@ def test_all_outcomes_are_exported_from_the_start() -> None:
 def test_what_destinations_answer_is_counted_by_rule() -> None:
     registry = CollectorRegistry()
     metrics = ConsumerMetrics(QueueName("spool"), registry)
-    for rule, granted in (("*", True), ("*", False), ("*", False), ("slow.example", True)):
-        metrics.destination_asked(rule, granted)
+    doings = Doings()
+    for asked in (("*", "granted"), ("*", "throttled"), ("*", "throttled")):
+        doings.destinations[asked] += 1
+        metrics.observe(doings)
+    doings.destinations["slow.example", "granted"] += 1
+    metrics.observe(doings)
     counted = [("*", "granted", 1), ("*", "throttled", 2), ("slow.example", "granted", 1)]
     for rule, answer, number in counted:
         assert (

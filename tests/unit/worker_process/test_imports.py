@@ -88,8 +88,8 @@ from mailslice.worker.consumer import ConsumerTask
 from mailslice.worker.strikes import InHandlers, Struck
 class Pipe:
     def send(self, news):
-        if type(news).__name__ == "Failure":
-            print(type(news.error).__name__, [name for name in ("cassandra.cluster", "boto3", "numpy") if name in sys.modules], flush=True)
+        if isinstance(news, Exception):
+            print(type(news).__name__, [name for name in ("cassandra.cluster", "boto3", "numpy") if name in sys.modules], flush=True)
     def poll(self, seconds):
         return False
 main(ConsumerTask(load_settings({}, state_file=Path("/nonexistent")), "spool", "no.such:handler", 1, 1), Pipe(), bytearray(InHandlers.size(1)), Struck())

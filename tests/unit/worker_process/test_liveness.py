@@ -6,7 +6,7 @@ from typing import Any
 from mailslice.worker.health import Answer, Liveness, ProcessHealth
 
 FINE = ProcessHealth(connected=True, loop_lag=0.1, in_flight=3)
-LOST = ProcessHealth(connected=False, loop_lag=0.1, in_flight=0, away=("RabbitMQ",))
+LOST = ProcessHealth(connected=False, loop_lag=0.1, in_flight=0)
 
 
 class Time:
