@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -12,27 +13,57 @@ from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 from mailslice.model.names import is_broken, queue_name
 
+N = TypeVar("N", int, float)
 _MOST = 2**31 - 1
 _LONGEST = timedelta(days=36500)
 _SIZE = re.compile(r"(\d+)\s*([kKmMgG]?)(?:i?[bB])?", re.ASCII)
 _SCALE = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
-def count(place: str, least: int = 1, most: int = _MOST) -> Callable[[Any], int]:
-    """A parser of whole numbers between `least` and `most`."""
+def _bounded(
+    place: str, convert: Callable[[str], N], least: N, most: N, allowed: str
+) -> Callable[[Any], N]:
+    """A parser of numbers between two bounds. `convert` raises ValueError for other text."""
 
-    def parse(text: Any) -> int:
+    def parse(text: Any) -> N:
         try:
-            value = int(str(text).strip())
+            value = convert(str(text).strip())
         except ValueError:
-            value = least - 1
-        if not least <= value <= most:
-            raise BadInput(
-                f"{place}: {str(text)[:60]!r} is not allowed; a whole number from {least} to {most} is"
-            )
+            value = None
+        if value is None or not least <= value <= most:
+            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; {allowed}")
         return value
 
     return parse
+
+
+def count(place: str, least: int = 1, most: int = _MOST) -> Callable[[Any], int]:
+    """A parser of whole numbers between `least` and `most`."""
+    return _bounded(place, int, least, most, f"a whole number from {least} to {most} is")
+
+
+def share(place: str) -> Callable[[Any], float]:
+    """A parser of shares from 0 to 1: 0.8, 80%."""
+
+    def convert(text: str) -> float:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+    return _bounded(place, convert, 0.0, 1.0, "a share from 0 to 1 is (0.8, 80%)")
+
+
+def factor(place: str) -> Callable[[Any], float]:
+    """A parser of numbers from 1 to 100."""
+    return _bounded(place, float, 1.0, 100.0, "a number from 1 to 100 is")
+
+
+def size(place: str, most: int = _MOST) -> Callable[[Any], int]:
+    """A parser of sizes in bytes: 4096, 4k, 25M."""
+
+    def convert(text: str) -> int:
+        match = _SIZE.fullmatch(text)
+        return int(match[1]) * _SCALE[match[2].lower()] if match else 0
+
+    return _bounded(place, convert, 1, most, f"a size from 1 to {most} bytes is (4096, 4k, 25M)")
 
 
 def check_text(place: str, value: object) -> None:
@@ -54,76 +85,18 @@ def counts(place: str, most: int = _MOST) -> Callable[[Any], Counts]:
     return lambda text: Counts(one(word) for word in str(text).split(","))
 
 
-def share(place: str) -> Callable[[Any], float]:
-    """A parser of shares from 0 to 1: 0.8, 80%."""
-
-    def parse(text: Any) -> float:
-        word = str(text).strip()
-        try:
-            value = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
-        except ValueError:
-            value = -1
-        if not 0 <= value <= 1:
-            raise BadInput(
-                f"{place}: {word[:60]!r} is not allowed; a share from 0 to 1 is (0.8, 80%)"
-            )
-        return value
-
-    return parse
-
-
-def duration(place: str, most: timedelta | None = _LONGEST) -> Callable[[Any], timedelta]:
+def duration(
+    place: str, most: timedelta | None = _LONGEST, least: timedelta = timedelta(0)
+) -> Callable[[Any], timedelta]:
     """A parser of durations up to `most`: a hundred years added to now is still a date."""
 
     def parse(text: Any) -> timedelta:
         value = text if isinstance(text, timedelta) else parse_duration(str(text), place)
+        refused = f"{place}: {str(text)[:60]!r} is not allowed"
         if most is not None and value > most:
-            raise BadInput(
-                f"{place}: {str(text)[:60]!r} is not allowed; at most {format_duration(most)} is"
-            )
-        return value
-
-    return parse
-
-
-def pause(place: str) -> Callable[[Any], timedelta]:
-    """A parser of pauses between attempts: from 1 s to 27 days, as MAILSLICE_WORKER_BACK_OFF_CAP."""
-    parse_any = duration(place, most=timedelta(days=27))
-
-    def parse(text: Any) -> timedelta:
-        value = parse_any(text)
-        if value < timedelta(seconds=1):
-            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; at least 1s is")
-        return value
-
-    return parse
-
-
-def factor(place: str) -> Callable[[Any], float]:
-    """A parser of numbers from 1 to 100."""
-
-    def parse(text: Any) -> float:
-        try:
-            value = float(str(text))
-        except ValueError:
-            value = 0.0
-        if not 1 <= value <= 100:
-            raise BadInput(f"{place}: {str(text)[:60]!r} is not allowed; a number from 1 to 100 is")
-        return value
-
-    return parse
-
-
-def size(place: str, most: int = _MOST) -> Callable[[Any], int]:
-    """A parser of sizes in bytes: 4096, 4k, 25M."""
-
-    def parse(text: Any) -> int:
-        match = _SIZE.fullmatch(str(text).strip())
-        value = int(match[1]) * _SCALE[match[2].lower()] if match else 0
-        if not 1 <= value <= most:
-            raise BadInput(
-                f"{place}: {str(text)[:60]!r} is not allowed; a size from 1 to {most} bytes is (4096, 4k, 25M)"
-            )
+            raise BadInput(f"{refused}; at most {format_duration(most)} is")
+        if value < least:
+            raise BadInput(f"{refused}; at least {format_duration(least)} is")
         return value
 
     return parse
@@ -151,43 +124,49 @@ def sender(place: str) -> Callable[[Any], str]:
     return parse
 
 
+PORT = partial(count, least=0, most=65535)
+WINDOW = partial(count, most=65535)
+PAUSE = partial(duration, most=timedelta(days=27), least=timedelta(seconds=1))
+"""Between attempts, as MAILSLICE_WORKER_BACK_OFF_CAP."""
+
+
+def option(
+    name: str,
+    metavar: str,
+    help_text: str,
+    parser_of: Callable[[str], Callable[[Any], Any]] | None = None,
+    **more: Any,
+) -> Any:
+    """An option with a value. `parser_of` makes its parser, which names the option when it refuses."""
+    parser = parser_of(name) if parser_of else None
+    return typer.Option(name, metavar=metavar, help=help_text, parser=parser, **more)
+
+
+def queue_option(help_text: str) -> Any:
+    """The option --queue."""
+    return option("--queue", "QUEUE", help_text, lambda _: queue_name)
+
+
 Queue = Annotated[
     QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")
 ]
-Reason = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept with who did it.")
-]
+Reason = Annotated[str | None, option("--reason", "TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
 Sender = Annotated[
-    str | None,
-    typer.Option(
-        "--sender",
-        parser=sender("--sender"),
-        metavar="ADDRESS",
-        help="Envelope sender; <> is the null sender.",
-    ),
+    str | None, option("--sender", "ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]
 Recipient = Annotated[
-    str | None,
-    typer.Option(
-        "--recipient",
-        parser=address("--recipient"),
-        metavar="ADDRESS",
-        help="One of the envelope recipients.",
-    ),
+    str | None, option("--recipient", "ADDRESS", "One of the envelope recipients.", address)
 ]
-Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the mail.")]
+Name = Annotated[str | None, option("--name", "NAME", "Name of the mail.")]
 OlderThan = Annotated[
     timedelta | None,
-    typer.Option(
+    option(
         "--older-than",
-        parser=duration("--older-than", most=None),
-        metavar="DURATION",
-        help="Enqueued at least so long ago: 90s, 15m, 1h.",
+        "DURATION",
+        "Enqueued at least so long ago: 90s, 15m, 1h.",
+        partial(duration, most=None),
     ),
 ]
-Limit = Annotated[
-    int | None,
-    typer.Option("--limit", parser=count("--limit"), metavar="N", help="Stop after this many."),
-]
+Limit = Annotated[int | None, option("--limit", "N", "Stop after this many.", count)]

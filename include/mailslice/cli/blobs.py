@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Limit, Reason
+from mailslice.cli.arguments import DryRun, Limit, Reason, option
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput, SomeFailed
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 app = group("Blobs that blob_gc deleted and keeps for a while in mailslice's own bucket.")
 
 _AT_ONCE = 1000
-Run = Annotated[
-    str | None,
-    typer.Option("--run", metavar="RUN", help="All blobs that this run of blob_gc deleted."),
-]
+Run = Annotated[str | None, option("--run", "RUN", "All blobs that this run of blob_gc deleted.")]
 
 
 @command(app, "kept")

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -41,45 +42,36 @@ def command(
     app: typer.Typer, name: str, cls: type[TyperCommand] = TyperCommand
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register `function(out, ...)` as the command `name` of `app`. `--debug` is acted on by `main`, which sees every command end."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    everywhere = [
+        inspect.Parameter("as_json", keyword, default=False, annotation=Json),
+        inspect.Parameter("debug", keyword, default=False, annotation=Debug),
+    ]
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(function, eval_str=True)
-        out, *own = signature.parameters.values()
-        if out.name != "out":
+        own = dict(signature.parameters)
+        if next(iter(own)) != "out":
             raise TypeError(f"{function.__qualname__}: the first parameter of a command is out")
-        wants_context = "ctx" in signature.parameters
-        own = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in own
-            if parameter.name != "ctx"
-        ]
-        own.insert(
-            0, inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        )
-        more = [
-            inspect.Parameter(
-                word, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
-            )
-            for word, annotation in (("as_json", Json), ("debug", Debug))
+        del own["out"]
+        takes_context = own.pop("ctx", None) is not None
+        parameters = [
+            inspect.Parameter("ctx", keyword, annotation=typer.Context),
+            *(parameter.replace(kind=keyword) for parameter in own.values()),
+            *everywhere,
         ]
 
-        def run(*, ctx: typer.Context, as_json: bool, debug: bool, **given: Any) -> None:  # noqa: ARG001
+        @wraps(function)
+        def run(*, ctx: typer.Context, as_json: bool, debug: bool, **values: Any) -> None:  # noqa: ARG001
             remember(ctx, as_json=as_json)
-            for word, value in given.items():
+            for word, value in values.items():
                 if word != "paths":  # a file may have any name
                     check_text(word.replace("_", " "), value)
-            function(Output(ctx.meta[_JSON]), **({"ctx": ctx, **given} if wants_context else given))
+            context = {"ctx": ctx} if takes_context else {}
+            function(Output(ctx.meta[_JSON]), **context, **values)
 
-        run.__name__, run.__qualname__, run.__module__, run.__doc__ = (
-            function.__name__,
-            function.__qualname__,
-            function.__module__,
-            function.__doc__,
-        )
-        run.__annotations__ = {
-            parameter.name: parameter.annotation for parameter in (*own, *more)
-        } | {"return": None}
-        run.__signature__ = inspect.Signature([*own, *more], return_annotation=None)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         app.command(name, cls=cls)(run)
         return function
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mailslice.cli.arguments import DryRun, Reason
+from mailslice.cli.arguments import DryRun, Reason, option, queue_option
 from mailslice.cli.command import command, group
 from mailslice.cli.door import open_queue, who
 from mailslice.cli.duty_options import DutyCommand, given, refuse_empty, refuse_twice
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
-from mailslice.model.names import queue_name
 
 if TYPE_CHECKING:
     from mailslice.duty.artifacts import RunFolder
@@ -27,25 +26,20 @@ DutyName = Annotated[
 ]
 QueueOption = Annotated[
     QueueName | None,
-    typer.Option(
-        "--queue",
-        parser=queue_name,
-        metavar="QUEUE",
-        help="Name of a mail queue; a duty that is about all queues says that it changes nothing.",
+    queue_option(
+        "Name of a mail queue; a duty that is about all queues says that it changes nothing."
     ),
 ]
 Param = Annotated[
     list[str] | None,
-    typer.Option(
-        "--param", metavar="NAME=VALUE", help="A param of the duty, as its option gives it."
-    ),
+    option("--param", "NAME=VALUE", "A param of the duty, as its option gives it."),
 ]
 Run = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--run",
-        metavar="RUN",
-        help="Run id; when not given, the newest run of this duty and queue that waits for this step.",
+        "RUN",
+        "Run id; when not given, the newest run of this duty and queue that waits for this step.",
     ),
 ]
 

@@ -2,12 +2,13 @@
 
 import hashlib
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
-from mailslice.cli.arguments import Queue, Reason, Sender, address, duration
+from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option
 from mailslice.cli.command import command, group
 from mailslice.cli.contents import LOST
 from mailslice.cli.door import open_queue, record
@@ -39,8 +40,7 @@ def show(
     out: Output,
     queue: Queue,
     name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Name of the mail; several mails may have it."),
+        str | None, option("--name", "NAME", "Name of the mail; several mails may have it.")
     ] = None,
     enqueue_id: Annotated[
         EnqueueId | None, typer.Option("--id", parser=_enqueue_id, metavar="ID", help="Enqueue id.")
@@ -88,29 +88,25 @@ def enqueue(
     sender: Sender = None,
     recipient: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--recipient",
-            parser=address("--recipient"),
-            metavar="ADDRESS",
-            help="Envelope recipient; give it several times for several.",
+            "ADDRESS",
+            "Envelope recipient; give it several times for several.",
+            address,
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", metavar="NAME", help="Name of the mail; a unique one is made when not given."
-        ),
+        option("--name", "NAME", "Name of the mail; a unique one is made when not given."),
     ] = None,
-    state: Annotated[
-        str, typer.Option("--state", metavar="PROCESSOR", help="James' processor.")
-    ] = "root",
+    state: Annotated[str, option("--state", "PROCESSOR", "James' processor.")] = "root",
     delay: Annotated[
         timedelta | None,
-        typer.Option(
+        option(
             "--delay",
-            parser=duration("--delay", most=_LONGEST_DELAY),
-            metavar="DURATION",
-            help="Deliver after this much time, at most 30d.",
+            "DURATION",
+            "Deliver after this much time, at most 30d.",
+            partial(duration, most=_LONGEST_DELAY),
         ),
     ] = None,
     reason: Reason = None,

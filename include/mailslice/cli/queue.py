@@ -19,6 +19,7 @@ from mailslice.cli.arguments import (
     Sender,
     Yes,
     count,
+    option,
 )
 from mailslice.cli.command import command, group
 from mailslice.cli.contents import with_content
@@ -110,11 +111,11 @@ def shape(
     queue: Queue,
     limit: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--limit",
-            parser=count("--limit"),
-            metavar="N",
-            help="Name this many domains, the fullest; the rest is one line, (others).",
+            "N",
+            "Name this many domains, the fullest; the rest is one line, (others).",
+            count,
         ),
     ] = None,
 ) -> None:

@@ -4,21 +4,17 @@ from typing import Annotated
 
 import typer
 
-from mailslice.cli.arguments import Limit
+from mailslice.cli.arguments import Limit, option, queue_option
 from mailslice.cli.command import command, group
 from mailslice.cli.door import open_stores
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
-from mailslice.model.names import queue_name
 
 app = group("Reports of duty runs.")
 
-Duty = Annotated[str | None, typer.Option("--duty", metavar="DUTY", help="Only runs of this duty.")]
-OfQueue = Annotated[
-    QueueName | None,
-    typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Only runs on this queue."),
-]
+Duty = Annotated[str | None, option("--duty", "DUTY", "Only runs of this duty.")]
+OfQueue = Annotated[QueueName | None, queue_option("Only runs on this queue.")]
 _COLUMNS = (
     "run",
     "duty",

@@ -3,31 +3,37 @@
 import logging
 import sys
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from mailslice.cli.arguments import Queue, Reason, count, duration, factor, pause
+from mailslice.cli.arguments import (
+    PAUSE,
+    PORT,
+    WINDOW,
+    Queue,
+    Reason,
+    count,
+    duration,
+    factor,
+    option,
+    queue_option,
+)
 from mailslice.cli.command import command, group
 from mailslice.cli.door import open_queue, record
 from mailslice.cli.draining import Outcome
 from mailslice.cli.output import Output
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
-from mailslice.model.settings import GiveUp
+from mailslice.model.settings import GiveUp, Settings
 
 app = group("Worker processes: drain by hand, consume with a handler, accept by SMTP.")
 
 _PREFETCH, _PREFETCH_RELAY = 32, 16
 """32 at once are 1,000 mails/s where S3 is 20 ms away. A handler that waits long holds fewer."""
 Prefetch = Annotated[
-    int,
-    typer.Option(
-        "--prefetch",
-        parser=count("--prefetch", most=65535),
-        metavar="M",
-        help="Mails delivered ahead of their handling.",
-    ),
+    int, option("--prefetch", "M", "Mails delivered ahead of their handling.", WINDOW)
 ]
 
 
@@ -38,11 +44,8 @@ def drain(
     *,
     most: Annotated[
         int | None,
-        typer.Option(
-            "--max",
-            parser=count("--max"),
-            metavar="N",
-            help="End after this many mails; without it, when the queue is idle.",
+        option(
+            "--max", "N", "End after this many mails; without it, when the queue is idle.", count
         ),
     ] = None,
     outcome: Annotated[
@@ -50,12 +53,12 @@ def drain(
     ] = Outcome.SUCCESS,
     idle: Annotated[
         timedelta,
-        typer.Option(
+        option(
             "--idle",
-            parser=duration("--idle"),
-            metavar="DURATION",
+            "DURATION",
+            "End when the queue has given nothing for so long.",
+            duration,
             show_default="2s",
-            help="End when the queue has given nothing for so long.",
         ),
     ] = timedelta(seconds=2),
     prefetch: Prefetch = 64,
@@ -76,11 +79,10 @@ def drain(
             try:
                 await draining.run()
             finally:
-                if draining.handled and reason:
-                    record(
-                        settings, f"worker drain {outcome}", queue, reason, handled=draining.handled
-                    )
-            return draining.handled
+                done = draining.handled
+                if done and reason:
+                    record(settings, f"worker drain {outcome}", queue, reason, handled=done)
+            return done
 
     handled = run(work())
     if not out.as_json:
@@ -91,99 +93,57 @@ def drain(
 def run_(
     out: Output,  # noqa: ARG001
     *,
-    queue: Annotated[
-        QueueName,
-        typer.Option("--queue", parser=queue_name, metavar="QUEUE", help="Queue to consume."),
-    ],
+    queue: Annotated[QueueName, queue_option("Queue to consume.")],
     handler: Annotated[
         str,
-        typer.Option(
-            "--handler",
-            metavar="MODULE:FUNCTION",
-            help="Called for each mail; relay and maildir are shipped.",
+        option(
+            "--handler", "MODULE:FUNCTION", "Called for each mail; relay and maildir are shipped."
         ),
     ],
     processes: Annotated[
-        int,
-        typer.Option(
-            "--processes",
-            parser=count("--processes", most=1024),
-            metavar="N",
-            help="Processes beside each other.",
-        ),
+        int, option("--processes", "N", "Processes beside each other.", partial(count, most=1024))
     ] = 1,
     prefetch: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--prefetch",
-            parser=count("--prefetch", most=65535),
-            metavar="M",
-            help="Mails delivered ahead of their handling: 32 when not given, 16 for the relay.",
+            "M",
+            "Mails delivered ahead of their handling: 32 when not given, 16 for the relay.",
+            WINDOW,
         ),
     ] = None,
     concurrency: Annotated[
-        int,
-        typer.Option(
-            "--concurrency",
-            parser=count("--concurrency", most=65535),
-            metavar="K",
-            help="Handlers beside each other in a process.",
-        ),
+        int, option("--concurrency", "K", "Handlers beside each other in a process.", WINDOW)
     ] = 8,
     drain_for: Annotated[
         timedelta | None,
-        typer.Option(
+        option(
             "--drain",
-            parser=duration("--drain"),
-            metavar="DURATION",
-            help="After SIGTERM running handlers may take so long: 30s when not given; "
+            "DURATION",
+            "After SIGTERM running handlers may take so long: 30s when not given; "
             "the relay as MAILSLICE_RELAY_ANSWER_TIMEOUT, at most 10m.",
+            duration,
         ),
     ] = None,
     health_port: Annotated[
-        int | None,
-        typer.Option(
-            "--health-port",
-            parser=count("--health-port", least=0, most=65535),
-            metavar="PORT",
-            help="/livez, /readyz and /metrics; 0 = none.",
-        ),
+        int | None, option("--health-port", "PORT", "/livez, /readyz and /metrics; 0 = none.", PORT)
     ] = None,
     attempts: Annotated[
         int | None,
-        typer.Option(
-            "--attempts",
-            parser=count("--attempts", least=0),
-            metavar="N",
-            help="Failed attempts at a mail; 0 = no end.",
+        option(
+            "--attempts", "N", "Failed attempts at a mail; 0 = no end.", partial(count, least=0)
         ),
     ] = None,
     back_off_base: Annotated[
         timedelta | None,
-        typer.Option(
-            "--back-off-base",
-            parser=pause("--back-off-base"),
-            metavar="DURATION",
-            help="Pause after the first failed attempt.",
-        ),
+        option("--back-off-base", "DURATION", "Pause after the first failed attempt.", PAUSE),
     ] = None,
     back_off_factor: Annotated[
         float | None,
-        typer.Option(
-            "--back-off-factor",
-            parser=factor("--back-off-factor"),
-            metavar="X",
-            help="By which each further pause is longer.",
-        ),
+        option("--back-off-factor", "X", "By which each further pause is longer.", factor),
     ] = None,
     back_off_cap: Annotated[
-        timedelta | None,
-        typer.Option(
-            "--back-off-cap",
-            parser=pause("--back-off-cap"),
-            metavar="DURATION",
-            help="Longest of these pauses.",
-        ),
+        timedelta | None, option("--back-off-cap", "DURATION", "Longest of these pauses.", PAUSE)
     ] = None,
     give_up: Annotated[
         GiveUp | None,
@@ -194,17 +154,15 @@ def run_(
     from mailslice.worker.supervisor import run_worker
 
     _log_infos()
-    with open_queue(queue) as opened:
-        settings = opened.settings
-    wanted = {
-        "attempts": attempts,
-        "back_off_base": back_off_base,
-        "back_off_factor": back_off_factor,
-        "back_off_cap": back_off_cap,
-        "give_up": give_up,
-    }
-    given = {name: value for name, value in wanted.items() if value is not None}
-    settings = settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
+    settings = _settings(
+        queue,
+        "worker",
+        attempts=attempts,
+        back_off_base=back_off_base,
+        back_off_factor=back_off_factor,
+        back_off_cap=back_off_cap,
+        give_up=give_up,
+    )
     run_worker(
         settings,
         queue,
@@ -229,12 +187,12 @@ def top_(
     *,
     interval: Annotated[
         timedelta,
-        typer.Option(
+        option(
             "--interval",
-            parser=duration("--interval"),
-            metavar="DURATION",
+            "DURATION",
+            "Between two looks; RabbitMQ's figures change every 5 s.",
+            duration,
             show_default="2s",
-            help="Between two looks; RabbitMQ's figures change every 5 s.",
         ),
     ] = timedelta(seconds=2),
     once: Annotated[
@@ -261,36 +219,21 @@ def top_(
 def smtp_in(
     out: Output,
     *,
-    queue: Annotated[
-        QueueName,
-        typer.Option(
-            "--queue", parser=queue_name, metavar="QUEUE", help="Queue that accepted mails go to."
-        ),
-    ],
+    queue: Annotated[QueueName, queue_option("Queue that accepted mails go to.")],
     host: Annotated[
         str | None,
-        typer.Option(
-            "--host",
-            metavar="ADDRESS",
-            help="Address to listen on; MAILSLICE_SMTP_IN_HOST when not given.",
-        ),
+        option("--host", "ADDRESS", "Address to listen on; MAILSLICE_SMTP_IN_HOST when not given."),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            parser=count("--port", least=0, most=65535),
-            metavar="PORT",
-            help="0 finds a free one; MAILSLICE_SMTP_IN_PORT.",
-        ),
+        int | None, option("--port", "PORT", "0 finds a free one; MAILSLICE_SMTP_IN_PORT.", PORT)
     ] = None,
     health_port: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--health-port",
-            parser=count("--health-port", least=0, most=65535),
-            metavar="PORT",
-            help="/livez, /readyz and /metrics; 0 = none; MAILSLICE_SMTP_IN_HEALTH_PORT.",
+            "PORT",
+            "/livez, /readyz and /metrics; 0 = none; MAILSLICE_SMTP_IN_HEALTH_PORT.",
+            PORT,
         ),
     ] = None,
 ) -> None:
@@ -300,19 +243,21 @@ def smtp_in(
 
     without_numpy()
     _log_infos()
+    settings = _settings(queue, "smtp_in", host=host, port=port, health_port=health_port)
+
+    def listening(address: str, bound_port: int) -> None:
+        item = {"queue": queue, "host": address, "port": bound_port}
+        out.line(item, f"listening on {address}:{bound_port} for {queue}")
+
+    run_smtp_in(settings, queue, listening)
+
+
+def _settings(queue: QueueName, part: str, **options: object) -> Settings:
+    """The settings of a known queue; options that were given replace those of this part."""
     with open_queue(queue) as opened:
         settings = opened.settings
-    options = {"host": host, "port": port, "health_port": health_port}
-    given = {field: value for field, value in options.items() if value is not None}
-    settings = settings.model_copy(update={"smtp_in": settings.smtp_in.model_copy(update=given)})
-    run_smtp_in(
-        settings,
-        queue,
-        lambda *place: out.line(
-            {"queue": queue, "host": place[0], "port": place[1]},
-            f"listening on {place[0]}:{place[1]} for {queue}",
-        ),
-    )
+    update = {name: value for name, value in options.items() if value is not None}
+    return settings.model_copy(update={part: getattr(settings, part).model_copy(update=update)})
 
 
 def _log_infos() -> None:

@@ -166,10 +166,7 @@ class Place:
                     "MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1",
                     "MAILSLICE_CASSANDRA_PORT": str(port),
                 }
-            ), (
-                host,
-                int(self.env["MAILSLICE_CASSANDRA_PORT"]),
-            )
+            ), (host, int(self.env["MAILSLICE_CASSANDRA_PORT"]))
         name = {"rabbitmq": "MAILSLICE_RABBITMQ_URL", "s3": "MAILSLICE_S3_ENDPOINT"}[store]
         url = urlsplit(self.env[name])
         login = f"{url.username}:{url.password}@" if url.username else ""

@@ -215,9 +215,7 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
 
 
 async def _settle(
-    session: Session,
-    kind: str,
-    how: Callable[[Delivery], Awaitable[object]],
+    session: Session, kind: str, how: Callable[[Delivery], Awaitable[object]]
 ) -> None:
     """One mail is taken, one that has all of its recipients still, and settled."""
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:

@@ -21,13 +21,7 @@ from airflow.sdk.exceptions import (
 
 from mailslice.duty.airflow.request import request_of
 from mailslice.duty.request import NO_QUEUE, RunRequest
-from mailslice.model.errors import (
-    BadInput,
-    MailsliceError,
-    Refused,
-    StoreUnavailable,
-    TryAgain,
-)
+from mailslice.model.errors import BadInput, MailsliceError, Refused, StoreUnavailable, TryAgain
 from mailslice.model.settings import clone_root
 
 CONNECTION = "spark_default"
