@@ -19,9 +19,9 @@ def with_next_delivery(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
 ) -> Iterator[dict[str, object]]:
     """The rows as JSON objects, with `nextDelivery`. A deployment without mailslice's own tables has no delayed mail: nothing is created to find that out."""
-    from mailslice.stores.cassandra.own import existing_delayed_mails
+    from mailslice.stores.cassandra.own import DelayedMails
 
-    delayed, stream = existing_delayed_mails(stores.cassandra, stores.settings), iter(rows)
+    delayed, stream = DelayedMails.existing(stores.cassandra, stores.settings), iter(rows)
     if delayed is None:
         yield from (shapes.view_row(row) for row in stream)
         return

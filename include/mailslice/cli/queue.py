@@ -333,9 +333,9 @@ def _details(opened: OpenQueue) -> dict[str, object]:
 
 def _delayed(opened: OpenQueue) -> int:
     """How many of the queue's mails are to be delivered later. RabbitMQ cannot say: copies of mails that were flushed or deleted stay in its delay levels."""
-    from mailslice.stores.cassandra.own import existing_delayed_mails
+    from mailslice.stores.cassandra.own import DelayedMails
 
-    table = existing_delayed_mails(opened.stores.cassandra, opened.settings)
+    table = DelayedMails.existing(opened.stores.cassandra, opened.settings)
     if table is None:
         return 0
     ids = (row.enqueue_id for row in opened.queue.browse(_filter(None, None, None, None), None))

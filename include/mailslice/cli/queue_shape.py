@@ -119,10 +119,10 @@ def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
 def _shaped(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, limits: Limits
 ) -> Shaped:
-    from mailslice.stores.cassandra.own import existing_delayed_mails
+    from mailslice.stores.cassandra.own import DelayedMails
 
     shaped, stream = Shaped(), iter(rows)
-    table = existing_delayed_mails(stores.cassandra, stores.settings)
+    table = DelayedMails.existing(stores.cassandra, stores.settings)
     while chunk := list(islice(stream, _AT_ONCE)):
         delayed = {} if table is None else table.throttled(queue, [row.enqueue_id for row in chunk])
         for row in chunk:

@@ -29,9 +29,9 @@ _SHOWN = 3
 
 def stored(stores: Stores) -> bool | None:
     """The stored answer; None where nothing was stored, which means shared. Creates nothing."""
-    from mailslice.stores.cassandra.own import existing_locks
+    from mailslice.stores.cassandra.own import Locks
 
-    locks = existing_locks(stores.cassandra, stores.settings)
+    locks = Locks.existing(stores.cassandra, stores.settings)
     value = locks.holder(NAME) if locks is not None else None
     return None if value is None else value == _text(True)
 
@@ -107,9 +107,9 @@ def dissenters(
 
     A record of an earlier version says nothing, and is among them.
     """
-    from mailslice.stores.cassandra.own import existing_worker_records
+    from mailslice.stores.cassandra.own import WorkerRecords
 
-    records = existing_worker_records(stores.cassandra, stores.settings)
+    records = WorkerRecords.existing(stores.cassandra, stores.settings)
     if records is None:
         return []
     return [
@@ -121,9 +121,9 @@ def dissenters(
 
 
 def _first(stores: Stores) -> bool:
-    from mailslice.stores.cassandra.own import locks
+    from mailslice.stores.cassandra.own import Locks
 
-    table = locks(stores.cassandra, stores.settings)
+    table = Locks.created(stores.cassandra, stores.settings)
     return table.first(NAME, _text(False)) == _text(True)
 
 

@@ -1,4 +1,7 @@
-"""The three stores behind one object, connected when first used: a command that needs only RabbitMQ never opens Cassandra, nor imports its driver."""
+"""The three stores behind one object, connected when first used.
+
+A command that needs only RabbitMQ never opens Cassandra, nor imports its driver.
+"""
 
 from __future__ import annotations
 
@@ -76,33 +79,30 @@ class Stores:
     @cached_property
     def own(self) -> OwnTables:
         """Mailslice's own tables, created when missing."""
-        from mailslice.stores.cassandra.own import own_tables
+        from mailslice.stores.cassandra.own import OwnTables
 
-        return own_tables(self.cassandra, self.settings)
+        return OwnTables(self.cassandra, self.settings)
 
     @cached_property
     def dead_letter_notes(self) -> DeadLetterNotes:
         """Why workers dead-lettered mails: that table alone, created when missing."""
-        from mailslice.stores.cassandra.own import dead_letter_notes
+        from mailslice.stores.cassandra.own import DeadLetterNotes
 
-        return dead_letter_notes(self.cassandra, self.settings)
+        return DeadLetterNotes.created(self.cassandra, self.settings)
 
     def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:
-        """What cleanups remember of the queue's closed slices; nothing where no own table was made yet (reading makes none)."""
-        from mailslice.stores.cassandra.ddl import tables_of
+        """Statistics of the queue's closed slices, by cleanups; none where there is no table yet."""
         from mailslice.stores.cassandra.own import SliceStatistics
 
-        keyspace = self.settings.own.keyspace
-        if SliceStatistics.TABLE not in tables_of(self.cassandra, keyspace):
-            return []
-        return list(SliceStatistics(self.cassandra, keyspace).list(queue))
+        table = SliceStatistics.existing(self.cassandra, self.settings)
+        return [] if table is None else list(table.list(queue))
 
     def worker_records(self, queue: QueueName) -> list[WorkerRecord]:
-        """What the workers of the queue say of themselves, ended ones too; nothing where none has ever written (reading makes no table)."""
-        from mailslice.stores.cassandra.own import existing_worker_records
+        """Records of the queue's workers, ended ones too; none where there is no table yet."""
+        from mailslice.stores.cassandra.own import WorkerRecords
 
-        records = existing_worker_records(self.cassandra, self.settings)
-        return [] if records is None else records.list(queue)
+        table = WorkerRecords.existing(self.cassandra, self.settings)
+        return [] if table is None else table.list(queue)
 
     @cached_property
     def rabbitmq(self) -> Topology:

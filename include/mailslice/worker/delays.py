@@ -39,7 +39,7 @@ from mailslice.model.names import (
     HEADER_SLICE,
     HEADER_THROTTLED,
 )
-from mailslice.stores.cassandra.own import DelayedMail, DelayedMails, existing_delayed_mails
+from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.cleaned import was_cleaned
 from mailslice.worker.given import check_span
@@ -387,7 +387,7 @@ class Delays:
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._look_at:
             self._table = await asyncio.to_thread(
-                existing_delayed_mails, self._wiring.stores.cassandra, self._wiring.settings
+                DelayedMails.existing, self._wiring.stores.cassandra, self._wiring.settings
             )
             self._look_at = now + _LOOK_EVERY  # a look that failed said nothing
         return self._table

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from mailslice.codec.headers import place_in
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
-from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords, worker_records
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.rabbitmq.consumer import Message
 
 if TYPE_CHECKING:
@@ -157,9 +157,7 @@ class Recorder:
         self._told = told
 
     def _opened(self) -> WorkerRecords:
-        table = worker_records(self._wiring.stores.cassandra, self._wiring.settings)
-        table.prepare()
-        return table
+        return WorkerRecords.created(self._wiring.stores.cassandra, self._wiring.settings)
 
     def _listed(self) -> tuple[InFlightMail, ...]:
         """Mails in handlers first, the oldest of them first; then those that wait for one."""

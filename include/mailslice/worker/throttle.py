@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.throttling import LEASE, Ask, Book, Freed, Limit, Limits, decide, destination
-from mailslice.stores.cassandra.own import Destinations, destinations
+from mailslice.stores.cassandra.own import Destinations
 
 if TYPE_CHECKING:
     from mailslice.worker.wiring import Wiring
@@ -92,7 +92,7 @@ class Throttle:
         async with self._opening:
             if self._table is None:
                 self._table = await asyncio.to_thread(
-                    destinations, self._wiring.stores.cassandra, self._wiring.settings
+                    Destinations.created, self._wiring.stores.cassandra, self._wiring.settings
                 )
         desk = self._desks.pop(domain, None) or _Desk(self._wiring, self._table, domain, limit)
         self._desks[domain] = desk

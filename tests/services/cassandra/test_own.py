@@ -18,10 +18,10 @@ from mailslice.stores.cassandra.own import (
     TABLES,
     DeadLetterNote,
     DelayedMail,
+    OwnTables,
     QueueSample,
     RunRow,
     SliceStatistic,
-    own_tables,
 )
 from mailslice.stores.cassandra.own.columns import declared
 from tests.contracts.tables import some_queue
@@ -241,7 +241,7 @@ def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_
     name = fresh_module.settings.own.keyspace + "_x"
     settings = fresh_module.but(MAILSLICE_OWN_KEYSPACE=name).settings
     try:
-        own_tables(stores.cassandra, settings).locks.acquire("l", "a", MINUTE)
+        OwnTables(stores.cassandra, settings).locks.acquire("l", "a", MINUTE)
         assert replication_of(stores.cassandra, name) == replication_of(
             stores.cassandra, settings.cassandra.keyspace
         )
@@ -252,7 +252,7 @@ def test_a_missing_own_keyspace_is_created_as_james_is_replicated(stores, fresh_
 def test_james_keyspace_is_never_taken_for_our_own(stores, fresh_module):
     same = fresh_module.settings.cassandra.keyspace.upper()
     with pytest.raises(BadSetting, match=f"MAILSLICE_OWN_KEYSPACE={same} is James' keyspace"):
-        own_tables(stores.cassandra, fresh_module.but(MAILSLICE_OWN_KEYSPACE=same).settings)
+        OwnTables(stores.cassandra, fresh_module.but(MAILSLICE_OWN_KEYSPACE=same).settings)
 
 
 def _columns(session, keyspace):
@@ -296,7 +296,7 @@ def test_tables_of_an_earlier_version_get_their_new_columns_from_many_workers_at
             )
             with ThreadPoolExecutor(4) as workers, ExitStack() as opened:
                 sessions = [opened.enter_context(open_stores(settings)).cassandra for _ in range(4)]
-                for own in workers.map(lambda each: own_tables(each, settings), sessions):
+                for own in workers.map(lambda each: OwnTables(each, settings), sessions):
                     assert own.worker_records.list("q")[0].pid == 7
             now = _columns(session, keyspace)
             assert now.keys() == TABLES.keys()
@@ -316,7 +316,7 @@ def test_a_table_with_another_key_is_not_touched(fresh_module):
         try:
             stores.cassandra.execute(f"CREATE TABLE {keyspace}.locks (id int PRIMARY KEY)")
             with pytest.raises(BadSetting, match="locks has no column name, a part of its key"):
-                own_tables(stores.cassandra, settings)
+                OwnTables(stores.cassandra, settings)
             assert _columns(stores.cassandra, keyspace)["locks"].keys() == {"id"}
         finally:
             stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
@@ -326,10 +326,10 @@ def test_a_gc_grace_that_repairs_cannot_keep_up_with_is_raised_and_a_longer_one_
     keyspace = fresh.settings.own.keyspace
     with open_stores(fresh.settings) as stores:
         session = stores.cassandra
-        own_tables(session, fresh.settings)
+        OwnTables(session, fresh.settings)
         for table, seconds in (("quarantine", 86_400), ("decisions", 900_000)):
             session.execute(f"ALTER TABLE {keyspace}.{table} WITH gc_grace_seconds = {seconds}")
-        own_tables(session, fresh.settings)
+        OwnTables(session, fresh.settings)
         rows = session.execute(
             "SELECT table_name, gc_grace_seconds FROM system_schema.tables "
             f"WHERE keyspace_name = '{keyspace}'"

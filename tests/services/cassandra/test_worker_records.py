@@ -11,7 +11,7 @@ from mailslice.model.mail import Place
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.ddl import tables_of
-from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, worker_records
+from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from tests.contracts.tables import some_queue
 
 NOW = datetime(2026, 11, 20, 12, 30, 1, 234000, tzinfo=UTC)
@@ -26,7 +26,7 @@ def stores(fresh_module):
 
 @pytest.fixture(scope="module")
 def table(stores, fresh_module):
-    return worker_records(stores.cassandra, fresh_module.settings)
+    return WorkerRecords.created(stores.cassandra, fresh_module.settings)
 
 
 @pytest.fixture

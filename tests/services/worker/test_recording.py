@@ -10,7 +10,7 @@ import pytest
 from mailslice.codec import message
 from mailslice.model.errors import StoreUnavailable
 from mailslice.stores.cassandra.ddl import tables_of
-from mailslice.stores.cassandra.own import WorkerRecords, worker_records
+from mailslice.stores.cassandra.own import WorkerRecords
 from mailslice.worker import open_worker
 from tests.contracts.tables import some_queue
 from tests.services.worker.conftest import at, mail
@@ -21,7 +21,7 @@ CONTENT = b"A: b\r\n\r\nbody"
 @pytest.fixture
 def recorded(fresh_module):
     for place in at(fresh_module.but(MAILSLICE_WORKER_RECORD_EVERY="200ms").settings, some_queue()):
-        worker_records(place.stores.cassandra, place.settings)
+        WorkerRecords.created(place.stores.cassandra, place.settings)
         yield place
 
 

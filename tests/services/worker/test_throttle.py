@@ -13,7 +13,7 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.throttling import Book
-from mailslice.stores.cassandra.own import destinations
+from mailslice.stores.cassandra.own import Destinations
 from mailslice.worker import consume, open_worker
 from mailslice.worker.handlers.relay import Relay
 from mailslice.worker.queue_worker import QueueWorker
@@ -39,7 +39,7 @@ def throttle_of(worker: QueueWorker) -> Throttle:
 
 def book(spool: Any, domain: str = "slow.example") -> Book:
     return (
-        destinations(spool.stores.cassandra, spool.settings)
+        Destinations.created(spool.stores.cassandra, spool.settings)
         .books(spool.queue, [domain])
         .get(domain, Book())
     )

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import cached_property
 
-from cassandra.query import PreparedStatement
-
-from mailslice.stores.cassandra.session import CassandraSession
-
-LOCKS_TABLE = "(name text PRIMARY KEY, owner text) WITH gc_grace_seconds = 86400"
+from mailslice.stores.cassandra.own.table import OwnTable
+from mailslice.stores.cassandra.table import Statement
 
 
-class Locks:
+class Locks(OwnTable):
     """LWT rows, name -> owner. All calls are safe to repeat after an error whose outcome is unknown."""
 
     TABLE = "locks"
+    COLUMNS = "(name text PRIMARY KEY, owner text) WITH gc_grace_seconds = 86400"
 
-    def __init__(self, session: CassandraSession, keyspace: str) -> None:
-        self._session = session
-        self._name = f"{keyspace}.{self.TABLE}"
+    _acquire = Statement(
+        "INSERT INTO {table} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?"
+    )  # twice is once: see the owner
+    _first = Statement("INSERT INTO {table} (name, owner) VALUES (?, ?) IF NOT EXISTS")
+    _renew = Statement("UPDATE {table} USING TTL ? SET owner = ? WHERE name = ? IF owner = ?")
+    _change = Statement(
+        "UPDATE {table} SET owner = ? WHERE name = ? IF owner = ?", idempotent=False
+    )
+    _release = Statement("DELETE FROM {table} WHERE name = ? IF owner = ?", idempotent=False)
+    _holder = Statement("SELECT owner FROM {table} WHERE name = ?")
 
     def acquire(self, name: str, owner: str, ttl: timedelta) -> str:
-        """Take the lock if nobody has it; gives who has it now: `owner` itself when it was taken, or was its own already."""
+        """Take the lock if nobody has it; who has it now: `owner` when it was or is its own."""
         rows = self._session.execute(self._acquire, [name, owner, int(ttl.total_seconds())])
         if rows[0][0]:
             return owner
@@ -33,13 +37,11 @@ class Locks:
 
     def renew(self, name: str, owner: str, ttl: timedelta) -> bool:
         """Begin the TTL anew; False when the lock is lost, and with it the right to go on."""
-        return bool(
-            self._session.execute(self._renew, [int(ttl.total_seconds()), owner, name, owner])[0][0]
-        )
+        return self._apply(self._renew, [int(ttl.total_seconds()), owner, name, owner])
 
     def release(self, name: str, owner: str) -> bool:
         """Give the lock back; False when it was not the owner's any more."""
-        return bool(self._session.execute(self._release, [name, owner])[0][0])
+        return self._apply(self._release, [name, owner])
 
     def holder(self, name: str) -> str | None:
         """Who has the lock."""
@@ -47,47 +49,13 @@ class Locks:
         return str(rows[0][0]) if rows and rows[0][0] is not None else None
 
     def first(self, name: str, value: str) -> str:
-        """What was said first under this name: `value`, unless somebody was faster. It is kept for good."""
-        there = self.holder(name)
-        if there is not None:
-            return there
+        """The value that was stored first under this name, for good: `value` or an earlier one."""
+        holder = self.holder(name)
+        if holder is not None:
+            return holder
         rows = self._session.execute(self._first, [name, value])
         return value if rows[0][0] else str(rows[0][-1])
 
     def change(self, name: str, before: str, value: str) -> bool:
-        """Put `value` in the place of `before`, for good; False when something else was there."""
-        return bool(self._session.execute(self._change, [value, name, before])[0][0])
-
-    @cached_property
-    def _change(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"UPDATE {self._name} SET owner = ? WHERE name = ? IF owner = ?", idempotent=False
-        )
-
-    @cached_property
-    def _first(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS"
-        )
-
-    @cached_property
-    def _acquire(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"INSERT INTO {self._name} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?"
-        )  # twice is once: see the owner
-
-    @cached_property
-    def _renew(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"UPDATE {self._name} USING TTL ? SET owner = ? WHERE name = ? IF owner = ?"
-        )
-
-    @cached_property
-    def _release(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE FROM {self._name} WHERE name = ? IF owner = ?", idempotent=False
-        )
-
-    @cached_property
-    def _holder(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT owner FROM {self._name} WHERE name = ?")
+        """Put `value` in the place of `before`, for good; False when it was another value."""
+        return self._apply(self._change, [value, name, before])

@@ -8,56 +8,17 @@ the key of a row that went: each keeping has a copy of its own, named in its row
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import cached_property
-from uuid import UUID
+from typing import Any
 
-from cassandra.query import PreparedStatement
-
-from mailslice.codec.row import epoch_ms, instant
+from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.stores.cassandra.session import CassandraSession, Row
-
-QUARANTINE_TABLE = """(
-    queuename text,
-    enqueueid uuid,
-    attempt int,
-    state text,
-    name text,
-    action text,
-    stage text,
-    worker text,
-    since timestamp,
-    age_ms bigint,
-    why text,
-    decided timestamp,
-    run text,
-    who text,
-    message blob,
-    headerblobid text,
-    bodyblobid text,
-    content text,
-    bytes bigint,
-    released_as uuid,
-    voided frozen<list<uuid>>,
-    finished timestamp,
-    entered uuid,
-    copy_id text,
-    PRIMARY KEY (queuename, enqueueid, attempt)
-)"""
-
-_KEY_COLUMNS = ("queuename", "enqueueid", "attempt")
-_VALUE_COLUMNS = (
-    *("state", "name", "action", "stage", "worker", "since", "age_ms", "why", "decided", "run"),
-    *("who", "message", "headerblobid", "bodyblobid", "content", "bytes", "released_as", "voided"),
-    *("finished", "entered", "copy_id"),
-)
-_COLUMNS = (*_KEY_COLUMNS, *_VALUE_COLUMNS)
-_KEY = "queuename = ? AND enqueueid = ? AND attempt = ?"
-_MILLISECOND = timedelta(milliseconds=1)
+from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.table import OwnTable
+from mailslice.stores.cassandra.table import Statement, assignments, insert, select
 
 
 class State(StrEnum):
@@ -122,20 +83,71 @@ class QuarantinedMail:
     copy_id: str = ""
 
 
-class QuarantineTable:
+_ROWS = Rows(
+    QuarantinedMail,
+    omit=("enqueue_id", "attempt", "copy_id"),
+    age="age_ms",
+    header_blob_id="headerblobid",
+    body_blob_id="bodyblobid",
+    size="bytes",
+)
+_KEY_COLUMNS = ("queuename", "enqueueid", "attempt")
+_VALUE_COLUMNS = (*_ROWS.columns, "copy_id")
+_SELECTED = (*_KEY_COLUMNS[1:], *_VALUE_COLUMNS)
+_KEY = "queuename = ? AND enqueueid = ? AND attempt = ?"
+
+
+class QuarantineTable(OwnTable):
     """The rows of each queue, in one partition: mails that wait for a person are few."""
 
     TABLE = "quarantine"
+    COLUMNS = """(
+    queuename text,
+    enqueueid uuid,
+    attempt int,
+    state text,
+    name text,
+    action text,
+    stage text,
+    worker text,
+    since timestamp,
+    age_ms bigint,
+    why text,
+    decided timestamp,
+    run text,
+    who text,
+    message blob,
+    headerblobid text,
+    bodyblobid text,
+    content text,
+    bytes bigint,
+    released_as uuid,
+    voided frozen<list<uuid>>,
+    finished timestamp,
+    entered uuid,
+    copy_id text,
+    PRIMARY KEY (queuename, enqueueid, attempt)
+)"""
 
-    def __init__(self, session: CassandraSession, keyspace: str) -> None:
-        self._session = session
-        self._name = f"{keyspace}.{self.TABLE}"
+    _insert = Statement(insert((*_KEY_COLUMNS, *_VALUE_COLUMNS), "IF NOT EXISTS"), idempotent=False)
+    _list = Statement(select(_SELECTED, "queuename = ?"))
+    _list_serial = Statement(select(_SELECTED, "queuename = ?"), serial=True)
+    _read = Statement(select(_SELECTED, _KEY), serial=True)
+    _put = Statement(
+        f"UPDATE {{table}} SET {assignments(_VALUE_COLUMNS)} WHERE {_KEY} "
+        "IF state = ? AND released_as = ? AND decided = ?",
+        idempotent=False,
+    )
+    _delete = Statement(
+        f"DELETE FROM {{table}} WHERE {_KEY} IF state = ? AND decided = ? AND copy_id = ?",
+        idempotent=False,
+    )
 
     def add(self, queue: QueueName, mail: QuarantinedMail) -> QuarantinedMail:
-        """Write the row unless there is one of this enqueue id and attempt; the row that is there now."""
-        while not self._session.execute(self._insert, _values(queue, mail))[0][0]:
-            if (there := self.read(queue, mail.enqueue_id, mail.attempt)) is not None:
-                return there
+        """Write the row unless there is one of this enqueue id and attempt; the row there is now."""
+        while not self._apply(self._insert, [*_key(queue, mail), *_values(mail)]):
+            if (existing := self.read(queue, mail.enqueue_id, mail.attempt)) is not None:
+                return existing
             # It went between the two: ours was not written, either.
         return _as_stored(mail)
 
@@ -144,13 +156,13 @@ class QuarantineTable:
 
         `serial` before something is decided: a write that was not answered shows.
         """
-        for row in self._session.stream(self._list_serial if serial else self._list, [queue]):
-            yield _row(row)
+        statement = self._list_serial if serial else self._list
+        return map(_record, self._session.stream(statement, [queue]))
 
     def read(self, queue: QueueName, enqueue_id: EnqueueId, attempt: int) -> QuarantinedMail | None:
         """The row, or None. SERIAL: a write that was not answered shows."""
         rows = self._session.execute(self._read, [queue, enqueue_id, attempt])
-        return _row(rows[0]) if rows else None
+        return _record(rows[0]) if rows else None
 
     def move(
         self, queue: QueueName, mail: QuarantinedMail, **changes: object
@@ -166,125 +178,29 @@ class QuarantineTable:
         It is when state, released_as and decided are. Who changes anything else changes one of
         these, too.
         """
-        values = _values(queue, after)[len(_KEY_COLUMNS) :]
-        known = [before.state.value, before.released_as, epoch_ms(before.decided)]
-        rows = self._session.execute(
-            self._put, [*values, queue, before.enqueue_id, before.attempt, *known]
-        )
-        return _as_stored(after) if rows[0][0] else None
+        condition = [before.state.value, before.released_as, epoch_ms(before.decided)]
+        params = [*_values(after), *_key(queue, before), *condition]
+        return _as_stored(after) if self._apply(self._put, params) else None
 
     def remove(self, queue: QueueName, mail: QuarantinedMail) -> bool:
-        """Delete the row if it is still as `mail`, of the same state, decided and copy_id; False when another was faster."""
-        known = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
-        return bool(
-            self._session.execute(self._delete, [queue, mail.enqueue_id, mail.attempt, *known])[0][
-                0
-            ]
-        )
-
-    @cached_property
-    def _insert(self) -> PreparedStatement:
-        values = ", ".join("?" * len(_COLUMNS))
-        return self._session.prepare(
-            f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({values}) IF NOT EXISTS",
-            idempotent=False,
-        )
-
-    @cached_property
-    def _select(self) -> str:
-        return f"SELECT {', '.join(_COLUMNS[1:])} FROM {self._name}"
-
-    @cached_property
-    def _list(self) -> PreparedStatement:
-        return self._session.prepare(f"{self._select} WHERE queuename = ?")
-
-    @cached_property
-    def _list_serial(self) -> PreparedStatement:
-        return self._session.prepare(f"{self._select} WHERE queuename = ?", serial=True)
-
-    @cached_property
-    def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"{self._select} WHERE {_KEY}", serial=True)
-
-    @cached_property
-    def _put(self) -> PreparedStatement:
-        changed = ", ".join(f"{name} = ?" for name in _VALUE_COLUMNS)
-        return self._session.prepare(
-            f"UPDATE {self._name} SET {changed} WHERE {_KEY}"
-            " IF state = ? AND released_as = ? AND decided = ?",
-            idempotent=False,
-        )
-
-    @cached_property
-    def _delete(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE FROM {self._name} WHERE {_KEY} IF state = ? AND decided = ? AND copy_id = ?",
-            idempotent=False,
-        )
+        """Delete the row if state, decided and copy_id are as in `mail`; False: another was faster."""
+        condition = [mail.state.value, epoch_ms(mail.decided), mail.copy_id or None]
+        return self._apply(self._delete, [*_key(queue, mail), *condition])
 
 
-def _values(queue: QueueName, mail: QuarantinedMail) -> list[object]:
-    return [
-        *(queue, mail.enqueue_id, mail.attempt, mail.state.value, mail.name, mail.action),
-        *(mail.stage, mail.worker, epoch_ms(mail.since), mail.age // _MILLISECOND, mail.why),
-        *(epoch_ms(mail.decided), mail.run, mail.who, mail.message, mail.header_blob_id),
-        *(mail.body_blob_id, mail.content.value, mail.size, mail.released_as, list(mail.voided)),
-        None if mail.finished is None else epoch_ms(mail.finished),
-        mail.entered,
-        mail.copy_id or None,
-    ]
+def _key(queue: QueueName, mail: QuarantinedMail) -> list[Any]:
+    return [queue, mail.enqueue_id, mail.attempt]
+
+
+def _values(mail: QuarantinedMail) -> list[Any]:
+    return [*_ROWS.values(mail), mail.copy_id or None]
+
+
+def _record(row: Sequence[Any]) -> QuarantinedMail:
+    enqueue_id, attempt, *values, copy_id = row
+    return _ROWS.record(values, enqueue_id=enqueue_id, attempt=attempt, copy_id=copy_id or "")
 
 
 def _as_stored(mail: QuarantinedMail) -> QuarantinedMail:
     """As it is read again: Cassandra's timestamps are milliseconds."""
-    since, decided = (instant(epoch_ms(each)) for each in (mail.since, mail.decided))
-    return replace(mail, since=since, decided=decided, age=mail.age // _MILLISECOND * _MILLISECOND)
-
-
-def _row(values: Row) -> QuarantinedMail:
-    (
-        enqueue_id,
-        attempt,
-        state,
-        name,
-        action,
-        stage,
-        worker,
-        since,
-        age,
-        why,
-        decided,
-        run,
-        who,
-        *rest,
-    ) = values
-    (message, header, body, content, size, released_as, voided, finished, entered, copy_id) = rest
-    return QuarantinedMail(
-        enqueue_id=EnqueueId(enqueue_id),
-        name=name,
-        state=State(state),
-        action=action,
-        stage=stage,
-        worker=worker,
-        since=instant(since),
-        age=age * _MILLISECOND,
-        why=why,
-        decided=instant(decided),
-        message=bytes(message or b""),
-        header_blob_id=header,
-        body_blob_id=body,
-        content=Content(content),
-        size=size,
-        attempt=attempt,
-        run=run,
-        who=who,
-        released_as=_id(released_as),
-        voided=tuple(EnqueueId(each) for each in voided or ()),
-        finished=None if finished is None else instant(finished),
-        entered=_id(entered),
-        copy_id=copy_id or "",
-    )
-
-
-def _id(value: UUID | None) -> EnqueueId | None:
-    return None if value is None else EnqueueId(value)
+    return _record([mail.enqueue_id, mail.attempt, *_values(mail)])

@@ -4,49 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 
-from cassandra.query import PreparedStatement
-
-from mailslice.codec.row import epoch_ms, instant
+from mailslice.codec.row import epoch_ms
 from mailslice.model.mail import QueueName
-from mailslice.stores.cassandra.session import CassandraSession, Row
-
-RUNS_TABLE = """(
-    duty text,
-    queuename text,
-    started timestamp,
-    run text,
-    dag_run text,
-    who text,
-    reason text,
-    status text,
-    plan_digest text,
-    finished timestamp,
-    report text,
-    PRIMARY KEY ((duty, queuename), started, run)
-) WITH CLUSTERING ORDER BY (started DESC, run ASC)"""
-
-_COLUMNS = (
-    "duty",
-    "queuename",
-    "started",
-    "run",
-    "dag_run",
-    "who",
-    "reason",
-    "status",
-    "plan_digest",
-    "finished",
-    "report",
-)
-_LONGEST_TTL = timedelta(days=365 * 5)
-"""Cassandra refuses what would expire after January 2038; a longer retention is for ever."""
+from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
+from mailslice.stores.cassandra.table import Statement, insert, select
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as the ledger keeps it; `report` is the JSON of the report, whole. `dag_run` is Airflow's run id."""
+    """A run as the ledger has it. `report` is the whole report as JSON, `dag_run` Airflow's run id."""
 
     run: str
     duty: str
@@ -61,106 +29,64 @@ class RunRow:
     finished: datetime | None = None
 
 
-class Runs:
+_ROWS = Rows(RunRow, queue="queuename")
+_KEY = ("duty", "queuename", "started", "run")
+_PARTITION = "duty = ? AND queuename = ?"
+
+
+class Runs(OwnTable):
     """The ledger's table."""
 
-    def __init__(self, session: CassandraSession, keyspace: str) -> None:
-        self._session = session
-        self._name = f"{keyspace}.runs"
+    TABLE = "runs"
+    COLUMNS = """(
+    duty text,
+    queuename text,
+    started timestamp,
+    run text,
+    dag_run text,
+    who text,
+    reason text,
+    status text,
+    plan_digest text,
+    finished timestamp,
+    report text,
+    PRIMARY KEY ((duty, queuename), started, run)
+) WITH CLUSTERING ORDER BY (started DESC, run ASC)"""
+
+    _insert = Statement(insert(_ROWS.columns, "USING TTL ?"))
+    _newest = Statement(select(_ROWS.columns, f"{_PARTITION} LIMIT ?"))
+    _one = Statement(select(_ROWS.columns, f"{_PARTITION} AND started = ? AND run = ?"))
+    _keys = Statement(select(_KEY))
+    _partitions = Statement("SELECT DISTINCT duty, queuename FROM {table}")
+    _delete = Statement(f"DELETE FROM {{table}} WHERE {_PARTITION} AND started = ? AND run = ?")
 
     def save(self, row: RunRow, ttl: timedelta) -> None:
-        """Write the row, over an earlier one of the same run and start. A `ttl` of more than five years keeps it for ever."""
-        seconds = 0 if ttl > _LONGEST_TTL else max(1, int(ttl.total_seconds()))
-        finished = None if row.finished is None else epoch_ms(row.finished)
-        values = (
-            row.duty,
-            row.queue,
-            epoch_ms(row.started),
-            row.run,
-            row.dag_run,
-            row.who,
-            row.reason,
-            row.status,
-            row.plan_digest,
-            finished,
-            row.report,
-        )
-        self._session.execute(self._insert, [*values, seconds])
+        """Write the row, over an earlier one of the same run and start.
 
-    def _partitions(self) -> list[tuple[str, str]]:
-        return [(row[0], row[1]) for row in self._session.stream(self._distinct)]
+        A `ttl` of more than five years is for ever.
+        """
+        self._session.execute(self._insert, [*_ROWS.values(row), ttl_seconds(ttl)])
 
     def list(
         self, duty: str | None = None, queue: QueueName | None = None, limit: int = 20
     ) -> list[RunRow]:
         """The newest runs first, of one duty or queue or of all."""
-        partitions = [
-            (d, q) for d, q in self._partitions() if duty in {None, d} and queue in {None, q}
-        ]
         rows = [
-            _row(row)
-            for d, q in partitions
-            for row in self._session.execute(self._newest, [d, q, limit])
+            _ROWS.record(row)
+            for of_duty, of_queue in self._session.stream(self._partitions)
+            if duty in {None, of_duty} and queue in {None, of_queue}
+            for row in self._session.execute(self._newest, [of_duty, of_queue, limit])
         ]
         return sorted(rows, key=lambda row: (row.started, row.run), reverse=True)[:limit]
 
     def get(self, run: str) -> RunRow | None:
         """The run of this id, or None."""
-        for duty, queue, started, name in self._session.stream(self._keys):
-            if name == run:
-                rows = self._session.execute(self._one, [duty, queue, started, name])
-                return _row(rows[0]) if rows else None
+        for key in self._session.stream(self._keys):
+            if key[-1] == run:
+                rows = self._session.execute(self._one, key)
+                return _ROWS.record(rows[0]) if rows else None
         return None
 
     def delete(self, row: RunRow) -> None:
         """Delete the row."""
         self._session.execute(self._delete, [row.duty, row.queue, epoch_ms(row.started), row.run])
-
-    @cached_property
-    def _insert(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) USING TTL ?"
-        )
-
-    @cached_property
-    def _newest(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT {', '.join(_COLUMNS)} FROM {self._name} WHERE duty = ? AND queuename = ? LIMIT ?"
-        )
-
-    @cached_property
-    def _one(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT {', '.join(_COLUMNS)} FROM {self._name} WHERE duty = ? AND queuename = ? AND started = ? AND run = ?"
-        )
-
-    @cached_property
-    def _keys(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT duty, queuename, started, run FROM {self._name}")
-
-    @cached_property
-    def _distinct(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT DISTINCT duty, queuename FROM {self._name}")
-
-    @cached_property
-    def _delete(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE FROM {self._name} WHERE duty = ? AND queuename = ? AND started = ? AND run = ?"
-        )
-
-
-def _row(values: Row) -> RunRow:
-    duty, queue, started, run, dag_run, who, reason, status, digest, finished, report = values
-    return RunRow(
-        run=str(run),
-        duty=str(duty),
-        queue=QueueName(str(queue)),
-        started=instant(started),
-        status=str(status),
-        report=str(report or "{}"),
-        dag_run=dag_run,
-        who=who,
-        reason=reason,
-        plan_digest=digest,
-        finished=None if finished is None else instant(finished),
-    )

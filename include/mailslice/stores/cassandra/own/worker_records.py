@@ -1,8 +1,9 @@
-"""worker_records: what each worker process holds of a queue, and since when, with a heartbeat: the broker shows neither (reference/rabbitmq.md).
+"""worker_records: what each worker process holds of a queue, and since when, with a heartbeat.
 
-One row a worker and queue, rewritten whole every few seconds while it holds something: no write a mail. The heartbeat is Cassandra's own clock, and so
-is the age of a record when it is read; how long a mail was held is the worker's monotonic clock. No worker's wall clock decides anything.
-A record goes by its TTL a day after the worker's last word.
+The broker shows neither (reference/rabbitmq.md). One row a worker and queue, rewritten whole every
+few seconds while it holds something: no write a mail. The heartbeat is Cassandra's own clock, and
+so is the age of a record when it is read; how long a mail was held is the worker's monotonic clock.
+No worker's wall clock decides anything. A record goes by its TTL, a day after its last write.
 """
 
 from __future__ import annotations
@@ -11,19 +12,149 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from cassandra.cluster import ResponseFuture
-from cassandra.query import PreparedStatement
 
 from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.processing_times import ProcessingTimes
-from mailslice.stores.cassandra.session import CassandraSession, Row
+from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.table import OwnTable
+from mailslice.stores.cassandra.session import Row
+from mailslice.stores.cassandra.table import Statement, select
 
-WORKER_RECORDS_TABLE = """(
+_TTL_SECONDS = 86400
+_MISSED_BEATS = 4
+_SLACK = timedelta(seconds=2)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightMail:
+    """A mail that the broker delivered to a worker and that is not settled.
+
+    `held`: since it was handed to a handler, or, before that (`begun` False), since the broker
+    delivered it; as of the record's heartbeat. `returned`: its connection is gone, so the broker has
+    given the mail back: this worker's handler may still run, but the mail is not its own.
+    `message`: James' JSON as the broker delivered it, of mails that are held for long. `place` is
+    where the row is, None for a message of James.
+    """
+
+    enqueue_id: EnqueueId
+    name: str
+    held: timedelta
+    stage: str
+    attempt: int
+    begun: bool
+    returned: bool = False
+    place: Place | None = None
+    message: bytes | None = None
+
+    def as_json(self) -> list[object]:
+        """Short; the message travels beside it."""
+        place = self.place and [epoch_ms(self.place.slice_start), self.place.bucket]
+        held = self.held // _MILLISECOND
+        state = [self.stage, self.attempt, self.begun, self.returned, place]
+        return [str(self.enqueue_id), self.name, held, *state]
+
+    @classmethod
+    def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> InFlightMail:
+        """The inverse of `as_json`."""
+        text, name, held, stage, attempt, begun, returned, place = value
+        enqueue_id, held = EnqueueId(UUID(text)), held * _MILLISECOND
+        where = place and Place(instant(place[0]), place[1])
+        message = messages.get(enqueue_id)
+        return cls(enqueue_id, name, held, stage, attempt, begun, returned, where, message)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker as it described itself last.
+
+    `done` are ids that it was handed and completed, the newest last; `times` how long its mails
+    took. `heartbeat` and `read_at` are Cassandra's clock, the other times the worker's. `beat` grows
+    with every record; `written_us` is the write time.
+    """
+
+    worker: str
+    host: str
+    pid: int
+    started: datetime
+    every: timedelta
+    beat: int
+    in_flight: tuple[InFlightMail, ...] = ()
+    done: tuple[EnqueueId, ...] = ()
+    times: ProcessingTimes | None = None
+    settled: int = 0
+    completed: int = 0
+    """Mails that it handed out and settled since it started, and those of them that were completed.
+
+    The others were retried, rejected or bounced.
+    """
+    hops: int = 0
+    """Copies of delayed mails that it put into a level since it started."""
+    undoing: int = 0
+    left_behind: int = 0
+    """Failed enqueues that it takes back yet, and those of which it gave that up."""
+    stage_marks: bool = False
+    """Whether it writes stage marks: without them a stage says nothing of what was sent."""
+    shared: bool | None = None
+    """By which MAILSLICE_QUEUE_SHARED it works; None in a record of an earlier version."""
+    heartbeat: datetime | None = None
+    read_at: datetime | None = None
+    written_us: int = 0
+
+    @property
+    def dead_after(self) -> timedelta:
+        """A heartbeat older than this: the worker is dead, or the broker takes it for dead."""
+        return dead_after(self.every)
+
+    @property
+    def silence(self) -> timedelta:
+        """Between the last heartbeat and the reading of this record."""
+        if self.heartbeat is None or self.read_at is None:
+            return timedelta.max
+        return max(timedelta(0), self.read_at - self.heartbeat)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its last heartbeat is recent.
+
+        A worker that was killed a moment ago still seems alive: the proof is a later `beat`.
+        """
+        return self.silence <= self.dead_after
+
+    def age(self, mail: InFlightMail) -> timedelta:
+        """How long the worker has held that mail by now."""
+        return mail.held if self.heartbeat is None else mail.held + self.silence
+
+    def since(self, mail: InFlightMail) -> datetime | None:
+        """Since when, by Cassandra's clock."""
+        return None if self.heartbeat is None else self.heartbeat - mail.held
+
+
+def dead_after(every: timedelta) -> timedelta:
+    """How long a worker that writes its record `every` so often may be silent."""
+    return every * _MISSED_BEATS + _SLACK
+
+
+_ROWS = Rows(
+    WorkerRecord,
+    omit=("in_flight", "times", "heartbeat", "read_at", "written_us"),
+    every="every_ms",
+)
+_COLUMNS = ("queuename", *_ROWS.columns, "in_flight", "messages", "times")
+_READ = (*_COLUMNS[1:], "heartbeat", "WRITETIME(beat)", "toTimestamp(now())")
+
+
+class WorkerRecords(OwnTable):
+    """The records of all workers of a queue, in one partition: a few kilobytes a worker."""
+
+    TABLE = "worker_records"
+    ON_EVENT_LOOP = ("_save",)
+    COLUMNS = """(
     queuename text,
     worker text,
     host text,
@@ -46,202 +177,33 @@ WORKER_RECORDS_TABLE = """(
     PRIMARY KEY (queuename, worker)
 ) WITH gc_grace_seconds = 3600"""
 
-_COLUMNS = (
-    *(
-        "queuename",
-        "worker",
-        "host",
-        "pid",
-        "started",
-        "heartbeat",
-        "beat",
-        "every_ms",
-        "stage_marks",
-    ),
-    *(
-        "in_flight",
-        "messages",
-        "done",
-        "times",
-        "settled",
-        "completed",
-        "hops",
-        "undoing",
-        "left_behind",
-        "shared",
-    ),
-)
-_TTL_SECONDS = 86400
-_MISSED_BEATS = 4
-_SLACK = timedelta(seconds=2)
-_MILLISECOND = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class InFlightMail:
-    """A mail that the broker delivered to a worker and that is not settled.
-
-    `held`: since it was handed to a handler, or, before that (`begun` False), since the broker delivered it; as of the record's heartbeat.
-    `returned`: the connection it came by is gone, so the broker has given the mail back: this worker's handler may still run, but the mail is not its own.
-    `message`: James' JSON as the broker delivered it, of mails that are held for long; `place` is where the row is, None for a message of James.
-    """
-
-    enqueue_id: EnqueueId
-    name: str
-    held: timedelta
-    stage: str
-    attempt: int
-    begun: bool
-    returned: bool = False
-    place: Place | None = None
-    message: bytes | None = None
-
-    def as_json(self) -> list[object]:
-        """Short; the message travels beside it."""
-        place = (
-            None if self.place is None else [epoch_ms(self.place.slice_start), self.place.bucket]
-        )
-        return [
-            str(self.enqueue_id),
-            self.name,
-            self.held // _MILLISECOND,
-            self.stage,
-            self.attempt,
-            self.begun,
-            self.returned,
-            place,
-        ]
-
-    @classmethod
-    def of_json(cls, value: list[Any], messages: dict[UUID, bytes]) -> InFlightMail:
-        """What `as_json` gave."""
-        text, name, held, stage, attempt, begun, returned, place = value
-        enqueue_id = EnqueueId(UUID(text))
-        where = None if place is None else Place(instant(place[0]), place[1])
-        return cls(
-            enqueue_id,
-            name,
-            held * _MILLISECOND,
-            stage,
-            attempt,
-            begun,
-            returned,
-            where,
-            messages.get(enqueue_id),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """A worker as it described itself last. `done` are ids that it was handed and completed, the newest last; `times` how long its mails took.
-
-    `heartbeat` and `read_at` are Cassandra's clock, the other times the worker's. `beat` grows with every record; `written_us` is the write time.
-    """
-
-    worker: str
-    host: str
-    pid: int
-    started: datetime
-    every: timedelta
-    beat: int
-    in_flight: tuple[InFlightMail, ...] = ()
-    done: tuple[EnqueueId, ...] = ()
-    times: ProcessingTimes | None = None
-    settled: int = 0
-    completed: int = 0
-    """Mails that it handed out and settled since it started, and those of them that were completed: the others were retried, rejected or bounced."""
-    hops: int = 0
-    """Copies of delayed mails that it put into a level since it started."""
-    undoing: int = 0
-    left_behind: int = 0
-    """Failed enqueues that it takes back yet, and those of which it gave that up."""
-    stage_marks: bool = False
-    """Whether it writes stage marks: without them a stage says nothing of what was sent."""
-    shared: bool | None = None
-    """By which MAILSLICE_QUEUE_SHARED it works; None in a record of an earlier version."""
-    heartbeat: datetime | None = None
-    read_at: datetime | None = None
-    written_us: int = 0
-
-    @property
-    def dead_after(self) -> timedelta:
-        """A heartbeat older than this says that the worker is dead, or that the broker takes it for dead."""
-        return dead_after(self.every)
-
-    @property
-    def silence(self) -> timedelta:
-        """Between the last heartbeat and the reading of this record."""
-        if self.heartbeat is None or self.read_at is None:
-            return timedelta.max
-        return max(timedelta(0), self.read_at - self.heartbeat)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its last heartbeat is recent. A worker that was killed a moment ago still seems alive: the proof is a later `beat`."""
-        return self.silence <= self.dead_after
-
-    def age(self, mail: InFlightMail) -> timedelta:
-        """How long the worker has held that mail by now."""
-        return mail.held if self.heartbeat is None else mail.held + self.silence
-
-    def since(self, mail: InFlightMail) -> datetime | None:
-        """Since when, by Cassandra's clock."""
-        return None if self.heartbeat is None else self.heartbeat - mail.held
-
-
-def dead_after(every: timedelta) -> timedelta:
-    """How long a worker that writes its record `every` so often may be silent."""
-    return every * _MISSED_BEATS + _SLACK
-
-
-class WorkerRecords:
-    """The records of all workers of a queue, in one partition: a few kilobytes a worker."""
-
-    TABLE = "worker_records"
-
-    def __init__(self, session: CassandraSession, keyspace: str) -> None:
-        self._session = session
-        self._name = f"{keyspace}.{self.TABLE}"
-
-    def prepare(self) -> None:
-        """Prepares what an event loop will ask, where waiting is allowed."""
-        _ = self._save
+    _save = Statement(
+        f"INSERT INTO {{table}} ({', '.join(_COLUMNS)}, heartbeat) "
+        f"VALUES ({'?, ' * len(_COLUMNS)}toTimestamp(now())) USING TTL {_TTL_SECONDS}"
+    )
+    _list = Statement(select(_READ, "queuename = ?"))
+    _read = Statement(select(_READ, "queuename = ? AND worker = ?"))
+    _discard = Statement(
+        "DELETE in_flight, messages FROM {table} USING TIMESTAMP ? "
+        "WHERE queuename = ? AND worker = ?"
+    )
+    _queues = Statement("SELECT DISTINCT queuename FROM {table}")
 
     def save_future(self, queue: QueueName, record: WorkerRecord) -> ResponseFuture:
-        """Write the whole row, over the worker's last one, without waiting; the heartbeat is Cassandra's now."""
-        in_flight = json.dumps(
-            [mail.as_json() for mail in record.in_flight], separators=(",", ":")
-        ).encode()
+        """Write the whole row, over the worker's last one; the heartbeat is Cassandra's now."""
+        mails = [mail.as_json() for mail in record.in_flight]
+        in_flight = json.dumps(mails, separators=(",", ":")).encode()
         messages = {
             mail.enqueue_id: mail.message for mail in record.in_flight if mail.message is not None
         }
         times = dict(record.times.counts) if record.times is not None else {}
-        identity = [queue, record.worker, record.host, record.pid, epoch_ms(record.started)]
-        told = [record.beat, record.every // _MILLISECOND, record.stage_marks]
-        return self._session.submit(
-            self._save,
-            [
-                *identity,
-                *told,
-                in_flight,
-                messages,
-                list(record.done),
-                times,
-                record.settled,
-                record.completed,
-                record.hops,
-                record.undoing,
-                record.left_behind,
-                record.shared,
-            ],
-        )
+        params = [queue, *_ROWS.values(record), in_flight, messages, times]
+        return self._session.submit(self._save, params)
 
     def save(self, queue: QueueName, record: WorkerRecord) -> None:
         """As `save_future`, and waits. Raises StoreUnavailable."""
-        try:
+        with self._session.translating():
             self.save_future(queue, record).result()
-        except Exception as error:
-            raise self._session.error(error) from error
 
     def list(self, queue: QueueName) -> list[WorkerRecord]:
         """The records of the queue's workers, dead ones too."""
@@ -254,11 +216,14 @@ class WorkerRecords:
 
     def alive(self, queue: QueueName, worker: str) -> bool:
         """Whether the worker's last heartbeat is recent."""
-        found = self.read(queue, worker)
-        return found is not None and found.is_alive
+        record = self.read(queue, worker)
+        return record is not None and record.is_alive
 
     def discard(self, queue: QueueName, record: WorkerRecord) -> None:
-        """Forget what this record says is in flight, unless the worker has written a later one; its done ids and times stay until the TTL."""
+        """Forget what this record says is in flight, unless the worker has written a later one.
+
+        Its done ids and times stay until the TTL.
+        """
         self._session.execute(self._discard, [record.written_us, queue, record.worker])
 
     def queues(self) -> Iterator[QueueName]:
@@ -266,82 +231,17 @@ class WorkerRecords:
         for row in self._session.stream(self._queues):
             yield QueueName(row[0])
 
-    @cached_property
-    def _save(self) -> PreparedStatement:
-        values = ", ".join(
-            "toTimestamp(now())" if column == "heartbeat" else "?" for column in _COLUMNS
-        )
-        return self._session.prepare(
-            f"INSERT INTO {self._name} ({', '.join(_COLUMNS)}) VALUES ({values}) USING TTL {_TTL_SECONDS}"
-        )
-
-    @cached_property
-    def _select(self) -> str:
-        return f"SELECT {', '.join(_COLUMNS[1:])}, WRITETIME(beat), toTimestamp(now()) FROM {self._name}"
-
-    @cached_property
-    def _list(self) -> PreparedStatement:
-        return self._session.prepare(f"{self._select} WHERE queuename = ?")
-
-    @cached_property
-    def _read(self) -> PreparedStatement:
-        return self._session.prepare(f"{self._select} WHERE queuename = ? AND worker = ?")
-
-    @cached_property
-    def _discard(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE in_flight, messages FROM {self._name} USING TIMESTAMP ? WHERE queuename = ? AND worker = ?"
-        )
-
-    @cached_property
-    def _queues(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT DISTINCT queuename FROM {self._name}")
-
 
 def _record(row: Row) -> WorkerRecord:
-    (
-        worker,
-        host,
-        pid,
-        started,
-        heartbeat,
-        beat,
-        every,
-        stage_marks,
-        in_flight,
-        messages,
-        done,
-        times,
-        settled,
-        completed,
-        hops,
-        undoing,
-        left_behind,
-        shared,
-        written,
-        now,
-    ) = row
-    known = {key: bytes(value) for key, value in (messages or {}).items()}
-    return WorkerRecord(
-        worker=worker,
-        host=host or "",
-        pid=pid or 0,
-        started=instant(started),
-        every=(every or 0) * _MILLISECOND,
-        beat=beat or 0,
+    *values, in_flight, messages, times, heartbeat, written, now = row
+    bodies = {key: bytes(value) for key, value in (messages or {}).items()}
+    return _ROWS.record(
+        values,
         in_flight=tuple(
-            InFlightMail.of_json(value, known) for value in json.loads(in_flight or b"[]")
+            InFlightMail.of_json(value, bodies) for value in json.loads(in_flight or b"[]")
         ),
-        done=tuple(EnqueueId(each) for each in done or ()),
         times=ProcessingTimes(dict(times or {})),
-        settled=settled or 0,
-        completed=completed or 0,
-        hops=hops or 0,
-        undoing=undoing or 0,
-        left_behind=left_behind or 0,
-        stage_marks=bool(stage_marks),
-        shared=shared,
-        heartbeat=None if heartbeat is None else instant(heartbeat),
+        heartbeat=heartbeat and instant(heartbeat),
         read_at=instant(now),
         written_us=written or 0,
     )

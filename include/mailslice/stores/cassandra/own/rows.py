@@ -1,0 +1,87 @@
+"""Frozen dataclasses as rows of mailslice's own tables, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, Field, fields
+from datetime import datetime, timedelta
+from enum import Enum
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from mailslice.codec.row import epoch_ms, instant
+
+T = TypeVar("T")
+_EMPTY = (bool, int, str, bytes, timedelta, tuple)
+"""Types of which a null column without a default is the empty value."""
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Rows(Generic[T]):
+    """Maps each field to the column of its name, or to the one that is given for it.
+
+    A datetime is a timestamp, a timedelta is milliseconds, a tuple a list, an enum its value.
+    A null column is the field's default; None or empty where it has none.
+    """
+
+    def __init__(self, record: type[T], *, omit: Collection[str] = (), **columns: str) -> None:
+        hints = get_type_hints(record)
+        own = [field for field in fields(record) if field.name not in omit]  # type: ignore[arg-type]
+        self._record = record
+        self._names = tuple(field.name for field in own)
+        self._encoders = [_encoder(_kind(hints[name])) for name in self._names]
+        self._decoders = [_decoder(hints[field.name], field) for field in own]
+        self.columns = tuple(columns.get(name, name) for name in self._names)
+
+    def values(self, record: T) -> list[Any]:
+        """What is bound for the columns, in their order."""
+        values = zip(self._names, self._encoders, strict=True)
+        return [
+            None if (value := getattr(record, name)) is None else encode(value)
+            for name, encode in values
+        ]
+
+    def record(self, values: Sequence[Any], **omitted: object) -> T:
+        """The dataclass of a row's values; `omitted` are the fields that have no column."""
+        decoded = zip(self._names, self._decoders, values, strict=True)
+        return self._record(**{name: decode(value) for name, decode, value in decoded}, **omitted)
+
+
+def _kind(hint: Any) -> Any:
+    """The type itself: without None, and of a NewType what it stands for."""
+    if _is_optional(hint):
+        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
+    return getattr(hint, "__supertype__", get_origin(hint) or hint)
+
+
+def _is_optional(hint: Any) -> bool:
+    return NoneType in get_args(hint)
+
+
+def _encoder(kind: type) -> Callable[[Any], Any]:
+    if issubclass(kind, Enum):
+        return attrgetter("value")
+    converters: dict[type, Callable[[Any], Any]] = {
+        datetime: epoch_ms,
+        timedelta: lambda age: age // _MILLISECOND,
+        tuple: list,
+    }
+    return converters.get(kind, lambda value: value)
+
+
+def _decoder(hint: Any, field: Field[Any]) -> Callable[[Any], Any]:
+    kind, null = _kind(hint), field.default
+    is_called = kind in (tuple, bytes) or issubclass(kind, Enum)
+    converters: dict[type, Callable[[Any], Any]] = {
+        datetime: instant,
+        timedelta: lambda milliseconds: milliseconds * _MILLISECOND,
+    }
+    convert = converters.get(kind, kind if is_called else lambda value: value)
+    if null is MISSING and _is_optional(hint):
+        null = None
+    elif null is MISSING and kind in _EMPTY:
+        null = kind()
+    elif null is MISSING:
+        return convert  # a null key or time is an error
+    return lambda value: null if value is None else convert(value)

@@ -1,0 +1,130 @@
+"""Rows of mailslice's own tables: dataclasses to columns and back, statements prepared once."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from uuid import uuid4
+
+import pytest
+
+from mailslice.model.mail import EnqueueId
+from mailslice.stores.cassandra.own import TABLES
+from mailslice.stores.cassandra.own.columns import declared
+from mailslice.stores.cassandra.own.rows import Rows
+from mailslice.stores.cassandra.own.table import ttl_seconds
+from mailslice.stores.cassandra.table import Statement, Table, batches, insert, select
+
+AT = datetime(2026, 11, 22, 12, 30, 1, 234567, tzinfo=UTC)
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    enqueue_id: EnqueueId
+    colour: Colour
+    at: datetime
+    age: timedelta
+    body: bytes
+    ids: tuple[EnqueueId, ...]
+    later: datetime | None
+    who: str = "unknown"
+    attempt: int = 1
+    apart: int = 0
+
+
+ROWS = Rows(Record, omit=("apart",), enqueue_id="enqueueid", age="age_ms")
+
+
+def test_a_record_goes_into_columns_and_comes_back_with_milliseconds():
+    one, other = EnqueueId(uuid4()), EnqueueId(uuid4())
+    record = Record(
+        one, Colour.RED, AT, timedelta(microseconds=2500), b"x", (one, other), AT, "a", 3, 7
+    )
+    assert ROWS.columns == tuple(
+        "enqueueid colour at age_ms body ids later who attempt".split()  # noqa: SIM905
+    )
+    milliseconds = 1_795_350_601_234
+    values = ROWS.values(record)
+    assert values == [one, "red", milliseconds, 2, b"x", [one, other], milliseconds, "a", 3]
+    back = ROWS.record(values, apart=7)
+    assert (back.at, back.later) == (AT.replace(microsecond=234000),) * 2
+    assert (back.colour, back.age, back.ids) == (
+        Colour.RED,
+        timedelta(milliseconds=2),
+        (one, other),
+    )
+    assert (back.who, back.attempt, back.apart) == ("a", 3, 7)
+
+
+def test_a_null_is_the_default_or_none_or_empty():
+    one = EnqueueId(uuid4())
+    naive = AT.replace(tzinfo=None)  # as the driver gives it
+    record = ROWS.record([one, "red", naive, None, None, None, None, None, None])
+    assert record == Record(one, Colour.RED, AT, timedelta(0), b"", (), None, "unknown", 1, 0)
+    assert ROWS.values(record)[-3] is None
+
+
+@pytest.mark.parametrize("column", [1, 2])
+def test_a_null_that_nothing_stands_for_is_refused(column):
+    values = [uuid4(), "red", AT, 0, b"", [], None, "a", 1]
+    values[column] = None
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        ROWS.record(values)
+
+
+def test_too_few_columns_are_refused():
+    with pytest.raises(ValueError, match="argument"):
+        ROWS.record([uuid4(), "red"])
+
+
+class Session:
+    def __init__(self):
+        self.prepared = []
+
+    def prepare(self, cql, **options):
+        self.prepared.append((cql, options))
+        return object()
+
+
+class Things(Table):
+    ON_EVENT_LOOP = ("_write",)
+    _read = Statement(select(("a", "b"), "a = ?"), paged=False)
+    _write = Statement(insert(("a", "b"), "USING TTL ?"))
+
+
+def test_a_statement_is_prepared_once_at_its_first_use_with_the_table_of_its_instance():
+    session = Session()
+    one, other = Things(session, "k", "t"), Things(session, "other", "t")
+    one.prepare()
+    assert session.prepared == [("INSERT INTO k.t (a, b) VALUES (?, ?) USING TTL ?", {})]
+    assert one._read is one._read
+    assert other._read is not one._read
+    assert session.prepared[1:] == [
+        ("SELECT a, b FROM k.t WHERE a = ?", {"paged": False}),
+        ("SELECT a, b FROM other.t WHERE a = ?", {"paged": False}),
+    ]
+
+
+def test_every_own_table_is_registered_with_its_columns():
+    assert set(TABLES) == {
+        *("runs", "locks", "delayed_mails", "queue_samples", "slice_statistics", "decisions"),
+        *("dead_letter_notes", "counter_claims", "worker_records", "quarantine", "mail_stages"),
+        *("republished_mails", "destinations"),
+    }
+    assert declared(TABLES["locks"]) == {"name": "text", "owner": "text"}
+
+
+def test_a_ttl_beyond_2038_is_for_ever_and_never_nothing():
+    assert ttl_seconds(timedelta(days=365 * 5 + 1)) == 0
+    assert ttl_seconds(timedelta(days=365 * 5)) == 365 * 5 * 86400
+    assert ttl_seconds(timedelta(milliseconds=1)) == 1
+
+
+def test_batches_are_drawn_as_they_are_needed():
+    drawn = []
+    found = batches((drawn.append(one) or one for one in range(5)), 2)
+    assert (next(found), drawn) == ([0, 1], [0, 1])
+    assert list(found) == [[2, 3], [4]]
