@@ -58,7 +58,7 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
             raise answer
         return answer
 
-    monkeypatch.setattr(delays, "existing_delayed_mails", look)
+    monkeypatch.setattr(delays.DelayedMails, "existing", look)
     wiring: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
     looked = Delays(wiring)
     with pytest.raises(StoreUnavailable):
