@@ -19,7 +19,7 @@ from urllib.error import HTTPError, URLError
 import psutil
 
 from mailslice.local.airflow import SHORT_LIVED_JVM
-from mailslice.local.java import java_home
+from mailslice.local.parts import java_home
 from mailslice.model.settings import clone_root
 from tests.ports import free_port, free_ports
 

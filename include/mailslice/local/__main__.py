@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mailslice.local.bootstrap import DEBUG, UNEXPECTED, said
-from mailslice.local.java import java
-from mailslice.local.parts import NAMES, part
+from mailslice.local.parts import NAMES, java, part
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.local.steps import Steps
 from mailslice.model.errors import MailsliceError

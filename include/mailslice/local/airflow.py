@@ -15,10 +15,8 @@ from urllib.error import HTTPError
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
-from mailslice.local.java import java_home
-from mailslice.local.once import write_once
-from mailslice.local.program import Program
-from mailslice.local.proxies import past_proxies
+from mailslice.local.parts import java_home
+from mailslice.local.program import Program, past_proxies, write_once
 from mailslice.local.settings import StackSettings
 
 USER = "admin"

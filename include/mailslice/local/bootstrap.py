@@ -119,7 +119,7 @@ def check_python() -> None:
 def missing_packages() -> list[str]:
     """Debian packages whose programs are not there."""
     wanted = []
-    if not _java_17():
+    if java_17() is None:
         wanted.append(JDK)
     if not RABBITMQ.is_file() or not shutil.which("epmd"):
         wanted.append("rabbitmq-server")
@@ -225,22 +225,20 @@ def _wanted_mib() -> int:
     return int(given)
 
 
-def _java_17() -> bool:
-    candidates = (
-        [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
-    )
-    candidates += [
-        *Path("/usr/lib/jvm").glob("*17*/bin/java"),
-        *(Path(found) for found in [shutil.which("java")] if found),
-    ]
+def java_17() -> Path | None:
+    """A `java` of version 17, wherever JAVA_HOME, Debian or PATH have it."""
+    candidates = [*sorted(Path("/usr/lib/jvm").glob("*17*/bin/java"))]
+    if home := os.environ.get("JAVA_HOME"):
+        candidates.insert(0, Path(home) / "bin" / "java")
+    if found := shutil.which("java"):
+        candidates.append(Path(found))
     for java in candidates:
         if java.is_file():
-            shown = subprocess.run(
-                [str(java), "-version"], capture_output=True, text=True, check=False
-            ).stderr
-            if re.search(r'version "17[."]', shown):
-                return True
-    return False
+            command = [str(java), "-version"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            if re.search(r'version "17[."]', done.stderr):
+                return java
+    return None
 
 
 def _key() -> str:

@@ -5,52 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
-from mailslice.local.health import answers_cql
-from mailslice.local.java import java, java_home
-from mailslice.local.parts import part
-from mailslice.local.program import Program
+from mailslice.local.parts import java, java_home, part
+from mailslice.local.program import FILES, Program, answers_cql, write_file
 from mailslice.local.settings import StackSettings
-
-_EXPORTS = (
-    "java.base/jdk.internal.misc",
-    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
-    "java.rmi/sun.rmi.registry",
-    "java.rmi/sun.rmi.server",
-    "java.sql/java.sql",
-    "java.base/java.lang.ref",
-    "jdk.unsupported/sun.misc",
-)
-_OPENS = (
-    *(
-        f"java.base/{package}"
-        for package in (
-            "java.lang.module",
-            "jdk.internal.loader",
-            "jdk.internal.ref",
-            "jdk.internal.reflect",
-            "jdk.internal.math",
-            "jdk.internal.module",
-            "jdk.internal.util.jar",
-            "sun.nio.ch",
-            "java.io",
-            "java.nio",
-            "java.util",
-            "java.util.concurrent",
-            "java.util.concurrent.atomic",
-            "java.lang",
-            "java.lang.reflect",
-            "java.math",
-            "java.net",
-            "java.nio.charset",
-            "java.nio.file.spi",
-            "java.time",
-        )
-    ),
-    "jdk.management/com.sun.management.internal",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +43,19 @@ def cassandra_node(stack: StackSettings, node: Node) -> Program:
     """Writes the folder of one node and gives its program; versions, sizes and the two other ports are the stack's."""
     folder = node.folder
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
-    files = resources.files("mailslice.local") / "files"
-    yaml = (files / "cassandra.yaml").read_text(encoding="utf-8")
-    ports = {"port": stack.ports.cassandra_port, "storage_port": stack.ports.cassandra_storage_port}
-    memtables = min(256, _mib(stack.sizes.cassandra_heap) // 5)
-    text = yaml.format(
-        folder=folder, address=node.address, seed=node.seed, memtables=memtables, **ports
+    write_file(
+        "cassandra.yaml",
+        folder / "cassandra.yaml",
+        folder=folder,
+        address=node.address,
+        seed=node.seed,
+        memtables=min(256, _mib(stack.sizes.cassandra_heap) // 5),
+        port=stack.ports.cassandra_port,
+        storage_port=stack.ports.cassandra_storage_port,
     )
-    (folder / "cassandra.yaml").write_text(text, encoding="utf-8")
-    (folder / "logback.xml").write_text(
-        (files / "logback.xml").read_text(encoding="utf-8").replace("LEVEL", "INFO"),
-        encoding="utf-8",
-    )
+    write_file("logback.xml", folder / "logback.xml", level="INFO")
     arguments = folder / "java.args"
-    arguments.write_text(
-        "\n".join(_quoted(argument) for argument in _arguments(stack, node)) + "\n",
-        encoding="utf-8",
-    )
+    arguments.write_text("\n".join(map(_quoted, _arguments(stack, node))), encoding="utf-8")
     return Program(
         name=folder.name,
         command=(str(java()), f"@{arguments}"),
@@ -114,22 +69,10 @@ def cassandra_node(stack: StackSettings, node: Node) -> Program:
 def nodetool_command(stack: StackSettings, node: Node | None = None) -> tuple[str, ...]:
     """`nodetool` of this stack's Cassandra, or of another node, without its arguments; no script of Cassandra's distribution is needed."""
     node = node or only_node(stack)
-    jvm = (
-        "-Xmx128m",
-        *_opened(),
-        f"-Duser.home={node.folder}",
-        "-cp",
-        f"{part('cassandra', stack.sizes)}/*",
-    )
-    return (
-        str(java()),
-        *jvm,
-        "org.apache.cassandra.tools.NodeTool",
-        "-h",
-        "127.0.0.1",
-        "-p",
-        str(node.jmx_port),
-    )
+    jars = f"{part('cassandra', stack.sizes)}/*"
+    jvm = ("-Xmx128m", *_opened(), f"-Duser.home={node.folder}", "-cp", jars)
+    tool = ("org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(node.jmx_port))
+    return (str(java()), *jvm, *tool)
 
 
 def nodetool_setting(stack: StackSettings) -> dict[str, str]:
@@ -149,27 +92,15 @@ def as_word(path: Path) -> str:
 
 
 def _arguments(stack: StackSettings, node: Node) -> list[str]:
-    heap, folder = stack.sizes.cassandra_heap, node.folder
+    options = (FILES / "cassandra.jvm").read_text(encoding="utf-8")
     return [
-        f"-Xms{heap}",
-        f"-Xmx{heap}",
-        "-XX:+UseG1GC",
-        "-XX:MaxGCPauseMillis=200",
-        "-XX:+ExitOnOutOfMemoryError",
-        "-Xss384k",
+        *options.format(
+            heap=stack.sizes.cassandra_heap,
+            folder=node.folder,
+            jmx_port=node.jmx_port,
+            ring_delay_ms=node.ring_delay_ms,
+        ).splitlines(),
         *_opened(),
-        "-Djdk.attach.allowAttachSelf=true",
-        "-Dio.netty.tryReflectionSetAccessible=true",
-        "-Djava.net.preferIPv4Stack=true",
-        f"-Djava.io.tmpdir={folder / 'tmp'}",
-        f"-Djna.tmpdir={folder / 'tmp'}",
-        f"-Dcassandra.config=file://{folder / 'cassandra.yaml'}",
-        f"-Dcassandra.storagedir={folder}",
-        f"-Dcassandra.logdir={folder / 'logs'}",
-        f"-Dlogback.configurationFile={folder / 'logback.xml'}",
-        f"-Dcassandra.jmx.local.port={node.jmx_port}",
-        "-Dcassandra.skip_wait_for_gossip_to_settle=0",
-        f"-Dcassandra.ring_delay_ms={node.ring_delay_ms}",
         # Its own tables of the schema go to disk with the others, not at each CREATE: the commit log has them. Three times quicker, and a kill loses none.
         # Not where there are several: one that comes back must know at once what the others know, or it refuses what they ask it for.
         *(["-Dcassandra.test.flush_local_schema_changes=false"] if node.alone else []),
@@ -186,8 +117,7 @@ def _mib(size: str) -> int:
 
 def _opened() -> list[str]:
     """What Cassandra, and its tools, reach into."""
-    exports = [f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTS]
-    return exports + [f"--add-opens={name}=ALL-UNNAMED" for name in _OPENS]
+    return (FILES / "cassandra.opens").read_text(encoding="utf-8").split()
 
 
 def _quoted(argument: str) -> str:

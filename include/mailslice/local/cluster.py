@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from mailslice.local.cassandra import Node, as_word, cassandra_node, nodetool_command
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.settings import StackSettings
 
 _RING_DELAY_MS = 5000

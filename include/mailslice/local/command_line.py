@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mailslice.local.problems import CannotStart
-from mailslice.local.proxies import past_proxies
+from mailslice.local.program import CannotStart, past_proxies
 
 SOME_FAILED = 1
 """Exit code of a command that listed what it could not do and did the rest."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mailslice.local.airflow import SPARK_POOL, AirflowApi
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.steps import Step
 
 DAG = "queue_cleanup"

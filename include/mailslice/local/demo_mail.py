@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mailslice.codec.files import read_mails
 from mailslice.local.command_line import CommandLine
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.services import free_mib
 from mailslice.local.settings import StackSettings
 from mailslice.local.steps import Step

@@ -13,17 +13,17 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources, util
+from functools import cache
+from importlib import util
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from mailslice.local.java import java
-from mailslice.local.problems import CannotStart
+from mailslice.local.bootstrap import java_17
+from mailslice.local.program import FILES, CannotStart
 from mailslice.local.settings import Sizes
 
 NAMES = ("cassandra", "s3proxy")
 _TIMEOUT_SECONDS = 1200
-_FILES = resources.files("mailslice.local") / "files"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,6 +46,23 @@ class Jar:
     def line(self) -> str:
         """Its line in the list."""
         return f"{self.organisation} {self.module} {self.revision} {self.classifier} {self.sha256}"
+
+
+@cache
+def java() -> Path:
+    """The `java` of version 17 that runs the stack and Spark. Raises CannotStart without one."""
+    found = java_17()
+    if found is None:
+        raise CannotStart(
+            "no Java 17 was found (looked at JAVA_HOME, PATH and /usr/lib/jvm). "
+            "Remedy: apt-get install -y openjdk-17-jre-headless"
+        )
+    return found
+
+
+def java_home() -> Path:
+    """JAVA_HOME of `java()`."""
+    return java().resolve().parent.parent
 
 
 def part(name: str, sizes: Sizes) -> Path:
@@ -77,7 +94,7 @@ def part(name: str, sizes: Sizes) -> Path:
 
 def listed(name: str, sizes: Sizes) -> tuple[Jar, ...]:
     """The jars of a part as this repository lists them; empty for a version that it does not list."""
-    file = _FILES / list_file(name, sizes)
+    file = FILES / list_file(name, sizes)
     return (
         tuple(Jar(*line.split()) for line in file.read_text(encoding="utf-8").splitlines())
         if file.is_file()
@@ -119,7 +136,7 @@ def _version(name: str, sizes: Sizes) -> str:
 
 def _wanted_module(name: str, sizes: Sizes) -> str:
     return (
-        (_FILES / f"{name}.ivy.xml")
+        (FILES / f"{name}.ivy.xml")
         .read_text(encoding="utf-8")
         .format(version=_version(name, sizes))
     )
@@ -157,9 +174,7 @@ def _fetch(name: str, module: str, target: Path, *, as_listed: bool) -> Path:
     command = [str(java()), "-jar", str(_ivy_jar()), "-cache", str(cache), "-ivy", str(ivy_file)]
     if as_listed:
         settings = target / ".ivysettings.xml"
-        settings.write_text(
-            (_FILES / "listed.ivysettings.xml").read_text(encoding="utf-8"), encoding="utf-8"
-        )
+        settings.write_bytes((FILES / "listed.ivysettings.xml").read_bytes())
         command += ["-settings", str(settings)]
     command += ["-retrieve", str(target / "[artifact]-[revision](-[classifier]).[ext]")]
     try:

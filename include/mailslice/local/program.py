@@ -1,9 +1,31 @@
-"""What supervisor runs: one record a service."""
+"""What every service of the stack needs: its record for supervisor, its files, whether it answers."""
 
 from __future__ import annotations
 
+import base64
+import socket
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from mailslice.model.errors import MailsliceError
+
+FILES = resources.files("mailslice.local") / "files"
+"""Templates of the services' files, and the lists of Java parts."""
+_SECONDS = 3.0
+_OPTIONS_REQUEST = bytes([0x05, 0, 0, 0, 0x05, 0, 0, 0, 0])
+"""A CQL OPTIONS frame of protocol 5: the cheapest question that only a Cassandra which serves clients answers."""
+_SUPPORTED = 0x06
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+class CannotStart(MailsliceError):
+    """The local stack cannot be installed or started; the message ends with the remedy."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +39,76 @@ class Program:
     ports: tuple[str, ...] = ()
     stop_seconds: int = 30
     priority: int = 999
+
+
+def write_file(name: str, path: Path, **values: object) -> Path:
+    """Writes the template `name` to `path`, with the values in it; gives the path."""
+    path.write_text((FILES / name).read_text(encoding="utf-8").format(**values), encoding="utf-8")
+    return path
+
+
+def write_once(path: Path, text: str) -> str:
+    """What the file holds for good; `text` is written first when it holds nothing.
+
+    Readable by its owner alone; whole or not there, however full the disk is.
+    """
+    if path.is_file() and (kept := path.read_text(encoding="utf-8")):
+        return kept
+    coming = path.with_name(f"{path.name}.coming")
+    coming.unlink(missing_ok=True)
+    coming.touch(mode=0o600)
+    coming.write_text(text, encoding="utf-8")
+    coming.replace(path)
+    return text
+
+
+def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """NO_PROXY and no_proxy with what `environ` has in them, and loopback, which is asked directly.
+
+    Some clients read the one, some the other.
+    """
+    given = [
+        host.strip()
+        for name in ("no_proxy", "NO_PROXY")
+        for host in environ.get(name, "").split(",")
+        if host.strip()
+    ]
+    hosts = (
+        "*" if "*" in given else ",".join(dict.fromkeys((*given, *_LOOPBACK)))
+    )  # a star is all hosts only where it stands alone
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
+
+
+def answers_cql(host: str, port: int) -> str | None:
+    """None when a Cassandra answers OPTIONS, else why not; no driver is imported for it."""
+    try:
+        with socket.create_connection((host, port), timeout=_SECONDS) as connection:
+            connection.settimeout(_SECONDS)
+            connection.sendall(_OPTIONS_REQUEST)
+            header = connection.recv(9)
+    except OSError as error:
+        return f"{host}:{port}: {error}"
+    return None if len(header) == 9 and header[4] == _SUPPORTED else f"{host}:{port}: no CQL answer"
+
+
+def answers_http(
+    url: str, auth: tuple[str, str] | None = None, allowed: tuple[int, ...] = (200,)
+) -> str | None:
+    """None when an HTTP server answers this URL with one of the allowed codes, else why not.
+
+    No proxy of the environment is asked.
+    """
+    request = urllib.request.Request(url)  # noqa: S310 - the callers' own loopback URLs
+    if auth:
+        request.add_header(
+            "Authorization", "Basic " + base64.b64encode(":".join(auth).encode()).decode()
+        )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_SECONDS) as answer:
+            code = answer.status
+    except urllib.error.HTTPError as error:
+        code = error.code
+    except (OSError, ValueError) as error:
+        return f"{url}: {error}"
+    return None if code in allowed else f"{url}: HTTP {code}"

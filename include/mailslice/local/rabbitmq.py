@@ -10,10 +10,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from mailslice.local.health import answers_http
-from mailslice.local.once import write_once
-from mailslice.local.problems import CannotStart
-from mailslice.local.program import Program
+from mailslice.local.program import CannotStart, Program, answers_http, write_file, write_once
 from mailslice.local.settings import StackSettings
 
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -29,21 +26,11 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
     folder = stack.state / "rabbitmq"
     (folder / "log").mkdir(parents=True, exist_ok=True)
     ports = stack.ports
-    configuration = {
-        "listeners.tcp.local": f"127.0.0.1:{ports.rabbitmq_port}",
-        "management.tcp.ip": "127.0.0.1",
-        "management.tcp.port": str(ports.rabbitmq_management_port),
-        "loopback_users.guest": "true",
-        "log.console": "true",
-        "log.console.level": "warning",
-        "log.file": "false",
-        # the memory and disk of a developer's machine are not the broker's alone
-        "vm_memory_high_watermark.absolute": "1GB",
-        "disk_free_limit.absolute": "256MB",
-        "collect_statistics_interval": "1000",
-    }
-    (folder / "rabbitmq.conf").write_text(
-        "".join(f"{name} = {value}\n" for name, value in configuration.items()), encoding="utf-8"
+    write_file(
+        "rabbitmq.conf",
+        folder / "rabbitmq.conf",
+        port=ports.rabbitmq_port,
+        management_port=ports.rabbitmq_management_port,
     )
     (folder / "enabled_plugins").write_text("[rabbitmq_management].\n", encoding="utf-8")
     shared = {

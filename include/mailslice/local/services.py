@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 
 from mailslice.local.cassandra import cassandra
-from mailslice.local.problems import CannotStart
-from mailslice.local.program import Program
+from mailslice.local.program import CannotStart, Program
 from mailslice.local.rabbitmq import PASSWORD, USER, rabbitmq
 from mailslice.local.s3 import ACCESS_KEY, SECRET_KEY, s3
 from mailslice.local.settings import StackSettings

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from mailslice.local.airflow import airflow
 from mailslice.local.cassandra import nodetool_setting
-from mailslice.local.problems import CannotStart
-from mailslice.local.program import Program
+from mailslice.local.program import CannotStart, Program
 from mailslice.local.services import (
     check_disk,
     check_ports,

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from mailslice.local.problems import CannotStart
-from mailslice.local.program import Program
+from mailslice.local.program import CannotStart, Program
 from mailslice.local.settings import StackSettings
 
 OWNER = "MAILSLICE_STACK_OWNER"

@@ -11,9 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mailslice.local.health import answers_http
-from mailslice.local.problems import CannotStart
-from mailslice.local.program import Program
+from mailslice.local.program import CannotStart, Program, answers_http
 from mailslice.local.services import check_ports, wait_healthy
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.local.supervise import OWNER, Supervisor

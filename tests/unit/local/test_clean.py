@@ -4,7 +4,7 @@ import pytest
 
 from mailslice.local import settings, stack
 from mailslice.local.__main__ import clean
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.stack import Stack
 from mailslice.local.steps import Steps
 

@@ -8,7 +8,7 @@ import pytest
 
 from mailslice.local import benching, command_line
 from mailslice.local.command_line import CommandLine
-from mailslice.local.proxies import past_proxies
+from mailslice.local.program import past_proxies
 from mailslice.local.settings import Profile, stack_settings
 
 

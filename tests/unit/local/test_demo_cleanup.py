@@ -7,7 +7,7 @@ import pytest
 
 from mailslice.local import demo_cleanup
 from mailslice.local.demo_cleanup import run_cleanup
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.steps import Steps
 
 LOGS = Path("/state/log/airflow.log")

@@ -9,7 +9,7 @@ import pytest
 
 from mailslice.local import demo_mail, services
 from mailslice.local.demo_mail import DemoMail, source_of
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.local.steps import Steps
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.local import benching, demo, services, testing
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.settings import Profile, stack_settings
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.local.once import write_once
+from mailslice.local.program import write_once
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:

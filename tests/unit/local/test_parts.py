@@ -7,7 +7,7 @@ import pytest
 
 from mailslice.local import parts
 from mailslice.local.parts import NAMES, Jar, listed, part
-from mailslice.local.problems import CannotStart
+from mailslice.local.program import CannotStart
 from mailslice.local.settings import Sizes
 
 JARS = {"a-1.0.jar": b"one", "b-2.0-linux.jar": b"two"}

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.local import services
-from mailslice.local.problems import CannotStart
-from mailslice.local.program import Program
+from mailslice.local.program import CannotStart, Program
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.model.settings import load_settings, read_env_file
 

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 from supervisor.options import ServerOptions
 
-from mailslice.local.problems import CannotStart
-from mailslice.local.program import Program
+from mailslice.local.program import CannotStart, Program
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.local.supervise import OWNER, Supervisor
 
