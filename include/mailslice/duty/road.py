@@ -15,7 +15,7 @@ from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.engine import PROCESS, Engine, TooLarge
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.params import DutyParams
-from mailslice.duty.registry import Duty, load
+from mailslice.duty.registry import DutyEntry, load
 from mailslice.duty.request import STEPS, RunRequest
 from mailslice.duty.retention import prune_sometimes
 from mailslice.model.clock import Clock, system_clock
@@ -117,7 +117,7 @@ def steps_of(params: DutyParams) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Run:
-    duty: Duty
+    duty: DutyEntry
     request: RunRequest
     params: DutyParams
     settings: Settings

@@ -9,7 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from mailslice.duty.artifacts import Artifacts, RunFolder
-from mailslice.model.settings import S3Settings
+from mailslice.duty.params import DutyParams
+from mailslice.duty.request import RunRequest
+from mailslice.duty.run import Run
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import S3Settings, Settings
 from mailslice.quality.gate import Frame
 from mailslice.spark.frames import InProcess
 from tests.services.duties.running import judged_plainly
@@ -29,6 +33,15 @@ def context_of(folder: Path, duty: str, params: object = None) -> Any:
         spark=InProcess,
         params=lambda _: params,
     )
+
+
+def run_of(folder: Path, duty: str, params: DutyParams | None = None, **more: Any) -> Run:
+    """A step of a duty that is a class, over files in a folder; `more` replaces parts of it."""
+    request = RunRequest(duty, QueueName("spool"), "r-1", params={})
+    files = RunFolder(Artifacts(str(folder), S3Settings()), duty, request.queue, request.run)
+    files.artifacts.folder(files.file("plan"))
+    parts = {"settings": Settings(), "stores": None, "engine": None, **more}
+    return Run(request, params or DutyParams(), folder=files, clock=lambda: NOW, **parts)
 
 
 def broken(*frames: Frame) -> set[str]:

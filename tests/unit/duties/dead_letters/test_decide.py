@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.data import encode_table
 
-from mailslice.duties.dead_letters.apply import redrive_headers
+from mailslice.duties.dead_letters.actions import redrive_headers
 from mailslice.duties.dead_letters.decide import (
     DELETED,
     FILTERED,

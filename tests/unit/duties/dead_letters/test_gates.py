@@ -1,15 +1,14 @@
 """What the gate before dead letters are dealt with stops, by the letters of the plan's file."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
-from mailslice.duties.dead_letters import check
+from mailslice.duties.dead_letters.duty import DUTY, LetterPlan
+from mailslice.duties.dead_letters.letters import PlannedLetter
 from mailslice.duties.dead_letters.params import Params
-from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan, write_plan
 from mailslice.model.dead_letters import Cause
-from tests.unit.duties.judging import NOW, broken, context_of
+from tests.unit.duties.judging import NOW, broken, run_of
 
 DROP = PlannedLetter(0, "k0", "drop", "why", "rejected", "id-0", "name", "", 0, 9)
 EXPORT = replace(
@@ -23,15 +22,13 @@ PARAMS = Params(redrive=True, limit=2, most_redrives=3)
 def judge(tmp_path):
     """The columns that fail for these letters, as they are read back from the plan's file."""
 
-    def one(*letters, params=PARAMS, now=NOW):
-        context = context_of(tmp_path, "dead_letters", params)
-        plan = Plan("r-1", "spool", NOW, 0, letters)
-        write_plan(context, plan)
-        context.need = lambda _: {"decided": plan.decided(), "planDigest": plan.digest}
-        context.clock = lambda: now
-        found = read_plan(context)
-        frames = [check.totals(context, found), check.actions(found)]
-        return broken(*frames, check.redriven(found, params.most_redrives))
+    def one(*letters, params=PARAMS):
+        run = run_of(tmp_path, "dead_letters", params)
+        file = run.write_rows("letters", letters, PlannedLetter)
+        plan = LetterPlan(
+            run="r-1", queue="spool", made_at=NOW, letters=file, acted_on=len(letters), unseen=0
+        )
+        return broken(*DUTY.check(run, plan))
 
     return one
 
@@ -60,6 +57,5 @@ def test_each_rule_fails_by_letters_of_the_plans_file(judge, letters, columns):
     assert judge(*letters) == columns
 
 
-def test_nothing_is_redriven_where_nobody_asked_for_it_nor_by_an_old_plan(judge):
+def test_nothing_is_redriven_where_nobody_asked_for_it(judge):
     assert judge(REDRIVE, params=Params(most_redrives=3)) == {"redriven"}
-    assert judge(DROP, now=NOW + timedelta(hours=25)) == {"age_hours"}

@@ -1,4 +1,4 @@
-"""Step 3: do what the plan lists, and nothing else: hold the queue again, prove each planned letter again, act, acknowledge. All others go back.
+"""Apply: hold the queue again, prove each planned letter again, act, acknowledge. All others go back.
 
 No crash loses a letter. What is redriven is counted, published, confirmed, and only then acknowledged: a kill in between leaves the letter beside its
 copy, and the next run redrives it once more unless the copy was done by then (its mark drops the letter, or the worker's deleted check the copy).
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,13 +25,10 @@ from mailslice.duties.dead_letters.decide import (
     Standing,
 )
 from mailslice.duties.dead_letters.export import export_letter
+from mailslice.duties.dead_letters.letters import PlannedLetter
 from mailslice.duties.dead_letters.params import Params
-from mailslice.duties.dead_letters.plan_file import Plan, PlannedLetter, read_plan
-from mailslice.duties.dead_letters.progress import Progress
-from mailslice.duty.clocks import require_clock
-from mailslice.duty.context import StepContext
-from mailslice.duty.lock import Lock, locked
-from mailslice.duty.plans import require_gate
+from mailslice.duty.progress import Progress
+from mailslice.duty.run import Run
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.mail import Place
@@ -52,7 +49,6 @@ from mailslice.queue.dead_letters import Judged, Letter, judge, letter_of
 from mailslice.queue.entries import add_row
 from mailslice.stores.rabbitmq.held import MOST, Held, HeldMessage, hold
 
-BULKY = ("exports",)
 LONGEST_HOLD = timedelta(minutes=10)
 """Then everything is given back and held anew: a broker closes a channel on which a message waits for half an hour."""
 _AT_ONCE = 100
@@ -77,66 +73,56 @@ _OF_THE_BROKER = frozenset(
 )
 _DEATHS = ("x-first-death-", "x-last-death-")
 UNMARKED, MARKED = "its deleted mark is gone", "deleted since the plan"
+GONE = "gone since the plan"
+_KINDS = {Action.DROP: "dropped", Action.EXPORT: "exported", Action.REDRIVE: "redriven"}
 
 
-def run(context: StepContext) -> dict[str, Any]:
-    """Apply the plan of this run. Raises PlanRefused when plan or file were changed, or the gate was not passed; StoreUnavailable: run it again."""
-    plan = read_plan(context)
-    require_gate(context, plan)
-    require_clock(context)
-    with locked(
-        context.stores.own.locks, f"dead_letters/{context.queue}", context.request.run
-    ) as lock:
-        crash.point("apply:locked")
-        if not plan.acted:
-            return Progress(context, plan, again=False).as_json(left=0)
-        return _Apply(context, plan, lock).run()
+class LetterWork:
+    """One apply: goes through the queue until every planned letter was come to."""
 
-
-@dataclass
-class _Apply:
-    """One apply: the letters that are still to be found, by key."""
-
-    context: StepContext
-    plan: Plan
-    lock: Lock
-    pending: dict[str, list[PlannedLetter]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for letter in self.plan.acted:
-            self.pending.setdefault(letter.key, []).append(letter)
-        self.names = RabbitNames(self.context.queue)
+    def __init__(self, run: Run, letters: Sequence[PlannedLetter], progress: Progress) -> None:
+        self.run = run
+        self.progress = progress
+        self.params = run.params(Params)
+        self.names = RabbitNames(run.queue)
         # A queue that keeps its order has the planned letters where they were, or nearer to its head.
-        self.most = (
-            len(self.plan.letters)
-            if self.context.stores.management.keeps_order(self.names.dead_letter_queue)
-            else MOST
-        )
-        self.params = self.context.params(Params)
-        self.candidates = Candidates(self.context.stores, self.context.queue)
-        self.progress = Progress.begin(self.context, self.plan)
+        keeps_order = run.stores.management.keeps_order(self.names.dead_letter_queue)
+        self.most = len(letters) if keeps_order else MOST
+        self.candidates = Candidates(run.stores, run.queue)
         self.redriving, self.taking = self._throttles()
+        self.pending: dict[str, list[PlannedLetter]] = {}
+        for letter in letters:
+            if letter.is_acted_on:
+                self.pending.setdefault(letter.key, []).append(letter)
+        self.exports: list[str] = []
+        run.report(exports=self.exports)  # files below the artifacts location; the list grows
 
-    def run(self) -> dict[str, Any]:
+    def perform_all(self) -> None:
+        """Deal with the planned letters, until the time is over."""
         while not self._hold_once():
             pass
         crash.point("apply:after-all")
-        left = sum(map(len, self.pending.values()))
-        if left and not self.context.out_of_time():
-            self.progress.gone(letter for letters in self.pending.values() for letter in letters)
-            left = 0
-        return self.progress.as_json(left)
+        if self.run.out_of_time():
+            return
+        for letter in (letter for letters in self.pending.values() for letter in letters):
+            if self.progress.earlier:  # the try that was killed dealt with it
+                self._done(letter)
+            else:
+                self.progress.skip(GONE)
+
+    def _done(self, letter: PlannedLetter) -> None:
+        self.progress.done(_KINDS[Action(letter.action)])
 
     def _throttles(self) -> tuple[Throttle, Throttle]:
         """For publishes, and for messages that are only taken off."""
-        shared = self.context.throttle("rabbitmq")
+        shared = self.run.throttle("rabbitmq")
         own = [rate for rate in (shared.per_second, self.params.rate) if rate]
         return replace(shared, per_second=min(own) if own else None), shared
 
     def _hold_once(self) -> bool:
         """Go through the queue; whether that was the last time."""
         began = time.monotonic()
-        with hold(self.context.settings.rabbitmq, self.names.dead_letter_queue, self.most) as held:
+        with hold(self.run.settings.rabbitmq, self.names.dead_letter_queue, self.most) as held:
             if held is None:
                 return True
             self.redriving.sleep = self.taking.sleep = held.sleep
@@ -148,7 +134,7 @@ class _Apply:
                 if len(found) >= _AT_ONCE or not self.pending:
                     self._act(held, found)
                     found = []
-                if not self.pending or self.context.out_of_time():
+                if not self.pending or self.run.out_of_time():
                     break
                 if time.monotonic() - began > LONGEST_HOLD.total_seconds():
                     self._act(held, found)
@@ -171,11 +157,9 @@ class _Apply:
             for _, planned, letter in found
             if planned.action == Action.DROP and letter.enqueue_id is not None
         ]
-        marked = (
-            self.context.stores.tables.deleted.marked(self.context.queue, drops) if drops else set()
-        )
+        marked = self.run.stores.tables.deleted.marked(self.run.queue, drops) if drops else set()
         for message, planned, letter in found:
-            if self.context.out_of_time():
+            if self.run.out_of_time():
                 self.pending.setdefault(letter.key, []).append(planned)
             else:
                 self._act_on(held, message, planned, letter, marked=letter.enqueue_id in marked)
@@ -190,7 +174,7 @@ class _Apply:
         marked: bool,
     ) -> None:
         (self.redriving if planned.action == Action.REDRIVE else self.taking).take()
-        self.lock.check()
+        self.run.require_lock()
         match planned.action:
             case Action.DROP:
                 why = None if marked else UNMARKED
@@ -202,23 +186,23 @@ class _Apply:
         if why is None:
             held.ack(message)
             crash.point("apply:after-ack")
-            self.progress.acted(planned)
+            self._done(planned)
         else:
-            self.progress.skip(planned, why)
+            self.progress.skip(why)
 
     def _export(self, message: HeldMessage, letter: Letter) -> None:
-        self.progress.exports.append(export_letter(self.context, message, letter.key))
+        self.exports.append(export_letter(self.run, message, letter.key))
         crash.point("apply:after-export")
 
     def _redrive(self, held: Held, message: HeldMessage, letter: Letter) -> str | None:
-        (judged,) = judge(self.context.stores, self.context.queue, [letter])
-        now = self.candidates.standing([judged], self.context.clock())
+        (judged,) = judge(self.run.stores, self.run.queue, [letter])
+        now = self.candidates.standing([judged], self.run.clock())
         why = self._kept(judged, now)
         if why is not None or letter.enqueue_id is None:
             return why or DEALT_WITH
         round_ = judged.redrives + 1
-        self.context.stores.own.dead_letter_notes.count_redrive(
-            self.context.queue, letter.enqueue_id, round_, self.context.clock()
+        self.run.stores.own.dead_letter_notes.count_redrive(
+            self.run.queue, letter.enqueue_id, round_, self.run.clock()
         )
         crash.point("apply:after-count")
         place = now.rows.get(letter.enqueue_id)
@@ -226,7 +210,7 @@ class _Apply:
             place = self._entered(message)
         elif letter.place is None:
             place = None  # a letter of James goes back as James left it
-        if self.context.stores.tables.deleted.is_marked(self.context.queue, letter.enqueue_id):
+        if self.run.stores.tables.deleted.is_marked(self.run.queue, letter.enqueue_id):
             return MARKED
         held.publish(
             self.names.exchange,
@@ -241,11 +225,11 @@ class _Apply:
         """A mail that is redriven by force gets a row of today: without one a worker takes it for cleaned, and its mark could go while a copy waits."""
         item = codec.decode(message.body)
         place = add_row(
-            self.context.stores,
-            self.context.queue,
+            self.run.stores,
+            self.run.queue,
             item,
             self.candidates.view,
-            self.context.clock(),
+            self.run.clock(),
         )
         crash.point("apply:after-row")
         return place

@@ -1,0 +1,248 @@
+"""The duty: look at the dead letters, say why each died, deal with those that may leave the queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mailslice.duties.dead_letters.actions import GONE, LetterWork
+from mailslice.duties.dead_letters.candidates import Candidates
+from mailslice.duties.dead_letters.decide import Action, counts, decide
+from mailslice.duties.dead_letters.export import folder_of, is_exported
+from mailslice.duties.dead_letters.letters import PlannedLetter, ages_by_cause, sample
+from mailslice.duties.dead_letters.params import Params
+from mailslice.duty.clocks import require_clock
+from mailslice.duty.duty import Duty
+from mailslice.duty.plan import QueuePlan
+from mailslice.duty.progress import Progress
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.row_file import RowFile
+from mailslice.duty.run import Run
+from mailslice.model import crash
+from mailslice.model.dead_letters import Cause
+from mailslice.quality.expectations import Expectation, Frame
+from mailslice.queue.dead_letters import Letter, judge, look
+from mailslice.queue.directory import require
+
+ORDER_KEPT, ORDER_CHANGED = "as it was", "what was looked at went to the back"
+_WITHOUT_PLAN: dict[str, Any] = {
+    "letters": 0,
+    "unseen": 0,
+    "order": None,
+    "causes": {},
+    "ages": {},
+    "actions": {},
+}
+
+
+class LetterPlan(QueuePlan):
+    """What one run may do with which letters."""
+
+    letters: RowFile
+    """Every letter that was examined: PlannedLetter."""
+    acted_on: int
+    unseen: int
+    """Letters behind those that were examined."""
+
+    @property
+    def planned(self) -> int:
+        """Letters that are to leave the queue."""
+        return self.acted_on
+
+
+class DeadLetters(Duty[LetterPlan]):
+    """Drops letters of deleted mails, exports what is no mail, redrives on request."""
+
+    plan_type = LetterPlan
+    kinds = ("redriven", "dropped", "exported")
+    bulky = frozenset({"exports"})
+
+    def plan(self, run: Run) -> LetterPlan:
+        """Raises UnknownQueue, StoreUnavailable, LockHeld, Refused for a queue that a look would harm."""
+        params, stores, queue = run.params(Params), run.stores, run.queue
+        require(stores, queue)
+        with run.locked():  # nobody else may consume meanwhile; everything goes back, in its order
+            now = run.clock()
+            peeked = look(stores, queue, params.look_at)
+        crash.point("plan:after-look")
+        lookups = Candidates(stores, queue)
+        decisions = decide(
+            judge(stores, queue, peeked.letters),
+            params,
+            now,
+            lambda letters: lookups.standing(letters, now),
+        )
+        letters = [PlannedLetter.of(decision) for decision in decisions]
+        run.report(
+            **_summary(letters, peeked.unseen),
+            order=ORDER_KEPT if peeked.keeps_order else ORDER_CHANGED,
+            ages=ages_by_cause(decisions, now),
+            sample=sample(decisions, now),
+            message=_message(letters, peeked.unseen, exists=peeked.exists),
+        )
+        return LetterPlan(
+            run=run.request.run,
+            queue=queue,
+            made_at=now,
+            letters=run.write_rows("letters", letters, PlannedLetter),
+            acted_on=sum(letter.is_acted_on for letter in letters),
+            unseen=peeked.unseen,
+        )
+
+    def check(self, run: Run, plan: LetterPlan) -> Iterable[Frame]:
+        """Judges every letter of the plan's file."""
+        letters, params = run.read_rows(plan.letters, PlannedLetter), run.params(Params)
+        redriven = [letter for letter in letters if letter.action == Action.REDRIVE]
+        most = params.limit if params.redrive else 0
+        yield Frame(
+            "totals",
+            [{"redriven": len(redriven)}],
+            [
+                Expectation.between(
+                    "redriven",
+                    0,
+                    most,
+                    f"At most {most} letters are redriven (limit; none without redrive).",
+                )
+            ],
+        )
+        yield _actions(letters)
+        yield _redriven(redriven, params.most_redrives)
+
+    def apply(self, run: Run, plan: LetterPlan, progress: Progress) -> None:
+        """Raises StoreUnavailable: run it again."""
+        require_clock(run)
+        LetterWork(run, run.read_rows(plan.letters, PlannedLetter), progress).perform_all()
+
+    def verify(self, run: Run, plan: LetterPlan, result: Result) -> Iterable[Frame]:
+        """Looks again. Where nothing was applied the queue is not disturbed."""
+        letters = _letters_now(run) if result.applied else ()
+        planned = run.read_rows(plan.letters, PlannedLetter)
+        acted_on = Counter(letter.key for letter in planned if letter.is_acted_on)
+        still_queued = acted_on & Counter(letter.key for letter in letters)
+        exports = result.fields.get("exports", ())
+        row = {
+            "planned_still_there": still_queued.total(),
+            "exports_missing": sum(not is_exported(run.folder.artifacts, one) for one in exports),
+        }
+        expect = [
+            Expectation.between(
+                "planned_still_there",
+                0,
+                result.not_done,
+                "Of the planned letters none is in the queue but those that were skipped or left.",
+            ),
+            Expectation.equal(
+                "exports_missing", 0, "Every exported letter is in its file, byte for byte."
+            ),
+        ]
+        yield Frame("after", [row], expect)
+
+    def describe(self, run: Run, steps: Summaries) -> str:
+        """How many letters were dealt with how."""
+        del run
+        result, kept = steps.result, _kept(steps)
+        if not result.planned:
+            return ""
+        words = [f"{count} {kind}" for kind, count in result.kinds.items() if count]
+        words += [f"{kept} kept"] if kept else []
+        return ", ".join(words + result.rest())
+
+    def nothing(self, steps: Summaries) -> str:
+        """The plan's message, and that all letters are kept."""
+        letters = steps.plan["letters"]
+        return super().nothing(steps) + (f"; all {letters} are kept" if letters else "")
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """`kept`: letters that are still in the queue, of those that were examined."""
+        folder = steps.folder
+        exported = steps.result.kinds["exported"]
+        return {
+            **({} if steps.plan else {**_WITHOUT_PLAN, "keptBy": {}, "sample": []}),
+            "kept": _kept(steps),
+            "exports": folder.artifacts.uri(folder_of(folder.queue)) if exported else None,
+        }
+
+
+DUTY = DeadLetters()
+
+
+def _kept(steps: Summaries) -> int:
+    letters = int(steps.plan.get("letters", 0))
+    return letters - steps.result.applied - steps.result.skipped.get(GONE, 0)
+
+
+def _letters_now(run: Run) -> Sequence[Letter]:
+    with run.locked():
+        return look(run.stores, run.queue).letters
+
+
+def _summary(letters: Sequence[PlannedLetter], unseen: int) -> dict[str, Any]:
+    return {
+        "letters": len(letters),
+        "unseen": unseen,
+        "causes": counts(letter.cause for letter in letters),
+        "actions": {
+            action.value: sum(letter.action == action for letter in letters) for action in Action
+        },
+        "keptBy": counts(letter.why for letter in letters if not letter.is_acted_on),
+        "bytes": sum(letter.size for letter in letters if letter.is_acted_on),
+    }
+
+
+def _message(letters: Sequence[PlannedLetter], unseen: int, *, exists: bool) -> str:
+    if not exists:
+        return "nothing to do: there is no dead letter queue (James 3.5 declares none)"
+    if not letters:
+        return "nothing to do: there is no dead letter"
+    actions = Counter(letter.action for letter in letters)
+    words = [f"{len(letters)} dead letters"]
+    words += [f"{actions[action]} to {action.value}" for action in Action if actions[action]]
+    words += [f"{unseen} behind them were not looked at"] if unseen else []
+    return ", ".join(words)
+
+
+def _actions(letters: Sequence[PlannedLetter]) -> Frame:
+    """One row a letter of the plan's file that is not kept."""
+    rows = [
+        {
+            "position": letter.position,
+            "action": letter.action,
+            "mail_exported": int(letter.action == Action.EXPORT and letter.cause != Cause.BAD_JSON),
+            "no_mail_moved": int(
+                letter.action != Action.EXPORT
+                and (letter.cause == Cause.BAD_JSON or not letter.enqueue_id)
+            ),
+        }
+        for letter in letters
+        if letter.is_acted_on
+    ]
+    expect = [
+        Expectation.unique("position", "Every letter gets one action."),
+        Expectation.one_of(
+            "action",
+            [Action.DROP.value, Action.EXPORT.value, Action.REDRIVE.value],
+            "A letter is dropped, exported or redriven.",
+        ),
+        Expectation.equal("mail_exported", 0, "Only what is no mail is exported and dropped."),
+        Expectation.equal(
+            "no_mail_moved", 0, "What is no mail is neither redriven nor dropped as deleted."
+        ),
+    ]
+    return Frame("actions", rows, expect, may_be_empty=True)
+
+
+def _redriven(letters: Sequence[PlannedLetter], most: int) -> Frame:
+    """One row a letter of the plan's file that is to be redriven."""
+    rows = [{"enqueue_id": letter.enqueue_id, "redrives": letter.redrives} for letter in letters]
+    expect = [
+        Expectation.unique("enqueue_id", "Of each mail at most one letter is redriven."),
+        Expectation.between(
+            "redrives",
+            0,
+            most - 1,
+            f"No mail is redriven that was redriven {most} times already (most_redrives).",
+        ),
+    ]
+    return Frame("redriven", rows, expect, may_be_empty=True)

@@ -1,0 +1,117 @@
+"""What a run may do, as one frozen model: written to plan.json, held against its digest, and acted by."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from mailslice.duty.context import StepContext
+from mailslice.duty.plans import digest_of, reading, require_gate, require_same
+from mailslice.duty.row_file import RowFile, RowGroup
+from mailslice.model.mail import QueueName
+
+PLAN_FOLDER = "plan"
+"""The folder of a plan's Parquet files, in the run's folder."""
+
+
+class Plan(BaseModel, ABC):
+    """All that apply acts by; its JSON is `decided` of plan.json, field names in camel case.
+
+    A field is a JSON value, a dataclass or NamedTuple of such (a NamedTuple is a JSON array: short,
+    where there is one a partition), a time (ISO 8601), a timedelta (seconds), or a RowFile or
+    RowGroup for what is too much for JSON. Text must not hold lone surrogates: see `codec.shown`.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        ser_json_timedelta="float",
+    )
+
+    run: str
+    made_at: AwareDatetime
+    """Before anything was read, or right after: the plan's age counts from here."""
+
+    @property
+    @abstractmethod
+    def planned(self) -> int:
+        """Items that apply is to act on; reports count the same items."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether apply is to run at all. Override it where there is work beside the planned items."""
+        return self.planned > 0
+
+    @property
+    def subject(self) -> QueueName | None:
+        """The queue that the plan is about."""
+        return None
+
+    def decided(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `decided`, which holds the digest of every file."""
+        return digest_of(self.decided())
+
+    def files(self) -> frozenset[str]:
+        """The files that the plan names, relative to the run's folder; all others are removed.
+
+        Finds the fields that are RowFiles or RowGroups, alone or in a tuple.
+        """
+        return frozenset(
+            found.file for name in type(self).model_fields for found in self._rows(name)
+        )
+
+    def _rows(self, name: str) -> Iterator[RowFile | RowGroup]:
+        value = getattr(self, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, (RowFile, RowGroup)):
+                yield one
+
+
+class QueuePlan(Plan, ABC):
+    """A plan about one queue."""
+
+    queue: QueueName
+
+    @property
+    def subject(self) -> QueueName | None:
+        """The queue that the plan is about."""
+        return self.queue
+
+
+PlanT = TypeVar("PlanT", bound=Plan)
+
+
+def load_plan(context: StepContext, plan_type: type[PlanT]) -> PlanT:
+    """The plan of this run. Raises PlanRefused when it is another run's, or was changed since it was made.
+
+    Its files are held against their digests by whoever reads them.
+    """
+    summary, run, queue = context.need("plan"), context.request.run, context.request.reported_queue
+    with reading(run, queue):
+        try:
+            plan = plan_type.model_validate(summary.get("decided"))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(map(str, problem["loc"])) or "decided"
+            raise ValueError(f"{place}: {problem['msg']}") from error
+    require_same(plan.digest, summary, (plan.run, plan.subject), run, queue)
+    return plan
+
+
+def load_checked_plan(context: StepContext, plan_type: type[PlanT], max_age: timedelta) -> PlanT:
+    """As `load_plan`. Raises PlanRefused also for a plan that the gate did not pass, or that is older than `max_age`."""
+    plan = load_plan(context, plan_type)
+    require_gate(context, plan, max_age)
+    return plan
