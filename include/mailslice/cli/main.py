@@ -9,12 +9,14 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import typer
 from typer.exceptions import TyperException
 
-from mailslice.cli import bench, blobs, config, duty, mail, queue, report, stuck, worker
+from mailslice.cli import blobs, config, duty, mail, queue, report, stuck, worker
 from mailslice.cli.command import Debug, Json, remember
 from mailslice.cli.output import NoRoomError, ReaderGoneError
 from mailslice.cli.streams import FULL, forget_stdout, open_streams
@@ -38,9 +40,10 @@ for _name, _group in (
     ("duty", duty.app),
     ("blobs", blobs.app),
     ("report", report.app),
-    ("bench", bench.app),
 ):
     app.add_typer(_group, name=_name)
+if find_spec("mailslice.bench") is not None:  # a tool beside the product: an image may leave it out
+    app.add_typer(import_module("mailslice.bench.commands").app, name="bench")
 
 
 def _version(wanted: bool) -> None:

@@ -12,8 +12,8 @@ from typing import Any, get_args
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from mailslice.bench.scale import read_measured, scale_page
 from mailslice.cli.documentation import cli_page
-from mailslice.local.scale import read_measured, scale_page
 from mailslice.local.settings import TEST_PREFIX, stack_variables
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import groups, variables

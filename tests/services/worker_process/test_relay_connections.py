@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from mailslice.cli.bench_relay import server_process
+from mailslice.bench.relay import server_process
 from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
 from mailslice.worker.handlers import next_hop, smtp_dialogue

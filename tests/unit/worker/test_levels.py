@@ -1,4 +1,4 @@
-"""Levels of delays, and the figures of the benchmark."""
+"""Levels of delays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from mailslice.model.back_off import BackOff
 from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for, snapped
-from mailslice.worker.bench import Latency, percentiles
 from mailslice.worker.delays import LONGEST_DELAY, own_headers
 
 
@@ -137,15 +136,3 @@ def test_what_no_number_of_ours_can_be_is_not_published_again() -> None:
             "x-mailslice-failures": 2,
         }
     ) == {"x-mailslice-failures": 2}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "latency"),
-    [
-        ([0.001], Latency(1.0, 1.0, 1.0)),
-        ([n / 1000 for n in range(1, 101)], Latency(50.0, 95.0, 99.0)),
-        ([0.002, 0.001], Latency(1.0, 2.0, 2.0)),
-    ],
-)
-def test_percentiles_are_of_nearest_rank(seconds: list[float], latency: Latency) -> None:
-    assert percentiles(seconds) == latency

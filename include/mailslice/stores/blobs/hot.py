@@ -55,6 +55,10 @@ class HotBlobs:
         self.puts, self.gets = Window(), Window()
         """Of small objects; large ones are bounded by who holds their bytes."""
 
+    def use_obstore_alone(self) -> None:
+        """No client of our own for small objects: for measurements."""
+        self._small = None
+
     def close(self) -> None:
         """Closes the connections that are unused."""
         if self._small is not None:

@@ -1,0 +1,219 @@
+"""`bench hotpath`: the hot path in a queue of its own, repeated: medians, and the spread of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from mailslice.bench.distance import at_distance
+from mailslice.bench.isolated import isolated
+from mailslice.bench.measure import Work, measure_hotpath
+from mailslice.bench.paced import measure_paced
+from mailslice.bench.processes import measure_processes
+from mailslice.bench.queues import bench_queue
+from mailslice.bench.store_limits import measure_stores
+from mailslice.bench.waiting import measure_waiting
+from mailslice.bench.warming import own_mails, warm_stores
+from mailslice.cli.loop import run
+from mailslice.model.durations import format_duration
+
+if TYPE_CHECKING:
+    from mailslice.model.mail import QueueName
+    from mailslice.model.settings import Settings
+
+Say = Callable[[str], None]
+_BYTES_ALONE = 96 * 1024 * 1024
+_INPUTS = ("queue", "count", "size", "in_flight")
+_SPREAD = (
+    "enqueue_rate",
+    "dequeue_rate",
+    "enqueue_ms",
+    "enqueue_in_flight_ms",
+    "dequeue_ms",
+    "cpu_seconds_per_1000",
+    "enqueue_cpu_seconds_per_1000",
+    "dequeue_cpu_seconds_per_1000",
+    "stores_cpu_seconds_per_1000",
+    "share_of_cpu_bound_rate",
+    "peak_mib",
+    "limits",
+)
+_OF_CURVE = (
+    "enqueue_rate",
+    "enqueue_ms",
+    "enqueue_in_flight_ms",
+    "dequeue_rate",
+    "dequeue_ms",
+    "window_limit",
+)
+CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
+_CURVE_LEAST, _CURVE_ROUNDS = 300, 40
+_BLOBS_A_MAIL = 2
+_ASKED, _WINDOWS, _TURNS = 64, (4, 8, 16, 32, 64, 128), 2
+"""The window that follows latency beside fixed ones, in turns."""
+_PACED_SECONDS = 5.0
+_OPERATIONS, _LEAST_OPERATIONS = 2000, 200
+"""Of each store alone: as many as there are mails, within these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What to measure.
+
+    `load`: latencies at this share of the peak rate, too. `processes`: how many at once, in turn.
+    `waiting`: once more with so many mails waiting. `warm_up`: at most so long before all that.
+    `curve`: with 1 ... 128 in flight, too, and the window beside fixed ones. `rtt`: S3 is so far
+    away. 0: not.
+    """
+
+    mails: int
+    size: int
+    in_flight: int
+    repeats: int = 1
+    load: float = 0.0
+    processes: tuple[int, ...] = ()
+    waiting: int = 0
+    warm_up: timedelta = timedelta(seconds=30)
+    curve: bool = False
+    rtt: timedelta = timedelta(0)
+
+    def work(self, settings: Settings, queue: QueueName, nearby: Settings) -> Work:
+        """For the processes that measure; what is warm begins with a few mails, unmeasured."""
+        warm = own_mails(self.size, self.in_flight) if self.warm_up else 1
+        return Work(settings, queue, self.mails, self.size, self.in_flight, warm, nearby)
+
+
+def measure(settings: Settings, queue: QueueName, spec: Spec, say: Say) -> dict[str, Any]:
+    """Rates a second, latencies in ms, CPU seconds, peak MiB: the median of the repeats.
+
+    `limits` are the stores alone; `runs` has min, median and max. Each repeat has a process of its
+    own, so that memory that was used before is not counted.
+    """
+    with (
+        bench_queue(settings, queue, synthetic=False, say=say),
+        at_distance(settings, spec.rtt) as far,
+    ):
+        work = spec.work(far, queue, settings)
+        warm_up = None
+        if spec.warm_up:
+            say(f"warm-up, for {format_duration(spec.warm_up)} at most")
+            warm_up = isolated(warm_stores, work, spec.warm_up)
+        runs = []
+        for number in range(spec.repeats):
+            say(f"run {number + 1} of {spec.repeats}")
+            runs.append(isolated(measure_hotpath, work) | run(measure_stores(_alone(work))))
+        figures = [{key: run[key] for key in run if key not in _INPUTS} for run in runs]
+        result = {key: runs[0][key] for key in _INPUTS} | combined(figures, _middle)
+        result["warm_up"] = warm_up
+        if spec.rtt:
+            result["rtt_ms"] = spec.rtt / timedelta(milliseconds=1)
+        if spec.load:
+            say(f"the hot path at {spec.load:.0%} of its rate")
+            result["paced"] = {"load": spec.load, **_paced(work, spec.load, result)}
+        if spec.processes:
+            say("several processes")
+            result["scaling"] = [measure_processes(work, number) for number in spec.processes]
+        if spec.curve:
+            result["curve"] = _curve(work, say)
+            result["window"] = _window(work, say)
+        if spec.waiting:
+            say(f"the hot path with {spec.waiting} mails waiting")
+            result["waiting"] = isolated(measure_waiting, work, spec.waiting)
+    return {
+        **result,
+        "repeats": spec.repeats,
+        "runs": combined([{key: run[key] for key in _SPREAD} for run in runs], spread),
+    }
+
+
+def _alone(work: Work) -> Work:
+    """For each store alone: as many in flight as the worker's memory budget lets large mails be."""
+    in_flight = max(1, min(work.in_flight, _BYTES_ALONE // work.size))
+    count = min(_OPERATIONS, max(_LEAST_OPERATIONS, work.count))
+    return replace(work, count=count, in_flight=in_flight)
+
+
+def _paced(work: Work, load: float, peak: Mapping[str, Any]) -> dict[str, Any]:
+    """Five seconds of it, or all mails."""
+    enqueue_rate, dequeue_rate = load * peak["enqueue_rate"], load * peak["dequeue_rate"]
+    count = int(_PACED_SECONDS * min(enqueue_rate, dequeue_rate))
+    paced = replace(work, count=max(1, min(work.count, count)))
+    return measure_paced(paced, enqueue_rate, dequeue_rate)
+
+
+def _curve(work: Work, say: Say) -> list[dict[str, Any]]:
+    """By mails in flight; `fixed`: the stores get all that is asked for."""
+    rows = []
+    for in_flight in CURVE:
+        count = min(work.count, max(_CURVE_LEAST, in_flight * _CURVE_ROUNDS))
+        point = replace(work, count=count, in_flight=in_flight)
+        for window, limit in (("fixed", _BLOBS_A_MAIL * in_flight), ("adaptive", None)):
+            say(f"{in_flight} in flight, {window} window")
+            rows.append({"in_flight": in_flight, "window": window, **_point(point, limit)})
+    return rows
+
+
+def _window(work: Work, say: Say) -> dict[str, Any]:
+    """64 asked for: the window that follows latency against the best fixed one, in turns.
+
+    The best has the most enqueues a second. `ratio`: what follows latency, by the best.
+    """
+    asked = replace(work, in_flight=_ASKED)
+    runs: dict[int | None, list[dict[str, Any]]] = {window: [] for window in (*_WINDOWS, None)}
+    for turn in range(_TURNS):
+        for window, points in runs.items():
+            say(f"turn {turn + 1} of {_TURNS}: window {window or 'that follows latency'}")
+            points.append(_point(asked, window))
+    fixed = [{"window": window, **combined(runs[window], _middle)} for window in _WINDOWS]
+    adaptive = combined(runs[None], _middle)
+    best = max(fixed, key=lambda row: row["enqueue_rate"])
+    rates = "enqueue_rate", "dequeue_rate"
+    latencies = "enqueue_ms", "enqueue_in_flight_ms", "dequeue_ms"
+    ratio = {name: round(adaptive[name] / best[name], 2) for name in rates} | {
+        f"{name}_p99": round(adaptive[name]["p99"] / best[name]["p99"], 2) for name in latencies
+    }
+    return {
+        "asked": _ASKED,
+        "fixed": fixed,
+        "adaptive": adaptive,
+        "best": best["window"],
+        "ratio": ratio,
+    }
+
+
+def _point(work: Work, window: int | None) -> dict[str, Any]:
+    figures = isolated(measure_hotpath, work, window)
+    return {key: figures[key] for key in _OF_CURVE}
+
+
+def spread(figures: Sequence[float]) -> dict[str, float]:
+    """Least, median, most."""
+    return {"min": min(figures), "median": _middle(figures), "max": max(figures)}
+
+
+def _middle(figures: Sequence[float]) -> float:
+    return round(median(figures), 3)
+
+
+def combined(
+    runs: Sequence[Mapping[str, Any]], of: Callable[[Sequence[float]], Any]
+) -> dict[str, Any]:
+    """Each figure of the runs made one by `of`, in objects and lists, too.
+
+    None where any run has none. What is no figure is left out.
+    """
+    result: dict[str, Any] = {}
+    for key, value in runs[0].items():
+        values = [run[key] for run in runs]
+        if isinstance(value, Mapping):
+            result[key] = combined(values, of)
+        elif isinstance(value, list):
+            result[key] = [of(each) for each in zip(*values, strict=True)]
+        elif any(each is None for each in values):
+            result[key] = None
+        elif isinstance(value, int | float):
+            result[key] = of(values)
+    return result

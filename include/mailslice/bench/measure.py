@@ -1,0 +1,323 @@
+"""Measures the hot path, in this process. Making and emptying the queue is the caller's.
+
+Rates are a second, latencies ms; CPU is this process' own, and the stores' where they run on this
+machine. An enqueue's latency is that of the whole call; a dequeue's is from the broker's delivery
+to the end of `complete`, so it holds the wait in the prefetch window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import resource
+import tempfile
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import MutableSequence as Floats
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail, complete_own, progressing
+from mailslice.bench.store_cpu import STORES, StoreCpu, cpu_between
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings
+from mailslice.worker.delivery import Delivery
+from mailslice.worker.queue_worker import QueueWorker, open_worker
+
+HEADER_BYTES = 500
+_FROM_FILE_BYTES = 1024 * 1024
+"""Larger mails are enqueued from a file: the memory that is measured is mailslice's alone."""
+_TENTHS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`count` mails of `size` bytes, `in_flight` at a time; before them `warm` mails, unmeasured.
+
+    The queue must be empty and not used by others. `nearby`: settings that name the stores' own
+    ports, where a proxy stands between.
+    """
+
+    settings: Settings
+    queue: QueueName
+    count: int
+    size: int
+    in_flight: int
+    warm: int = 1
+    nearby: Settings | None = None
+
+    @property
+    def cpu(self) -> StoreCpu:
+        """Of the stores' processes."""
+        return StoreCpu(self.nearby or self.settings)
+
+
+@dataclass(slots=True)
+class Measured:
+    """One operation done many times.
+
+    `latencies` in seconds, in the order in which they ended; `ended` when, since the beginning.
+    Arrays take a quarter of what lists would add to the memory that is measured.
+    """
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    stores: Mapping[str, float | None] = field(default_factory=dict)
+    latencies: Floats[float] = field(default_factory=lambda: array("d"))
+    in_flight: Floats[float] = field(default_factory=lambda: array("d"))
+    """As `latencies`, without the wait for room in the window before S3."""
+    ended: Floats[float] = field(default_factory=lambda: array("d"))
+    began: float = field(default_factory=time.perf_counter)
+
+    def done(self, latency: float) -> None:
+        """One operation has ended."""
+        self.latencies.append(latency)
+        self.ended.append(time.perf_counter() - self.began)
+
+    @property
+    def rate(self) -> float:
+        """Operations a second."""
+        return round(len(self.latencies) / self.seconds, 1)
+
+    def per_thousand(self, seconds: float | None) -> float | None:
+        """CPU seconds as CPU seconds per 1,000 operations."""
+        return None if seconds is None else round(1000 * seconds / len(self.latencies), 3)
+
+    @property
+    def all_cpu_seconds(self) -> float | None:
+        """Of this process and the stores; None where a store's are not known."""
+        seconds = [used for used in self.stores.values() if used is not None]
+        return self.cpu_seconds + sum(seconds) if len(seconds) == len(STORES) else None
+
+    def rate_of_tenths(self) -> list[float]:
+        """The rate in each tenth: a queue that slows down as it fills, or empties, shows it."""
+        if len(self.ended) < _TENTHS:
+            return []
+        count = len(self.ended) / _TENTHS
+        last = [len(self.ended) * part // _TENTHS - 1 for part in range(1, _TENTHS + 1)]
+        edges = [0.0, *(self.ended[at] for at in last)]
+        return [round(count / max(end - begin, 1e-6), 1) for begin, end in pairwise(edges)]
+
+
+@contextmanager
+def measuring(cpu: StoreCpu) -> Iterator[Measured]:
+    """Takes the time, and the CPU of this process and the stores, of the block."""
+    measured = Measured()
+    stores, own = cpu.read(), time.process_time()
+    measured.began = time.perf_counter()
+    yield measured
+    measured.seconds = time.perf_counter() - measured.began
+    measured.cpu_seconds = time.process_time() - own
+    measured.stores = cpu_between(stores, cpu.read())
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Nearest ranks, of latencies in seconds, as ms."""
+    ordered = sorted(seconds)
+    ranks = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+    at = {name: max(0, math.ceil(share * len(ordered)) - 1) for name, share in ranks.items()}
+    return {name: round(1000 * ordered[rank], 2) for name, rank in at.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A worker at work."""
+
+    worker: QueueWorker
+    cpu: StoreCpu
+    source: bytes | Path
+    in_flight: int
+
+    async def enqueue(self, count: int, prefix: str = "") -> Measured:
+        """So many mails, named by the prefix and their number."""
+
+        async def enqueue(number: int) -> None:
+            await self.worker.enqueue(bench_mail(f"{prefix}{number}"), self.source)
+
+        return await many(self.cpu, count, self.in_flight, enqueue)
+
+    async def take(self, count: int) -> Measured:
+        """Dequeues and completes so many, and deletes their blobs.
+
+        Refused at a mail of somebody else, and when no more come.
+        """
+        with measuring(self.cpu) as measured:
+            async with (
+                progressing(lambda: len(measured.latencies), count),
+                aclosing(
+                    self.worker.deliveries(self.in_flight, give_up_after=STORES_TIMEOUT)
+                ) as deliveries,
+                asyncio.TaskGroup() as group,
+            ):
+                # One task iterates; completions run beside it, bounded by the prefetch.
+                for _ in range(count):
+                    group.create_task(_complete(await anext(deliveries), measured))
+            await self.worker.settle()
+        return measured
+
+    async def there_and_back(self, count: int) -> tuple[Measured, Measured]:
+        """So many enqueued, then dequeued and completed: nothing stays."""
+        return await self.enqueue(count), await self.take(count)
+
+
+async def _complete(delivery: Delivery, measured: Measured) -> None:
+    await complete_own(delivery)
+    measured.done(asyncio.get_running_loop().time() - delivery.arrived)
+
+
+@asynccontextmanager
+async def opened(work: Work) -> AsyncIterator[Bench]:
+    """A worker on the queue, and the mail that it enqueues."""
+    with source_of(work.size) as source:
+        async with open_worker(work.settings, work.queue) as worker:
+            yield Bench(worker, work.cpu, source, work.in_flight)
+
+
+_FIRST_ENTRY: ContextVar[list[float]] = ContextVar("_FIRST_ENTRY")
+
+
+def _entered() -> None:
+    """A request of the operation under way entered the window: its first one counts."""
+    if (first := _FIRST_ENTRY.get(None)) is not None and not first:
+        first.append(time.perf_counter())
+
+
+async def many(
+    cpu: StoreCpu, count: int, in_flight: int, operation: Callable[[int], Awaitable[object]]
+) -> Measured:
+    """`in_flight` tasks share the numbers: bounded, without a task for each."""
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for number in numbers:
+            first: list[float] = []
+            _FIRST_ENTRY.set(first)
+            began = time.perf_counter()
+            await operation(number)
+            ended = time.perf_counter()
+            measured.done(ended - began)
+            measured.in_flight.append(ended - (first[0] if first else began))
+
+    with measuring(cpu) as measured:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(in_flight, count)):
+                group.create_task(work())
+    return measured
+
+
+async def measure_hotpath(
+    work: Work, window: int | None = None, *, by_obstore: bool = False
+) -> dict[str, Any]:
+    """Enqueues the mails, then dequeues and completes them.
+
+    `window`: so many requests to S3 at once, in place of as many as it bears. `by_obstore`: without
+    the client for small objects.
+    """
+    async with opened(work) as bench:
+        blobs = bench.worker.wiring.blobs
+        blobs.puts.on_enter = _entered
+        if by_obstore:
+            blobs.use_obstore_alone()
+        if window is not None:
+            blobs.puts.hold(window)
+            blobs.gets.hold(window)
+        await bench.there_and_back(work.warm)
+        both = dict(
+            zip(("enqueue", "dequeue"), await bench.there_and_back(work.count), strict=True)
+        )
+    all_cpu = sum(measured.cpu_seconds for measured in both.values())
+    return {
+        "queue": work.queue,
+        "count": work.count,
+        "size": work.size,
+        "in_flight": work.in_flight,
+        **{f"{way}_rate": measured.rate for way, measured in both.items()},
+        **{f"{way}_ms": percentiles(measured.latencies) for way, measured in both.items()},
+        "enqueue_in_flight_ms": percentiles(both["enqueue"].in_flight),
+        "cpu_seconds_per_1000": round(1000 * all_cpu / work.count, 3),
+        **{
+            f"{way}_cpu_seconds_per_1000": measured.per_thousand(measured.cpu_seconds)
+            for way, measured in both.items()
+        },
+        "stores_cpu_seconds_per_1000": {
+            store: {
+                way: measured.per_thousand(measured.stores[store]) for way, measured in both.items()
+            }
+            for store in STORES
+        },
+        "cpu_bound_rate": {way: cpu_bound_rate(measured) for way, measured in both.items()},
+        "share_of_cores": {way: share_of_cores(measured) for way, measured in both.items()},
+        "share_of_cpu_bound_rate": {way: _share_of_bound(each) for way, each in both.items()},
+        **{f"{way}_rate_of_tenths": measured.rate_of_tenths() for way, measured in both.items()},
+        "peak_mib": peak_mib(),
+        "window_limit": {"puts": int(blobs.puts.limit), "gets": int(blobs.gets.limit)},
+    }
+
+
+def cpu_bound_rate(measured: Measured) -> float | None:
+    """The rate at which worker and stores would keep all cores of this machine busy.
+
+    None when a store is elsewhere.
+    """
+    seconds = measured.all_cpu_seconds
+    return round((os.cpu_count() or 1) * len(measured.latencies) / seconds, 1) if seconds else None
+
+
+def share_of_cores(measured: Measured) -> dict[str, float | None]:
+    """What worker and stores had of the cores of this machine; `rest`: others, idle time, waits."""
+    whole = measured.seconds * (os.cpu_count() or 1)
+    used = {
+        "worker": measured.cpu_seconds,
+        **{store: measured.stores.get(store) for store in STORES},
+    }
+    shares = {
+        name: None if seconds is None else round(seconds / whole, 3)
+        for name, seconds in used.items()
+    }
+    known = [share for share in shares.values() if share is not None]
+    rest = round(max(0.0, 1 - sum(known)), 3) if len(known) == len(shares) else None
+    return {**shares, "rest": rest}
+
+
+def _share_of_bound(measured: Measured) -> float | None:
+    bound = cpu_bound_rate(measured)
+    return None if bound is None else round(measured.rate / bound, 3)
+
+
+def peak_mib() -> float:
+    """The most that was resident of this process; what `getrusage` says counts a fork's parent."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        status = ""
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    kib = int(peak[1]) if peak else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(kib / 1024, 1)
+
+
+@contextmanager
+def source_of(size: int) -> Iterator[bytes | Path]:
+    """A mail of `size` bytes: in memory, or, when it is large, in a file."""
+    if size <= _FROM_FILE_BYTES:
+        yield _content(size)
+        return
+    with tempfile.NamedTemporaryFile(prefix="mailslice-bench-", suffix=".eml") as file:
+        file.write(_content(_FROM_FILE_BYTES))
+        piece = os.urandom(_FROM_FILE_BYTES)
+        for remaining in range(size - _FROM_FILE_BYTES, 0, -_FROM_FILE_BYTES):
+            file.write(piece[:remaining])
+        file.flush()
+        yield Path(file.name)
+
+
+def _content(size: int) -> bytes:
+    header = b"From: alice@bench.example\r\nTo: bob@bench.example\r\nX-Bench: "
+    filling = b"x" * max(0, min(HEADER_BYTES, size) - len(header) - 4)
+    return (header + filling + b"\r\n\r\n" + b"0123456789abcdef" * (size // 16 + 1))[:size]

@@ -1,0 +1,177 @@
+"""Latency at a given rate: operations begin when they are due, however long earlier ones take.
+
+An enqueue's latency is from when it was due; a dequeue's from when its message was due to be
+published to the end of `complete`, so it holds the broker's time. Another process publishes, as
+producers do; the one that is measured has worked before, and finds an empty queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from mailslice.bench.isolated import Process
+from mailslice.bench.measure import Bench, Measured, Work, measuring, opened, percentiles
+from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail, complete_own, foreign_mail
+from mailslice.codec import message
+from mailslice.model.errors import Refused
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import ROUTING_KEY, RabbitNames
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.publisher import james_properties
+from mailslice.worker.delays import own_headers
+from mailslice.worker.delivery import Delivery
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
+
+_MOST_UNDER_WAY = 2048
+"""An operation that is due while so many are under way waits, and its wait counts."""
+_HEAD_START = 0.05
+"""Seconds in which both processes hear when the first message is due."""
+_HEARTBEAT = 300
+"""Seconds: who publishes sleeps in between, and answers no heartbeat."""
+
+
+def measure_paced(work: Work, enqueue_rate: float, dequeue_rate: float) -> dict[str, Any]:
+    """Mails enqueued at the one rate, then delivered at the other and completed.
+
+    Rates that were reached, latencies in ms.
+    """
+    with Process(_work, work, enqueue_rate, dequeue_rate) as worker:
+        enqueued = worker.answer()
+        with Process(_publish, work, dequeue_rate) as publisher:
+            worker.send(publisher.answer())
+            worker.answer()
+            began = time.monotonic() + _HEAD_START
+            publisher.send(began)
+            worker.send(began)
+            publisher.answer()
+            taken = worker.answer()
+    return {"count": work.count, **enqueued, **taken}
+
+
+async def _work(
+    pipe: Connection, work: Work, enqueue_rate: float, dequeue_rate: float
+) -> dict[str, Any]:
+    """The process that is measured."""
+    async with opened(work) as bench:
+        await bench.there_and_back(work.warm)
+
+        async def enqueue(number: int) -> None:
+            await bench.worker.enqueue(bench_mail(number), bench.source)
+
+        with measuring(bench.cpu) as enqueued:
+            await _at_pace(work.count, enqueue_rate, enqueued, enqueue)
+        pipe.send(_figures("enqueue", enqueued))
+        coming = await asyncio.to_thread(pipe.recv)
+        taken = await _take(pipe, bench, work.queue, dequeue_rate, coming)
+    return _figures("dequeue", taken)
+
+
+def _figures(way: str, measured: Measured) -> dict[str, Any]:
+    return {f"{way}_rate": measured.rate, f"{way}_ms": percentiles(measured.latencies)}
+
+
+async def _at_pace(
+    count: int, rate: float, measured: Measured, operation: Callable[[int], Awaitable[object]]
+) -> None:
+    room = asyncio.Semaphore(_MOST_UNDER_WAY)
+
+    async def one(number: int, due: float) -> None:
+        try:
+            await operation(number)
+        finally:
+            room.release()
+        measured.done(time.perf_counter() - due)
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            due = began + number / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await room.acquire()
+            group.create_task(one(number, due))
+
+
+async def _take(
+    pipe: Connection, bench: Bench, queue: QueueName, rate: float, coming: list[EnqueueId]
+) -> Measured:
+    """Completes the mails that are `coming`, from the moment on that the pipe says."""
+    due: dict[EnqueueId, float] = {}
+
+    async def complete(delivery: Delivery) -> None:
+        await complete_own(delivery)
+        measured.done(time.monotonic() - due[delivery.item.enqueue_id])
+
+    async with aclosing(
+        bench.worker.deliveries(bench.in_flight, give_up_after=STORES_TIMEOUT)
+    ) as deliveries:
+        first = asyncio.ensure_future(anext(deliveries))
+        while not deliveries.connected and not first.done():  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.01)
+        pipe.send("consuming")
+        began = await asyncio.to_thread(pipe.recv)
+        due |= {enqueue_id: began + number / rate for number, enqueue_id in enumerate(coming)}
+        try:
+            with measuring(bench.cpu) as measured:
+                async with (
+                    asyncio.timeout(len(coming) / rate + STORES_TIMEOUT.total_seconds()),
+                    asyncio.TaskGroup() as group,
+                ):
+                    group.create_task(complete(await first))
+                    for _ in coming[1:]:
+                        group.create_task(complete(await anext(deliveries)))
+        except TimeoutError:
+            missing = len(coming) - len(measured.latencies)
+            raise Refused(
+                f"{missing} of {len(coming)} mails did not come back from queue {queue}: "
+                "does somebody else consume it?"
+            ) from None
+        await bench.worker.settle()
+    return measured
+
+
+def _publish(pipe: Connection, work: Work, rate: float) -> None:
+    """The process that publishes each message when it is due."""
+    with blocking_connection(work.settings.rabbitmq, heartbeat=_HEARTBEAT) as connection:
+        channel = connection.channel()
+        taken = list(take_messages(channel, work.queue, work.count))
+        if taken:  # all are ours; unacknowledged ones would cost the broker 8 % of the rate
+            channel.basic_ack(taken[-1].tag, multiple=True)
+        pipe.send([each.enqueue_id for each in taken])
+        began = pipe.recv()
+        for number, each in enumerate(taken):
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            properties = james_properties(each.headers, None)
+            channel.basic_publish(
+                RabbitNames(work.queue).exchange, ROUTING_KEY, each.body, properties
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """To be published again."""
+
+    tag: int
+    enqueue_id: EnqueueId
+    body: bytes
+    headers: dict[str, Any]
+
+
+def take_messages(channel: BlockingChannel, queue: QueueName, count: int) -> Iterator[_Message]:
+    """The queue's messages. All go back, and Refused is raised, when one is somebody else's."""
+    for _ in range(count):
+        got, properties, body = channel.basic_get(RabbitNames(queue).work_queue, auto_ack=False)
+        if got is None or properties is None or body is None:
+            return
+        tag, item = got.delivery_tag, message.decode(body)
+        if (refused := foreign_mail(item.mail.name)) is not None:
+            channel.basic_nack(tag, multiple=True, requeue=True)
+            raise refused
+        yield _Message(tag, item.enqueue_id, body, own_headers(properties.headers or {}))

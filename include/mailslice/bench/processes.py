@@ -1,0 +1,117 @@
+"""The hot path by several processes against one queue: does it scale, at what CPU a mail?"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Awaitable, Sequence
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mailslice.bench.isolated import Process
+from mailslice.bench.measure import Bench, Measured, Work, opened, peak_mib, share_of_cores
+from mailslice.bench.own_mails import STORES_TIMEOUT, complete_own, progressing
+from mailslice.bench.store_cpu import STORES, StoreCpu, cpu_between
+from mailslice.worker.delivery import Delivery
+from mailslice.worker.dequeuer import Deliveries
+
+_POLL_SECONDS = 0.01
+
+
+def measure_processes(work: Work, processes: int) -> dict[str, Any]:
+    """The mails enqueued by so many processes at once, then dequeued by them.
+
+    `in_flight` and `warm` are of each process. `rest` of `share_of_cores` is what nobody used, as
+    when processes wait for a lock.
+    """
+    completed = multiprocessing.get_context("spawn").Array("q", processes, lock=False)
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(Process(_member, work, number, completed))
+            for number in range(processes)
+        ]
+        for mails in _rounds(work, processes):
+            enqueued = _together(running, work.cpu, mails)
+            taken = _together(running, work.cpu, mails)
+        peaks = [process.answer() for process in running]
+    return {
+        "processes": processes,
+        "count": work.count,
+        **{f"enqueue_{name}": value for name, value in enqueued.items()},
+        **{f"dequeue_{name}": value for name, value in taken.items()},
+        "peak_mib": max(peaks),
+    }
+
+
+def _rounds(work: Work, processes: int) -> tuple[int, int]:
+    """Mails there and back of all processes: to warm up, and measured."""
+    return work.warm * processes, work.count
+
+
+def _together(running: Sequence[Process], cpu: StoreCpu, count: int) -> dict[str, Any]:
+    """One phase: all are ready, all begin, all answer (began, ended, CPU seconds)."""
+    for process in running:
+        process.answer()
+    before = cpu.read()
+    for process in running:
+        process.send()
+    answers = [process.answer() for process in running]
+    stores = cpu_between(before, cpu.read())
+    seconds = max(ended for _, ended, _ in answers) - min(began for began, _, _ in answers)
+    own = sum(used for _, _, used in answers)
+    measured = Measured(seconds, own, stores, latencies=[0.0] * count)
+    return {
+        "rate": measured.rate,
+        "cpu_seconds_per_1000": measured.per_thousand(own),
+        "stores_cpu_seconds_per_1000": {
+            store: measured.per_thousand(stores[store]) for store in STORES
+        },
+        "share_of_cores": share_of_cores(measured),
+    }
+
+
+async def _member(pipe: Connection, work: Work, number: int, completed: Any) -> float:
+    """One of the processes: its share of the enqueues, then of the dequeues; its peak, MiB.
+
+    Each process counts in a number of its own, so that nobody waits for a lock.
+    """
+    until, processes = 0, len(completed)
+    async with opened(work) as bench:
+        await bench.worker.wiring.publisher.connect()
+        for mails in _rounds(work, processes):
+            until += mails
+            share = mails // processes + (number < mails % processes)
+            await _phase(pipe, bench.enqueue(share, f"{number}-"))
+            await _phase(pipe, _take(bench, number, completed, until))
+    return peak_mib()
+
+
+async def _phase(pipe: Connection, work: Awaitable[object]) -> None:
+    pipe.send("ready")
+    await asyncio.to_thread(pipe.recv)
+    began, cpu = time.monotonic(), time.process_time()
+    await work
+    pipe.send((began, time.monotonic(), time.process_time() - cpu))
+
+
+async def _take(bench: Bench, number: int, completed: Any, until: int) -> None:
+    """Until all processes together have completed `until` mails."""
+
+    async def complete(delivery: Delivery) -> None:
+        await complete_own(delivery)
+        completed[number] += 1
+
+    deliveries = bench.worker.deliveries(bench.in_flight, give_up_after=STORES_TIMEOUT)
+    async with progressing(lambda: sum(completed), until), asyncio.TaskGroup() as group:
+        group.create_task(_close_at(deliveries, completed, until))
+        async for delivery in deliveries:
+            group.create_task(complete(delivery))
+    await bench.worker.settle()
+
+
+async def _close_at(deliveries: Deliveries, completed: Any, until: int) -> None:
+    while sum(completed) < until:  # noqa: ASYNC110 - other processes count, too
+        await asyncio.sleep(_POLL_SECONDS)
+    await deliveries.aclose()

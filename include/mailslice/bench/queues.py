@@ -1,0 +1,247 @@
+"""A queue for a benchmark: nobody else's, filled with rows that have no content, cleared again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from pika.exceptions import ChannelClosedByBroker
+
+from mailslice.bench.isolated import isolated
+from mailslice.bench.own_mails import take_stale
+from mailslice.cli.door import guard
+from mailslice.duty.artifacts import artifacts, queue_folder
+from mailslice.model.clock import system_clock
+from mailslice.model.errors import MailsliceError, Refused
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
+from mailslice.model.names import BENCH_NAMES, RabbitNames
+from mailslice.model.slices import bucket_of, slice_start
+from mailslice.queue import directory
+from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.filters import MailFilter
+from mailslice.queue.mail_queue import MailQueue
+from mailslice.stores import open_stores
+from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, blocking_connection, meaning
+
+if TYPE_CHECKING:
+    from mailslice.model.settings import Settings
+    from mailslice.queue.configuration import Shape
+    from mailslice.stores import Stores
+
+Say = Callable[[str], None]
+OWN_QUEUE = QueueName("mailslice-bench")
+"""The one that is used by default: it belongs to benchmarks even where it exists."""
+_REMEDY = (
+    "leave out --queue, and bench makes and removes a queue of its own, or name one that does not "
+    "exist"
+)
+_LOCK = "mailslice-bench-lock-"
+_LOCKED, _MISSING = 405, 404
+_AT_ONCE = 20_000
+_ATTRIBUTES = {
+    "bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'
+}
+
+
+class BenchQueue:
+    """A queue of synthetic rows, in slices and buckets of the stored configuration, `view`."""
+
+    def __init__(self, stores: Stores, name: QueueName, view: Shape) -> None:
+        self.stores = stores
+        self.name = name
+        self._view = view
+
+    def fill(self, rows: int, slices: int, *, dead: bool) -> None:
+        """Insert rows evenly: dead ones, with marks, into slices that were closed a day ago.
+
+        Live ones go into the present slice.
+        """
+        window = self._view.window
+        age = timedelta(days=1) + self._view.largest_window if dead else timedelta(0)
+        newest = slice_start(system_clock() - age, window)
+        starts = [newest - window * back for back in range(slices if dead else 1)]
+        self._first_start(starts[-1])
+        tables = self.stores.tables
+        made = (self._row(number, starts[number % len(starts)]) for number in range(rows))
+        while chunk := list(islice(made, _AT_ONCE)):
+            tables.written.insert_many(chunk, in_flight=256)
+            if dead:
+                ids = (row.enqueue_id for row in chunk)
+                tables.deleted.mark_many(self.name, ids, in_flight=256)
+
+    def empty(self) -> None:
+        """Delete all rows and marks of the queue."""
+        tables, now_us = self.stores.tables, int(system_clock().timestamp() * 1_000_000)
+        for rows in tables.existing:
+            for partition in list(rows.places(self.name)):
+                rows.delete_partition(self.name, partition, now_us)
+        tables.deleted.drop_in_chunks(self.name, tables.deleted.ids(self.name))
+
+    def _first_start(self, oldest: datetime) -> None:
+        """Both starts at the oldest slice, moved back where an earlier fill has set them."""
+        now_us = int(system_clock().timestamp() * 1_000_000)
+        for starts in (self.stores.tables.browse_starts, self.stores.tables.content_starts):
+            stored = starts.read(self.name)
+            if stored is None or stored.value > oldest:
+                starts.write(self.name, oldest, max(now_us, stored.written_us + 1 if stored else 0))
+
+    def _row(self, number: int, start: datetime) -> ViewRow:
+        name = f"{BENCH_NAMES}{number}"
+        mail = Mail(
+            name,
+            "alice@bench.example",
+            (f"bob{number % 97}@bench.example",),
+            attributes=_ATTRIBUTES,
+            last_updated_ns=int(start.timestamp()) * 10**9,
+        )
+        blobs = (BlobId(str(UUID(int=number + part))) for part in (0, 1))
+        partition = Place(start, bucket_of(name, self._view.bucket_counts[-1]))
+        item = QueuedMail(EnqueueId(uuid4()), mail, *blobs)
+        return ViewRow(self.name, partition, start, item)
+
+
+@contextmanager
+def bench_queue(
+    settings: Settings, name: QueueName, *, synthetic: bool, say: Say = lambda _: None
+) -> Iterator[BenchQueue]:
+    """The queue, without a mail; made when missing, and emptied and removed again then.
+
+    What a stopped benchmark left is taken off. `synthetic`: rows are inserted and all are deleted,
+    marks too, and the starts move: only in a queue that was made for it, or the default one.
+    Refused otherwise, and whenever the queue holds somebody's mails, also at the end, or is
+    consumed, or another benchmark uses it.
+    """
+    with _lock(settings, name), open_stores(not_shared(settings)) as stores:
+        known = name in directory.known(stores)
+        ours = not known or name == OWN_QUEUE
+        if synthetic and not ours:
+            raise Refused(
+                f"queue {name} exists: this benchmark deletes all rows of its queue; {_REMEDY}"
+            )
+        if ours:
+            directory.create(stores, name)
+        guard(stores)
+        view = shape(ConfigurationGuard(stores.tables, stores.settings), stores.settings)
+        queue = BenchQueue(stores, name, view)
+        if _in_broker(settings, name)[1]:
+            raise Refused(
+                f"queue {name} is being consumed, perhaps by another benchmark: {_REMEDY}"
+            )
+        _refuse_mails(stores, name)
+        _take_stale(settings, name, say)
+        try:
+            if ours:
+                queue.empty()
+            yield queue
+        except BaseException:
+            try:
+                _clear(queue, settings, say, ours=ours)
+            except MailsliceError as error:  # what ended the block is raised, and this said
+                say(f"queue {name} is left as it is: {error}")
+            raise
+        _clear(queue, settings, say, ours=ours)
+
+
+def _clear(queue: BenchQueue, settings: Settings, say: Say, *, ours: bool) -> None:
+    """Nothing of the benchmark stays.
+
+    Refused, and nothing but its own mails is deleted, when the queue holds mails of others.
+    """
+    stores, name = queue.stores, queue.name
+    _take_stale(settings, name, say)
+    _refuse_mails(stores, name)
+    if ours:
+        queue.empty()
+        _remove_runs(stores, name)
+        _remove(stores, name)
+
+
+@contextmanager
+def _lock(settings: Settings, name: QueueName) -> Iterator[None]:
+    """Refused while another benchmark has this queue. The broker ends it with the connection."""
+    stack = ExitStack()  # closed by hand: an error of the block is not taken for the broker's
+    # Without heartbeats, for nobody would answer them.
+    connection = stack.enter_context(blocking_connection(settings.rabbitmq, heartbeat=0))
+    try:
+        try:
+            connection.channel().queue_declare(f"{_LOCK}{name}", exclusive=True)
+        except ChannelClosedByBroker as error:
+            if error.reply_code == _LOCKED:
+                raise Refused(
+                    f"another benchmark uses queue {name}: wait for its end, or name another "
+                    "--queue"
+                ) from None
+            raise meaning(error, settings.rabbitmq) from error
+        yield
+    finally:
+        with suppress(*PIKA_ERRORS, MailsliceError):
+            stack.close()
+
+
+def not_shared(settings: Settings) -> Settings:
+    """Nobody but the benchmark works on its queue, so marks go with their rows."""
+    return settings.model_copy(
+        update={"queue": settings.queue.model_copy(update={"shared": False})}
+    )
+
+
+def _refuse_mails(stores: Stores, name: QueueName) -> None:
+    for row in MailQueue(stores, name, system_clock).browse(MailFilter(), None):
+        if not row.item.mail.name.startswith(BENCH_NAMES):
+            raise _holds(name, row.item.mail.name)
+
+
+def _take_stale(settings: Settings, name: QueueName, say: Say) -> None:
+    """Mails of a run that was stopped, or failed, and blobs that nobody else would delete."""
+    ready = _in_broker(settings, name)[0]
+    if not ready:
+        return
+    say(f"taking {ready} mails off queue {name}, which a benchmark that was stopped has left")
+    if (foreign := isolated(take_stale, settings, name)) is not None:
+        raise _holds(name, foreign)
+
+
+def _in_broker(settings: Settings, name: QueueName) -> tuple[int, int]:
+    """Ready messages, consumers: by the broker, whose management API is some seconds behind."""
+    with blocking_connection(settings.rabbitmq) as connection:
+        queue = RabbitNames(name).work_queue
+        state = connection.channel().queue_declare(queue, passive=True).method
+    return state.message_count, state.consumer_count
+
+
+def _holds(name: QueueName, foreign: str) -> Refused:
+    return Refused(f"queue {name} holds mails that are not a benchmark's ({foreign!r}): {_REMEDY}")
+
+
+def _remove_runs(stores: Stores, name: QueueName) -> None:
+    """From the ledger and the artifacts, where `report last` would find them."""
+    own = stores.own
+    for row in own.runs.list(None, name, 10_000):
+        own.runs.delete(row)
+        artifacts(stores.settings).remove_folder(queue_folder(row.duty, name))
+    own.slice_statistics.delete_before(name, system_clock())
+    own.queue_samples.delete(name)
+
+
+def _remove(stores: Stores, name: QueueName) -> None:
+    """The exchanges and queues, unless they are used meanwhile or hold messages."""
+    names = RabbitNames(name)
+    # A broker refuses both conditions for quorum queues: for those the look before has to do.
+    classic = not stores.settings.queue.quorum
+    waiting = stores.management.waiting_queues(name)
+    with blocking_connection(stores.settings.rabbitmq) as connection:
+        for queue in (names.work_queue, names.dead_letter_queue, *waiting):
+            try:
+                state = connection.channel().queue_declare(queue, passive=True).method
+                if state.message_count or state.consumer_count:
+                    return
+                connection.channel().queue_delete(queue, if_unused=classic, if_empty=classic)
+            except ChannelClosedByBroker as error:
+                if error.reply_code != _MISSING:
+                    return
+        for exchange in (names.exchange, names.dead_letter_exchange, names.hop_exchange):
+            connection.channel().exchange_delete(exchange)

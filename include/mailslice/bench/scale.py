@@ -1,0 +1,261 @@
+"""docs/scale.md: what 100 million mails a day need, computed from what `make bench` measured.
+
+A figure that was not measured is not guessed: its rows say so. Times scale by rows and executors,
+as the duties split their work by slice or token range.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from mailslice.duties.queue_size.advice import MAILS_A_SLICE
+from mailslice.model.durations import format_duration
+
+Row = Mapping[str, Any]
+LISTED, DELETED = 1000, 1000
+"""Keys a request of S3: a page of a listing, a bulk delete."""
+MARKS_A_REQUEST = 100
+_DAY = 86_400
+_WINDOWS = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 3600))
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is assumed. `peak`: the busiest minute over the mean.
+
+    `stored_blobs` and `messages` are of the mailboxes beside the queue.
+    """
+
+    mails_a_day: int = 100_000_000
+    mail_bytes: int = 50 * 1024
+    row_bytes: int = 600
+    peak: float = 3.0
+    copies: int = 3
+    nodes: int = 12
+    stored_blobs: int = 2_000_000_000
+    messages: int = 1_000_000_000
+    night: timedelta = timedelta(hours=4)
+
+    @property
+    def mean_rate(self) -> float:
+        """Mails a second."""
+        return self.mails_a_day / _DAY
+
+    @property
+    def peak_rate(self) -> float:
+        """Mails a second in the busiest minute."""
+        return self.mean_rate * self.peak
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Unit costs of one machine of two cores; None: not measured.
+
+    Rates are a second, CPU seconds are of 1,000 mails.
+    """
+
+    enqueue_rate: float | None = None
+    dequeue_rate: float | None = None
+    cpu_seconds: float | None = None
+    plan_rows: float | None = None
+    apply_rows: float | None = None
+    list_keys: float | None = None
+    scan_rows: float | None = None
+    delete_keys: float | None = None
+    counter_messages: float | None = None
+
+    @classmethod
+    def of(cls, measured: Sequence[Row], mail_bytes: int) -> Costs:
+        """The hot path at the size nearest to `mail_bytes`, every duty at its largest run."""
+
+        def largest(bench: str, size: str) -> Row:
+            rows = (row for row in measured if row.get("bench") == bench)
+            return max(rows, key=lambda row: row.get(size, 0), default={})
+
+        hot = min(
+            (row for row in measured if row.get("bench") == "hotpath"),
+            key=lambda row: abs(row["size"] - mail_bytes),
+            default={},
+        )
+        view = largest("view", "dead").get("cleanup", {})
+        gc = largest("blob_gc", "blobs")
+        return cls(
+            enqueue_rate=hot.get("enqueue_rate"),
+            dequeue_rate=hot.get("dequeue_rate"),
+            cpu_seconds=hot.get("cpu_seconds_per_1000"),
+            plan_rows=view.get("plan_rows_per_second"),
+            apply_rows=view.get("apply_rows_per_second"),
+            list_keys=gc.get("listed_blobs_per_second"),
+            scan_rows=gc.get("references_per_second"),
+            delete_keys=gc.get("deleted_keys_per_second"),
+            counter_messages=largest("counters", "messages").get("plan_again_messages_per_second"),
+        )
+
+
+def read_measured(file: Path) -> dict[str, Any]:
+    """`{"date", "machine", "rows"}` as `make bench` wrote them; no rows when there is no file."""
+    if not file.is_file():
+        return {"date": None, "machine": None, "rows": []}
+    measured: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return measured
+
+
+def buckets(deployment: Deployment, window: timedelta) -> int:
+    """The fewest that keep a partition of the busiest slice within what is advised."""
+    return max(1, -(-int(deployment.peak_rate * window.total_seconds()) // MAILS_A_SLICE))
+
+
+def processes(rate: float, each: float | None) -> int | None:
+    """How many processes that do `each` a second reach the rate."""
+    return None if not each else -(-int(rate) // max(1, int(each)))
+
+
+def hours(items: float, rate: float | None) -> float | None:
+    """Hours that one executor of two cores takes."""
+    return None if not rate else items / rate / 3600
+
+
+def executors(items: float, rates: Sequence[float | None], limit: timedelta) -> int | None:
+    """The fewest of two cores that do all the passes, one after the other, within the limit."""
+    if not all(rates):
+        return None
+    alone = sum(items / rate for rate in rates if rate)
+    return max(1, -(-int(alone) // int(limit.total_seconds())))
+
+
+_PAGE = """# Scale
+
+Generated (`make docs`) from docs/performance.json, which `make bench` writes; a test compares.
+Unit costs: {measured}.
+One process, or one executor of two cores, is taken to do what the measured machine did beside the \
+stores it shared its cores with: a floor.
+What stands as `-` was not measured.
+
+## {mails:,} mails a day
+
+{assumed}
+
+## Slices and buckets
+
+At most {most:,} mails of the busiest slice in one partition. A window of a minute keeps browse and \
+cleanup fine-grained;
+take at least as many buckets as Cassandra has nodes ({nodes}), so that the mail of one moment is \
+written by all of them.
+
+{slices}
+
+## Workers
+
+{workers}
+
+## Requests and disk a day
+
+{requests}
+
+## Duties
+
+Executors of two cores that end within {night}, and the hours that one alone would take.
+
+{duties}
+
+The cleanup's deletes are one request a partition and its marks one request for each 100, so that \
+they grow with slices and mails, not with queues.
+Reclaim rewrites each node's files once a week, one node after the other: its hours are those of a \
+compaction of these tables, times the nodes.
+"""
+
+
+def scale_page(measured: Mapping[str, Any], deployment: Deployment | None = None) -> str:
+    """The page."""
+    has = deployment or Deployment()
+    costs = Costs.of(measured["rows"], has.mail_bytes)
+    machine = f", {measured['machine']}" if measured["machine"] else ""
+    return _PAGE.format(
+        measured=f"{measured['date'] or 'nothing was measured yet'}{machine}",
+        mails=has.mails_a_day,
+        most=MAILS_A_SLICE,
+        nodes=has.nodes,
+        night=format_duration(has.night),
+        assumed=_table("assumed, value", _assumed(has)),
+        slices=_table("slice window, buckets, slices a day, partitions a day", _slices(has)),
+        workers=_table("for the busiest minute, processes, cores", _workers(has, costs)),
+        requests=_table("what; a day; a second, mean", _requests(has)),
+        duties=_table("duty, items, hours of one, executors", _duties(has, costs)),
+    )
+
+
+def _assumed(has: Deployment) -> Iterable[tuple[str, ...]]:
+    rates = f"{has.peak_rate:,.0f} mails/s over {has.mean_rate:,.0f}"
+    yield "mean size of a mail", f"{has.mail_bytes / 1024:.0f} KiB"
+    yield "busiest minute over the mean", f"{has.peak:g}: {rates}"
+    yield "copies of a row, nodes of Cassandra", f"{has.copies}, {has.nodes}"
+    yield "bytes of a row on disk, one copy", f"{has.row_bytes}"
+    yield "blobs of queue and mailboxes together", f"{has.stored_blobs:,}"
+    yield "messages in mailboxes", f"{has.messages:,}"
+
+
+def _slices(has: Deployment) -> Iterable[tuple[str, ...]]:
+    for window in _WINDOWS:
+        count, slices = buckets(has, window), int(_DAY / window.total_seconds())
+        yield format_duration(window), f"{count:,}", f"{slices:,}", f"{slices * count:,}"
+
+
+def _workers(has: Deployment, costs: Costs) -> Iterable[tuple[str, ...]]:
+    cores = None if costs.cpu_seconds is None else has.peak_rate * costs.cpu_seconds / 1000
+    yield "enqueue", _count(processes(has.peak_rate, costs.enqueue_rate)), ""
+    yield "dequeue and complete", _count(processes(has.peak_rate, costs.dequeue_rate)), ""
+    yield "CPU of both", "", "-" if cores is None else f"{cores:.0f}"
+
+
+def _requests(has: Deployment) -> Iterable[tuple[str, ...]]:
+    day = has.mails_a_day
+    listed = -(-has.stored_blobs // LISTED) // 7
+    for name, count in (
+        ("S3 PUT: header and body", 2 * day),
+        ("S3 GET: header and body", 2 * day),
+        (f"S3 bulk deletes of up to {DELETED} keys, at least", -(-2 * day // DELETED)),
+        (f"S3 list pages of a weekly blob_gc, a {LISTED:,} keys, a day of seven", listed),
+        ("Cassandra: rows and marks written", 2 * day),
+        ("Cassandra: deleted checks", day),
+        (f"Cassandra: drops of marks, {MARKS_A_REQUEST} a request", -(-day // MARKS_A_REQUEST)),
+        ("RabbitMQ: confirmed publishes", day),
+    ):
+        yield name, f"{count:,}", f"{count / _DAY:,.0f}"
+    for name, size in (
+        (
+            "Cassandra: disk that a day's rows take until cleanup and reclaim",
+            day * has.row_bytes * has.copies,
+        ),
+        ("S3: bytes in and out", 2 * day * has.mail_bytes),
+    ):
+        yield name, f"{size / 2**30:,.0f} GiB", f"{size / 2**20 / _DAY:,.1f} MiB"
+
+
+def _duties(has: Deployment, costs: Costs) -> Iterable[tuple[str, ...]]:
+    cleanup = [costs.plan_rows, costs.apply_rows]
+    blobs = has.stored_blobs
+    for name, unit, items, rates in (
+        ("queue_cleanup, nightly: plan and apply", "dead rows", has.mails_a_day, cleanup),
+        ("blob_gc, weekly: scan of references", "rows", blobs, [costs.scan_rows]),
+        ("blob_gc, weekly: listing", "keys", blobs, [costs.list_keys]),
+        ("blob_gc, weekly: deleting 1 in 1,000", "keys", blobs / 1000, [costs.delete_keys]),
+        ("counter_repair, weekly", "messages", has.messages, [costs.counter_messages]),
+    ):
+        alone = [hours(items, rate) for rate in rates]
+        total = "-" if None in alone else f"{sum(one or 0 for one in alone):,.1f}"
+        yield name, f"{items:,.0f} {unit}", total, _count(executors(items, rates, has.night))
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
+    titles = head.split("; " if ";" in head else ", ")
+    lines = [f"| {' | '.join(row)} |" for row in (titles, *rows)]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(titles) - 1), *lines[1:]])

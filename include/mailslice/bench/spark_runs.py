@@ -1,0 +1,226 @@
+"""What benchmarks of duties share: stores of their own, a run, its memory and CPU, and rest."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from mailslice.bench.store_cpu import StoreCpu
+from mailslice.cli.door import who
+from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
+from mailslice.duty.road import run_all
+from mailslice.model.clock import system_clock
+from mailslice.stores import open_stores
+from mailslice.stores.cassandra.nodes import Nodes
+
+if TYPE_CHECKING:
+    from mailslice.model.settings import Settings
+    from mailslice.stores import Stores
+
+_MIB = 1024 * 1024
+_EVERY = 0.25
+_TASKS = 64
+_REST, _REST_TIMEOUT = 2.0, 180.0
+"""Seconds without a compaction that count as rest, and the most that is waited for it."""
+
+
+@contextmanager
+def own_stores(
+    settings: Settings, keyspace: str, *, buckets: bool = False, **changes: Any
+) -> Iterator[Stores]:
+    """Two keyspaces, two buckets where asked for, and an artifacts folder: removed afterwards.
+
+    `changes`: a group's fields, by its name.
+    """
+    bucket = keyspace.replace("_", "-")
+    with tempfile.TemporaryDirectory(prefix="mailslice-bench-") as folder:
+        fields = {
+            "cassandra": {"keyspace": keyspace},
+            "own": {"keyspace": f"{keyspace}_own", "bucket": f"{bucket}-own"},
+            "s3": {"bucket": bucket},
+            "duty": {"artifacts": folder, **changes.pop("duty", {})},
+            **changes,
+        }
+        update = {name: getattr(settings, name).model_copy(update=fields[name]) for name in fields}
+        with open_stores(settings.model_copy(update=update)) as stores:
+            _drop(stores, keyspace, buckets=buckets)
+            stores.cassandra.execute(
+                f"CREATE KEYSPACE {keyspace} "
+                "WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+            try:
+                if buckets:
+                    stores.blobs.ensure_bucket()
+                    stores.own_blobs.ensure_bucket()
+                yield stores
+            finally:
+                _drop(stores, keyspace, buckets=buckets)
+
+
+def _drop(stores: Stores, keyspace: str, *, buckets: bool) -> None:
+    for name in (keyspace, f"{keyspace}_own"):
+        stores.cassandra.execute(f"DROP KEYSPACE IF EXISTS {name}")
+    for bucket in (stores.blobs, stores.own_blobs) if buckets else ():
+        if bucket.bucket_exists():
+            bucket.delete_many([blob.key for blob in bucket.list()])
+            bucket.client.delete_bucket(Bucket=bucket.bucket)
+
+
+def run_duty(
+    settings: Settings,
+    duty: str,
+    queue: Any = NO_QUEUE,
+    *,
+    on_step: Callable[..., None] = lambda *_: None,
+    **params: Any,
+) -> dict[str, Any]:
+    """All steps of a run; its report."""
+    params = {**params, "reason": "mailslice bench"}
+    request = RunRequest(duty, queue, new_run(system_clock), None, who(), params)
+    return run_all(request, settings, on_step=on_step)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """The result, and the seconds it took."""
+    begun = time.perf_counter()
+    return work(), time.perf_counter() - begun
+
+
+def rate(count: int, seconds: float | None) -> int | None:
+    """So many a second; None where no time was taken."""
+    return round(count / seconds) if seconds else None
+
+
+@dataclass(slots=True)
+class Peak:
+    """The most bytes of all processes, of the JVM, and of Python's; each at its own moment."""
+
+    heap: str
+    total: int = 0
+    jvm: int = 0
+    python: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """In MiB; `jvm_heap` is what the JVM may take for its objects."""
+        return {
+            "peak_mib": round(self.total / _MIB),
+            "peak_jvm_mib": round(self.jvm / _MIB),
+            "jvm_heap": self.heap,
+            "peak_python_mib": round(self.python / _MIB),
+        }
+
+
+@contextmanager
+def peak_memory(settings: Settings) -> Iterator[Peak]:
+    """Most memory of this process and its children (Spark's JVM, its Python workers); sampled."""
+    peak, stop, own = Peak(settings.duty.spark_driver_memory), threading.Event(), psutil.Process()
+
+    def sample() -> None:
+        while not stop.wait(_EVERY):
+            with suppress(psutil.Error):
+                sizes = {True: 0, False: 0}
+                for process in (own, *own.children(recursive=True)):
+                    sizes["java" in process.name()] += _resident(process)
+                peak.total = max(peak.total, sum(sizes.values()))
+                peak.jvm, peak.python = max(peak.jvm, sizes[True]), max(peak.python, sizes[False])
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _resident(process: Any) -> int:
+    """Proportional set size where it can be read: forked workers share most of their pages."""
+    try:
+        return int(process.memory_full_info().pss)
+    except (psutil.Error, AttributeError):
+        return 0
+
+
+class StepCpu:
+    """CPU seconds of each step of a run: Cassandra's, and those of this process and its children.
+
+    Cassandra's are None where it runs elsewhere.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._stores = StoreCpu(settings)
+        self._last = self._read()
+        self._steps: dict[str, tuple[float | None, float]] = {}
+
+    def step(self, name: str, _: object = None) -> None:
+        """A step has ended."""
+        cassandra, ours = now = self._read()
+        before, ours_before = self._last
+        known = None if cassandra is None or before is None else cassandra - before
+        self._steps[name] = known, ours - ours_before
+        self._last = now
+
+    def by_rows(self, rows: int) -> dict[str, Any]:
+        """Of plan and apply: microseconds a row, and the rows a second that keep all cores busy.
+
+        Those of both together, and those of Cassandra alone.
+        """
+        cores = os.cpu_count() or 1
+
+        def most(seconds: float | None) -> int | None:
+            return round(rows * cores / seconds) if seconds else None
+
+        def one(seconds: float | None) -> float | None:
+            return None if seconds is None or not rows else round(1e6 * seconds / rows, 1)
+
+        return {
+            step: {
+                "cassandra": one(cassandra),
+                "ours": one(ours),
+                "rows_per_second": None if cassandra is None else most(cassandra + ours),
+                "rows_per_second_of_cassandra": most(cassandra),
+            }
+            for step, (cassandra, ours) in self._steps.items()
+            if step in {"plan", "apply"}
+        }
+
+    def _read(self) -> tuple[float | None, float]:
+        seconds = 0.0
+        for process in (own := psutil.Process(), *own.children(recursive=True)):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                seconds += times.user + times.system
+                if process != own:  # the ended children of this process are other programs
+                    seconds += times.children_user + times.children_system
+        return self._stores.read()["cassandra"], seconds
+
+
+def start_spark(settings: Settings) -> None:
+    """The session, and a job of many small tasks: what the JVM loads and compiles, it has then."""
+    from mailslice.spark.frames import run_on_keys
+    from mailslice.spark.session import spark_session
+
+    session = spark_session(settings, "mailslice bench")
+    run_on_keys(session, list(range(_TASKS)), _count)
+
+
+def _count(batches: Iterator[Sequence[int]]) -> Iterator[int]:
+    yield sum(len(batch) for batch in batches)
+
+
+def settle(stores: Stores) -> None:
+    """Wait until Cassandra compacts nothing of what was inserted; a few minutes at most."""
+    nodes, rested = Nodes(stores.cassandra), time.monotonic()
+    until = rested + _REST_TIMEOUT
+    while time.monotonic() < until and time.monotonic() - rested < _REST:
+        if any(nodes.compacting(node.address).pending for node in nodes.all() if node.asked):
+            rested = time.monotonic()
+        time.sleep(_EVERY)

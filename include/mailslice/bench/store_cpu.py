@@ -1,0 +1,93 @@
+"""CPU of the stores' own processes on this machine, found by the port that they listen on."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from mailslice.model.settings import Settings
+
+STORES = ("cassandra", "rabbitmq", "s3")
+_FORWARDERS = ("docker-proxy", "rootlessport", "ssh")
+"""They listen for a server that is elsewhere: their CPU says nothing."""
+
+
+class StoreCpu:
+    """CPU seconds of each store since it started; None for one elsewhere, or of another user."""
+
+    def __init__(self, settings: Settings) -> None:
+        listening = _listening()
+        self._pids = {
+            store: listening.get(port, ()) if _is_here(host) else ()
+            for store, (host, port) in _addresses(settings).items()
+        }
+
+    def read(self) -> dict[str, float | None]:
+        """By store, by now."""
+        return {store: _seconds(self._pids[store]) for store in STORES}
+
+
+def cpu_between(
+    before: Mapping[str, float | None], after: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """Between two readings; None where one is missing, or where the process was another one."""
+    result: dict[str, float | None] = {}
+    for store in STORES:
+        first, last = before[store], after[store]
+        result[store] = None if first is None or last is None or last < first else last - first
+    return result
+
+
+def _addresses(settings: Settings) -> dict[str, tuple[str, int]]:
+    point = settings.cassandra.contact_points[0] if settings.cassandra.contact_points else ""
+    host, colon, port = point.rpartition(":")
+    alone = not colon or ":" in host  # a bare IPv6 address has colons and no port
+    rabbit, s3 = urlsplit(settings.rabbitmq.url.get_secret_value()), urlsplit(settings.s3.endpoint)
+    return {
+        "cassandra": (point, settings.cassandra.port) if alone else (host, int(port)),
+        "rabbitmq": (
+            rabbit.hostname or "",
+            rabbit.port or (5671 if rabbit.scheme == "amqps" else 5672),
+        ),
+        "s3": (s3.hostname or "", s3.port or (443 if s3.scheme == "https" else 80)),
+    }
+
+
+def _is_here(host: str) -> bool:
+    """Whether the name leads to this machine: an address that a socket of ours may have."""
+    with suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((address[0], 0))
+                return True
+    return False
+
+
+def _listening() -> dict[int, tuple[int, ...]]:
+    """Port -> the processes that listen on it. Nothing without psutil, or without the right to look."""
+    try:
+        import psutil
+    except ImportError:  # the worker image has none
+        return {}
+    listening: dict[int, set[int]] = {}
+    with suppress(psutil.Error):
+        for each in psutil.net_connections("tcp"):
+            is_listening = each.status == psutil.CONN_LISTEN and each.pid
+            if is_listening and psutil.Process(each.pid).name() not in _FORWARDERS:
+                listening.setdefault(each.laddr.port, set()).add(each.pid)
+        return {port: tuple(pids) for port, pids in listening.items()}
+    return {}
+
+
+def _seconds(pids: tuple[int, ...]) -> float | None:
+    if not pids:
+        return None
+    import psutil
+
+    try:
+        times = [psutil.Process(pid).cpu_times() for pid in pids]
+    except psutil.Error:
+        return None
+    return float(sum(each.user + each.system for each in times))

@@ -1,0 +1,101 @@
+"""How fast the view is counted, browsed and cleaned: live mails among dead rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mailslice.bench.queues import BenchQueue, bench_queue
+from mailslice.bench.spark_runs import (
+    StepCpu,
+    peak_memory,
+    rate,
+    run_duty,
+    settle,
+    start_spark,
+    timed,
+)
+from mailslice.model.clock import system_clock
+from mailslice.queue.filters import MailFilter
+from mailslice.queue.mail_queue import MailQueue
+
+if TYPE_CHECKING:
+    from mailslice.model.mail import QueueName
+    from mailslice.model.settings import Settings
+
+GRACE = "2s"
+
+
+def measure_view(
+    settings: Settings,
+    name: QueueName,
+    *,
+    live: int,
+    dead: int,
+    slices: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Fill, count, browse, clean, count and browse again.
+
+    Rates in rows a second, dead ones included; times in seconds, memory in MiB.
+    """
+    with bench_queue(settings, name, synthetic=True, say=say) as queue:
+        say(f"{dead} dead rows in {slices} slices and {live} live ones: inserting")
+        _, dead_seconds = timed(lambda: queue.fill(dead, slices, dead=True))
+        _, live_seconds = timed(lambda: queue.fill(live, 1, dead=False))
+        settle(queue.stores)
+        say("size and browse before the cleanup")
+        before = _read(queue, live, live + dead)
+        say("cleanup")
+        cleanup = _clean(queue.stores.settings, name, dead)
+        say("size and browse after the cleanup")
+        return {
+            "live": live,
+            "dead": dead,
+            "slices": slices,
+            "fill_rate": rate(live + dead, dead_seconds + live_seconds),
+            "before": before,
+            "cleanup": cleanup,
+            "after": _read(queue, live, live),
+        }
+
+
+def _read(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
+    """Size, and the browse of everything; RuntimeError when they do not find the live mails."""
+    mails = MailQueue(queue.stores, queue.name, system_clock)
+    size, size_seconds = timed(mails.size)
+    browsed, browse_seconds = timed(lambda: sum(1 for _ in mails.browse(MailFilter(), None)))
+    if (size, browsed) != (live, live):
+        raise RuntimeError(
+            f"queue {queue.name} holds {live} live mails; size says {size}, browse gives {browsed}"
+        )
+    return {
+        "size_seconds": round(size_seconds, 3),
+        "size_rows_per_second": rate(rows, size_seconds),
+        "browse_seconds": round(browse_seconds, 3),
+        "browse_rows_per_second": rate(rows, browse_seconds),
+    }
+
+
+def _clean(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
+    with peak_memory(settings) as peak:
+        _, start = timed(lambda: start_spark(settings))
+        cpu = StepCpu(settings)
+        report, seconds = timed(
+            lambda: run_duty(settings, "queue_cleanup", name, on_step=cpu.step, grace=GRACE)
+        )
+    if report["applied"] != dead:
+        raise RuntimeError(
+            f"the cleanup of {dead} dead rows applied {report['applied']}: {report.get('message')}"
+        )
+    steps = report["seconds"]
+    return {
+        "rows": dead,
+        "seconds": round(seconds, 2),
+        "spark_start_seconds": round(start, 2),
+        "step_seconds": steps,
+        "plan_rows_per_second": rate(dead, steps.get("plan", 0)),
+        "apply_rows_per_second": rate(dead, steps.get("apply", 0)),
+        "cpu": cpu.by_rows(dead),
+        **peak.as_json(),
+    }

@@ -1,0 +1,79 @@
+"""The hot path with many mails waiting: is an enqueue slower, and does a drain keep its rate?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mailslice.bench.measure import Work, many, opened, peak_mib, percentiles
+from mailslice.bench.own_mails import bench_mail
+from mailslice.codec.blob_ids import BlobIds
+from mailslice.model.settings import BlobStrategy
+from mailslice.worker.delays import Delays
+from mailslice.worker.enqueuer import Enqueuer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from mailslice.model.mail import BlobId
+    from mailslice.stores.blobs.hot import HotBlobs
+    from mailslice.worker.wiring import Wiring
+
+_FILL_IN_FLIGHT = 256
+
+
+async def measure_waiting(work: Work, waiting: int) -> dict[str, Any]:
+    """The mails enqueued alone, `waiting` more put there, the mails enqueued again; then a drain.
+
+    What only waits is enqueued for real but for its content, which is one for all, under the ids
+    that deduplication gives: a drain loads it like any other.
+    """
+    async with opened(work) as bench:
+        await bench.there_and_back(work.warm)
+        alone = await bench.enqueue(work.count, "alone-")
+        once = _WriteOnce(bench.worker.wiring.blobs)
+        filler = _filler(bench.worker.wiring, once)
+
+        async def fill(number: int) -> None:
+            await filler.enqueue(bench_mail(f"waiting-{number}"), bench.source)
+
+        filled = await many(bench.cpu, waiting, _FILL_IN_FLIGHT, fill)
+        beside = await bench.enqueue(work.count, "beside-")
+    async with opened(work) as bench:
+        drained = await bench.take(2 * work.count + waiting)
+        await bench.worker.wiring.blobs.delete_many(sorted(once.written))
+    return {
+        "waiting": waiting,
+        "count": work.count,
+        "fill_rate": filled.rate,
+        "enqueue_rate_alone": alone.rate,
+        "enqueue_ms_alone": percentiles(alone.latencies),
+        "enqueue_rate": beside.rate,
+        "enqueue_ms": percentiles(beside.latencies),
+        "drain_rate": drained.rate,
+        "drain_rate_of_tenths": drained.rate_of_tenths(),
+        "drain_ms": percentiles(drained.latencies),
+        "drain_cpu_seconds_per_1000": drained.per_thousand(drained.cpu_seconds),
+        "peak_mib": peak_mib(),
+    }
+
+
+def _filler(wiring: Wiring, once: _WriteOnce) -> Enqueuer:
+    """Enqueues as the worker does, its contents written once."""
+    deduplicating = wiring.settings.blob.model_copy(update={"strategy": BlobStrategy.DEDUPLICATION})
+    blobs: Any = once
+    filling = replace(wiring, blobs=blobs, blob_ids=BlobIds(deduplicating, wiring.clock))
+    return Enqueuer(filling, Delays(filling))
+
+
+class _WriteOnce:
+    """The bucket, for the first write of a key."""
+
+    def __init__(self, blobs: HotBlobs) -> None:
+        self._blobs = blobs
+        self.written: set[BlobId] = set()
+
+    async def put(self, blob_id: BlobId, content: Buffer) -> None:
+        if blob_id not in self.written:
+            self.written.add(blob_id)
+            await self._blobs.put(blob_id, content)
