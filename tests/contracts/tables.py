@@ -132,7 +132,7 @@ class TablesContract:
         places = [
             Place(written[0].place.slice_start + timedelta(hours=hour), 0) for hour in range(3)
         ]
-        assert list(rows.rows_of(queue, places)) == [
+        assert list(rows.rows_of(queue, places, ordered=True)) == [
             (places[0], [written[0]]),
             (places[1], []),
             (places[2], [written[1]]),
@@ -145,11 +145,6 @@ class TablesContract:
             (places[1], []),
             (places[2], [written[1].enqueue_id]),
         ]
-        assert dict(rows.bare_ids_of(queue, places)) == {
-            places[0]: [written[0].enqueue_id],
-            places[1]: [],
-            places[2]: [written[1].enqueue_id],
-        }
 
     def test_some_rows_are_read_by_their_ids(self, rows, queue):
         written = [row(queue, name=f"mail-{number}") for number in range(250)]
@@ -253,7 +248,7 @@ class TablesContract:
     def test_dropped_marks_are_gone_and_others_stay(self, tables, queue):
         ids = [row(queue).enqueue_id for _ in range(5)]
         tables.deleted.mark_many(queue, ids)
-        assert tables.deleted.drop_many(queue, ids[:3]) == 3
+        tables.deleted.drop_many(queue, ids[:3])
         assert tables.deleted.marked(queue, ids) == set(ids[3:])
 
     @pytest.fixture(params=["browse_starts", "content_starts"])

@@ -79,7 +79,7 @@ class BenchQueue:
         for rows in tables.existing:
             for partition in list(rows.places(self.name)):
                 rows.delete_partition(self.name, partition, now_us)
-        tables.deleted.drop_in_chunks(self.name, tables.deleted.ids(self.name))
+        tables.deleted.drop_many(self.name, tables.deleted.ids(self.name))
 
     def _first_start(self, oldest: datetime) -> None:
         """Both starts at the oldest slice, moved back where an earlier fill has set them."""

@@ -127,7 +127,7 @@ async def _view(work: Work, cpu: StoreCpu, in_flight: int) -> dict[str, Measured
         finally:
             now_us = time.time_ns() // 1000
             await asyncio.to_thread(tables.written.delete_partition, alone, place, now_us)
-            await asyncio.to_thread(tables.deleted.drop_in_chunks, alone, ids)
+            await asyncio.to_thread(tables.deleted.drop_many, alone, ids)
 
 
 async def _messages(

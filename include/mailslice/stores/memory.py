@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +19,7 @@ from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.model.stages import MailStage
 from mailslice.stores.cassandra.deleted_mails import ALL, Marked, T
-from mailslice.stores.cassandra.enqueued_mails import RowId, WrittenRow
+from mailslice.stores.cassandra.enqueued_mails import IdsByPlace, Page, ReadPages, RowId, WrittenRow
 from mailslice.stores.cassandra.ids import TimedIds, each_of, pack, unpack
 from mailslice.stores.cassandra.own import SliceStatistic
 from mailslice.stores.cassandra.starts import Start
@@ -46,8 +47,26 @@ class Done(Generic[Result]):
         callback(self._value)
 
 
+class _PartitionRead(Generic[Page]):
+    """As `enqueued_mails.PartitionRead`."""
+
+    def __init__(self, decode: Callable[[list[WrittenRow]], Page]) -> None:
+        self._decode = decode
+
+    def __get__(self, table: MemoryEnqueuedMails, _owner: type) -> ReadPages[Page]:
+        return partial(MemoryEnqueuedMails.pages, table, self._decode)
+
+
 class MemoryEnqueuedMails:
     """enqueuedMailsV3 or V4."""
+
+    rows_of = _PartitionRead(lambda rows: [row for row, _ in rows])
+    written_rows_of = _PartitionRead[list[WrittenRow]](lambda rows: rows)
+    ids_of = _PartitionRead(lambda rows: [_row_id(entry) for entry in rows])
+    packed_ids_of = _PartitionRead(lambda rows: pack(row.enqueue_id for row, _ in rows))
+    timed_ids_of = _PartitionRead(
+        lambda rows: TimedIds.of_rows((row.enqueue_id, row.enqueued_time) for row, _ in rows)
+    )
 
     def __init__(self, table: QueueTable, now_us: Microseconds) -> None:
         self.table = table
@@ -81,120 +100,43 @@ class MemoryEnqueuedMails:
         return found[1] if found else None
 
     def rows(self, queue: QueueName, place: Place) -> Iterator[ViewRow]:
-        return (row for _, row in self._sorted(queue, place))
-
-    def rows_of(
-        self,
-        queue: QueueName,
-        places: Iterable[Place],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = True,  # noqa: ARG002
-    ) -> Iterator[tuple[Place, list[ViewRow]]]:
-        return ((place, list(self.rows(queue, place))) for place in places)
+        return (row for row, _ in self._sorted(queue, place))
 
     def ids(self, queue: QueueName, place: Place) -> Iterator[RowId]:
-        return (
-            RowId(row.enqueue_id, row.enqueued_time, written)
-            for written, row in self._sorted(queue, place)
-        )
-
-    def ids_of(
-        self,
-        queue: QueueName,
-        places: Iterable[Place],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
-    ) -> Iterator[tuple[Place, list[RowId]]]:
-        return ((place, list(self.ids(queue, place))) for place in places)
-
-    def bare_ids_of(
-        self,
-        queue: QueueName,
-        places: Iterable[Place],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
-    ) -> Iterator[tuple[Place, list[EnqueueId]]]:
-        return ((place, [row.enqueue_id for row in self.rows(queue, place)]) for place in places)
-
-    def packed_ids_of(
-        self,
-        queue: QueueName,
-        places: Iterable[Place],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
-    ) -> Iterator[tuple[Place, bytes]]:
-        return (
-            (place, pack(row.enqueue_id for row in self.rows(queue, place))) for place in places
-        )
-
-    def timed_ids_of(
-        self,
-        queue: QueueName,
-        places: Iterable[Place],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
-    ) -> Iterator[tuple[Place, TimedIds]]:
-        return (
-            (
-                place,
-                TimedIds.of_rows(
-                    (row.enqueue_id, row.enqueued_time) for row in self.ids(queue, place)
-                ),
-            )
-            for place in places
-        )
+        return map(_row_id, self._sorted(queue, place))
 
     def find(
-        self,
-        queue: QueueName,
-        places: Iterable[Place],
-        enqueue_id: EnqueueId,
-        in_flight: int = 64,  # noqa: ARG002
+        self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64
     ) -> Iterator[ViewRow]:
-        return (row for place in places if (row := self.read(queue, place, enqueue_id)) is not None)
+        return self.some(queue, ((place, [enqueue_id]) for place in places), in_flight)
 
-    def some(
-        self,
-        queue: QueueName,
-        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
-        in_flight: int = 8,  # noqa: ARG002
-    ) -> Iterator[ViewRow]:
-        return (
-            row
-            for place, ids in wanted
-            for enqueue_id in ids
-            if (row := self.read(queue, place, enqueue_id)) is not None
-        )
-
-    def written_rows_of(
-        self,
-        queue: QueueName,
-        places: Iterable[Place],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
-    ) -> Iterator[tuple[Place, list[WrittenRow]]]:
-        return (
-            (place, [(row, written) for written, row in self._sorted(queue, place)])
-            for place in places
-        )
+    def some(self, queue: QueueName, wanted: IdsByPlace, in_flight: int = 8) -> Iterator[ViewRow]:
+        return (row for row, _ in self.some_written(queue, wanted, in_flight))
 
     def some_written(
         self,
         queue: QueueName,
-        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
+        wanted: IdsByPlace,
         in_flight: int = 8,  # noqa: ARG002
     ) -> Iterator[WrittenRow]:
         return (
             (row, written)
             for place, ids in wanted
-            for written, row in self._sorted(queue, place)
+            for row, written in self._sorted(queue, place)
             if row.enqueue_id in ids
+        )
+
+    def some_ids(
+        self,
+        queue: QueueName,
+        wanted: IdsByPlace,
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, list[RowId]]]:
+        return (
+            (place, [row for row in self.ids(queue, place) if row.enqueue_id in ids])
+            for place, ids in wanted
         )
 
     def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:  # noqa: ARG002
@@ -202,19 +144,6 @@ class MemoryEnqueuedMails:
         for row, written in copied:
             self._write(row, written)
         return len(copied)
-
-    def some_ids(
-        self,
-        queue: QueueName,
-        wanted: Iterable[tuple[Place, Sequence[EnqueueId]]],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
-    ) -> Iterator[tuple[Place, list[RowId]]]:
-        return (
-            (place, [found for found in self.ids(queue, place) if found.enqueue_id in ids])
-            for place, ids in wanted
-        )
 
     def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
         key = (queue, place)
@@ -238,11 +167,26 @@ class MemoryEnqueuedMails:
             if name == queue and rows
         )
 
-    def _sorted(self, queue: QueueName, place: Place) -> list[tuple[int, ViewRow]]:
-        return sorted(
-            self._partitions.get((queue, place), {}).values(),
-            key=lambda found: found[1].enqueue_id.bytes,
-        )
+    def pages(
+        self,
+        decode: Callable[[list[WrittenRow]], Page],
+        queue: QueueName,
+        places: Iterable[Place],
+        in_flight: int = 8,  # noqa: ARG002
+        *,
+        ordered: bool = False,  # noqa: ARG002
+    ) -> Iterator[tuple[Place, Page]]:
+        return ((place, decode(self._sorted(queue, place))) for place in places)
+
+    def _sorted(self, queue: QueueName, place: Place) -> list[WrittenRow]:
+        partition = self._partitions.get((queue, place), {})
+        rows = sorted(partition.values(), key=lambda entry: entry[1].enqueue_id.bytes)
+        return [(row, written) for written, row in rows]
+
+
+def _row_id(entry: WrittenRow) -> RowId:
+    row, written = entry
+    return RowId(row.enqueue_id, row.enqueued_time, written)
 
 
 class MemoryDeletedMails:
@@ -286,10 +230,8 @@ class MemoryDeletedMails:
             found = pack(self.marked(queue, unpack(packed)))
             yield what, packed, ALL if len(found) == len(packed) else each_of(found)
 
-    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:  # noqa: ARG002
-        dropped = list(ids)
-        self._marks -= {(queue, enqueue_id) for enqueue_id in dropped}
-        return len(dropped)
+    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> None:  # noqa: ARG002
+        self._marks -= {(queue, enqueue_id) for enqueue_id in ids}
 
     def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
         return (enqueue_id for name, enqueue_id in list(self._marks) if name == queue)

@@ -3,47 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import islice
 from typing import Generic, TypeVar
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import ResponseFuture
-from cassandra.query import PreparedStatement
 
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import DELETED_MAILS
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_of
+from mailslice.stores.cassandra.ids import WIDTH, as_list, each_of
 from mailslice.stores.cassandra.ranges import TokenRange
-from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.stores.cassandra.session import CassandraSession, Params
+from mailslice.stores.cassandra.table import Statement, Table, batches, insert, select
 
 T = TypeVar("T")
+_TOKEN = "token(queuename, enqueueid)"  # noqa: S105 - of the partitioner
 ALL = None
 """Every one of the ids that were asked for is marked."""
 Marked = frozenset[bytes] | None
-"""Those of some packed ids that are marked; ALL when all are, which is said without looking at each."""
+"""Those of some packed ids that are marked; ALL when all are, known without looking at each."""
 
 
-class DeletedMails:
+class DeletedMails(Table):
     """The deleted marks."""
 
-    def __init__(self, session: CassandraSession) -> None:
-        self._session = session
-        self._name = f"{session.settings.keyspace}.{DELETED_MAILS}"
+    ON_EVENT_LOOP = ("_mark", "_one", "_some")
 
-    def prepare(self) -> None:
-        """Prepare what the hot path needs: its first use, on an event loop, would block that for a round trip, or for ten seconds when the store is away."""
-        _ = self._mark, self._one, self._some
+    _mark = Statement(insert(("queuename", "enqueueid")))
+    _one = Statement(select(("enqueueid",), "queuename = ? AND enqueueid = ?"))
+    _some = Statement(select(("enqueueid",), "queuename = ? AND enqueueid IN ?"), paged=False)
+    _drop_some = Statement("DELETE FROM {table} WHERE queuename = ? AND enqueueid IN ?")
+    _in_range = Statement(
+        f"SELECT enqueueid FROM {{table}} WHERE queuename = ? AND {_TOKEN} > ? AND {_TOKEN} <= ? "
+        "ALLOW FILTERING"
+    )
+    _all = Statement("SELECT queuename, enqueueid FROM {table}")
+
+    def __init__(self, session: CassandraSession) -> None:
+        super().__init__(session, session.settings.keyspace, DELETED_MAILS)
 
     def mark_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """Mark without waiting."""
         return self._session.submit(self._mark, [queue, enqueue_id])
 
     def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:
-        """Mark all, and return when every mark is written; how many. The first error is raised: some may be marked then."""
-        return self._session.run_many(
-            self._mark, ([queue, enqueue_id] for enqueue_id in ids), in_flight
-        )
+        """Mark all, and return when every mark is written; how many.
+
+        The first error is raised: some may be marked then.
+        """
+        params = ([queue, enqueue_id] for enqueue_id in ids)
+        return self._session.run_many(self._mark, params, in_flight)
 
     def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """A future whose rows are not empty when the mail is marked."""
@@ -71,11 +79,8 @@ class DeletedMails:
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> set[EnqueueId]:
         """Those of `ids` that are marked."""
-        return {
-            row[0]
-            for _, rows in self._session.map(self._some, self._chunks(queue, ids), in_flight)
-            for row in rows
-        }
+        pages = self._session.map(self._some, self._chunks(queue, ids), in_flight)
+        return {row[0] for _, rows in pages for row in rows}
 
     def look_up(
         self,
@@ -85,37 +90,30 @@ class DeletedMails:
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[T, bytes, Marked]]:
-        """Of each (what, packed ids; at most IDS_A_REQUEST): the same two, and those that are marked. Drawn as they are needed; no UUID is made."""
-        name = queue.encode()
+        """Of each (what, packed ids; at most IDS_A_REQUEST): the same two, and the marked ones.
+
+        Drawn as they are needed; no UUID is made.
+        """
+        name, pages = queue.encode(), self._session.packed.pages
         wanted = (_Asked(name, what, packed) for what, packed in asked)
-        for each, page in self._session.packed.pages(
-            self._some, wanted, in_flight, ordered=ordered, raw=True
-        ):
-            yield (
-                each.what,
-                each.packed,
-                ALL if page.rows * WIDTH == len(each.packed) else each_of(page.data),
-            )
+        for asked_for, page in pages(self._some, wanted, in_flight, ordered=ordered, raw=True):
+            packed = asked_for.packed
+            is_all = page.rows * WIDTH == len(packed)
+            yield asked_for.what, packed, ALL if is_all else each_of(page.data)
 
-    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:
-        """Delete the marks; how many requests. Only for mails that cannot be handled again (design, I5)."""
-        return self._session.run_many(
-            self._drop, ([queue, enqueue_id] for enqueue_id in ids), in_flight
-        )
+    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> None:
+        """Delete the marks, 100 a request: ten times faster (reference/spark-cassandra.md).
 
-    def drop_in_chunks(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> int:
-        """As `drop_many`, IDS_A_REQUEST marks a request: ten times faster (reference/spark-cassandra.md); how many requests."""
-        return self._session.run_many(self._drop_some, self._chunks(queue, ids), in_flight)
+        Only for mails that cannot be handled again (design, I5).
+        """
+        self._session.run_many(self._drop_some, self._chunks(queue, ids), in_flight)
 
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
-        """As `drop_in_chunks`, of packed ids, at most IDS_A_REQUEST in a list; how many requests."""
+        """As `drop_many`, of packed ids, at most IDS_A_REQUEST in a list; how many requests."""
         name = queue.encode()
-        return sum(
-            1
-            for _ in self._session.packed.pages(
-                self._drop_some, ([name, as_list(packed)] for packed in lists), in_flight, raw=True
-            )
-        )
+        params = ([name, as_list(packed)] for packed in lists)
+        pages = self._session.packed.pages(self._drop_some, params, in_flight, raw=True)
+        return sum(1 for _ in pages)
 
     def packed_ids_of(
         self, queue: QueueName, ranges: Iterable[TokenRange], in_flight: int = 4
@@ -136,53 +134,8 @@ class DeletedMails:
                 yield enqueue_id
 
     @staticmethod
-    def _chunks(queue: QueueName, ids: Iterable[EnqueueId]) -> Iterator[Sequence[object]]:
-        remaining = iter(ids)
-        while chunk := list(islice(remaining, IDS_A_REQUEST)):
-            yield [queue, chunk]
-
-    @cached_property
-    def _mark(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"INSERT INTO {self._name} (queuename, enqueueid) VALUES (?, ?)"
-        )
-
-    @cached_property
-    def _one(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid = ?"
-        )
-
-    @cached_property
-    def _some(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND enqueueid IN ?",
-            paged=False,
-        )
-
-    @cached_property
-    def _drop(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE FROM {self._name} WHERE queuename = ? AND enqueueid = ?"
-        )
-
-    @cached_property
-    def _drop_some(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE FROM {self._name} WHERE queuename = ? AND enqueueid IN ?"
-        )
-
-    @cached_property
-    def _in_range(self) -> PreparedStatement:
-        at = "token(queuename, enqueueid)"
-        return self._session.prepare(
-            f"SELECT enqueueid FROM {self._name} WHERE queuename = ? AND {at} > ? AND {at} <= ? "
-            "ALLOW FILTERING"
-        )
-
-    @cached_property
-    def _all(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT queuename, enqueueid FROM {self._name}")
+    def _chunks(queue: QueueName, ids: Iterable[EnqueueId]) -> Iterator[Params]:
+        return ([queue, batch] for batch in batches(ids))
 
 
 class _Asked(list[bytes], Generic[T]):

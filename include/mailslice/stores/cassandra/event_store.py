@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
-from cassandra.query import PreparedStatement
-
 from mailslice.model.names import EVENT_STORE
 from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.stores.cassandra.table import Statement, Table, applied, insert
 
 
-class EventStore:
-    """Events as text; what they say is codec.events' business."""
+class EventStore(Table):
+    """Events as text; their meaning is codec.events' business."""
+
+    _read = Statement("SELECT eventid, event FROM {table} WHERE aggregateid = ?")
+    _append = Statement(
+        insert(("aggregateid", "eventid", "event"), "IF NOT EXISTS"), idempotent=False
+    )
 
     def __init__(self, session: CassandraSession) -> None:
-        self._session = session
-        self._name = f"{session.settings.keyspace}.{EVENT_STORE}"
+        super().__init__(session, session.settings.keyspace, EVENT_STORE)
 
     def events(self, aggregate: str) -> list[tuple[int, str]]:
         """(event id, event) of the aggregate, oldest first."""
@@ -23,17 +24,4 @@ class EventStore:
 
     def append(self, aggregate: str, event_id: int, event: str) -> bool:
         """Append IF NOT EXISTS; False when another writer has taken this event id."""
-        return bool(self._session.execute(self._append, [aggregate, event_id, event])[0][0])
-
-    @cached_property
-    def _read(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT eventid, event FROM {self._name} WHERE aggregateid = ?"
-        )
-
-    @cached_property
-    def _append(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"INSERT INTO {self._name} (aggregateid, eventid, event) VALUES (?, ?, ?) IF NOT EXISTS",
-            idempotent=False,
-        )
+        return applied(self._session.execute(self._append, [aggregate, event_id, event]))

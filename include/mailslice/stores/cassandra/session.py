@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
 from cassandra.cluster import (
@@ -50,6 +50,7 @@ LONGEST_PAUSE = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Params = Sequence[object]
+Asked = TypeVar("Asked", bound=Params)
 Row = tuple[Any, ...]
 
 
@@ -170,11 +171,11 @@ class CassandraSession:
     def map(
         self,
         statement: Statement | str,
-        params: Iterable[Params],
+        params: Iterable[Asked],
         in_flight: int = 64,
         *,
         ordered: bool = False,
-    ) -> Iterator[tuple[Params, list[Row]]]:
+    ) -> Iterator[tuple[Asked, list[Row]]]:
         """Run the statement once for each of `params`, at most `in_flight` beside each other, and give (params, rows) a page at a time, as they come.
 
         An answer of several pages gives several pairs; one without rows gives one, empty. With `ordered`, in the order of `params`. Params are drawn
@@ -188,7 +189,7 @@ class CassandraSession:
         )
         run = parallel.in_order if ordered else parallel.as_they_come
         with self.translating():
-            yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)
+            yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)  # type: ignore[misc]
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
         """Run a writing statement for each of `params`, at most `in_flight` at a time; how many were done. The first error is raised."""

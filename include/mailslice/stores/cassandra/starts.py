@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from typing import ClassVar
 
 from cassandra.query import PreparedStatement
 
@@ -12,6 +12,7 @@ from mailslice.codec.row import epoch_ms, instant
 from mailslice.model.mail import QueueName
 from mailslice.model.names import BROWSE_START, CONTENT_START
 from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.stores.cassandra.table import Statement, Table, applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,23 @@ class Start:
     written_us: int
 
 
-class _Starts:
+class _Starts(Table):
     """A table whose one column is called like the table itself."""
 
-    def __init__(self, session: CassandraSession, table: str) -> None:
-        self._session = session
-        self._column = table
-        self._name = f"{session.settings.keyspace}.{table}"
+    COLUMN: ClassVar[str]
+
+    _read = Statement("SELECT {column}, WRITETIME({column}) FROM {table} WHERE queuename = ?")
+    _insert_first = Statement(
+        "INSERT INTO {table} (queuename, {column}) VALUES (?, ?) IF NOT EXISTS", idempotent=False
+    )
+    _write = Statement("INSERT INTO {table} (queuename, {column}) VALUES (?, ?) USING TIMESTAMP ?")
+
+    def __init__(self, session: CassandraSession) -> None:
+        super().__init__(session, session.settings.keyspace, self.COLUMN)
+
+    def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
+        """As of any table; `{column}` is the start's."""
+        return super().prepare_statement(cql.replace("{column}", self.COLUMN), **options)
 
     def read(self, queue: QueueName) -> Start | None:
         """The start, at the settings' consistency, or None when none is written."""
@@ -44,41 +55,20 @@ class _Starts:
         """
         if self.read(queue) is not None:
             return False
-        return bool(self._session.execute(self._insert_first, [queue, epoch_ms(value)])[0][0])
+        return applied(self._session.execute(self._insert_first, [queue, epoch_ms(value)]))
 
     def write(self, queue: QueueName, value: datetime, timestamp_us: int) -> None:
         """Write the start with this write time; a value that was written later stays."""
         self._session.execute(self._write, [queue, epoch_ms(value), timestamp_us])
 
-    @cached_property
-    def _read(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT {self._column}, WRITETIME({self._column}) FROM {self._name} WHERE queuename = ?"
-        )
-
-    @cached_property
-    def _insert_first(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"INSERT INTO {self._name} (queuename, {self._column}) VALUES (?, ?) IF NOT EXISTS",
-            idempotent=False,
-        )
-
-    @cached_property
-    def _write(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"INSERT INTO {self._name} (queuename, {self._column}) VALUES (?, ?) USING TIMESTAMP ?"
-        )
-
 
 class BrowseStarts(_Starts):
     """Where browsing begins."""
 
-    def __init__(self, session: CassandraSession) -> None:
-        super().__init__(session, BROWSE_START)
+    COLUMN = BROWSE_START
 
 
 class ContentStarts(_Starts):
     """Before it, rows are deleted; never after browseStart."""
 
-    def __init__(self, session: CassandraSession) -> None:
-        super().__init__(session, CONTENT_START)
+    COLUMN = CONTENT_START

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from cassandra.query import PreparedStatement
 
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
+
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.session import CassandraSession, Row
 
 T = TypeVar("T")
-KEYS_A_REQUEST = 100
-"""Keys in one IN: ten times faster than point reads (reference/hot-path.md)."""
 
 
 class Table:
@@ -78,7 +78,7 @@ def applied(rows: list[Row]) -> bool:
     return bool(rows[0][0])
 
 
-def batches(items: Iterable[T], size: int = KEYS_A_REQUEST) -> Iterator[list[T]]:
+def batches(items: Iterable[T], size: int = IDS_A_REQUEST) -> Iterator[list[T]]:
     """The items, at most `size` at a time, drawn as they are needed."""
     remaining = iter(items)
     return iter(lambda: list(islice(remaining, size)), [])
