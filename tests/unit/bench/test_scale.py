@@ -16,7 +16,7 @@ from mailslice.bench.scale import (
     read_measured,
     scale_page,
 )
-from mailslice.stores.cassandra.deleted_mails import IDS_A_REQUEST
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 
 HOT = {
     "bench": "hotpath",
