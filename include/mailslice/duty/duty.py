@@ -24,11 +24,15 @@ class BaseDuty(ABC, Generic[PlanT]):
     plan_type: type[PlanT]
     """The class of its plan, set by each duty."""
     plan_max_age: ClassVar[timedelta] = OLDEST_PLAN
+    items: ClassVar[str] = "items"
+    """What it plans, in the plural."""
     kinds: ClassVar[tuple[str, ...]] = ()
     """Report fields that divide the applied items: what `progress.done` is told."""
     bulky: ClassVar[frozenset[str]] = frozenset()
     """Fields that stay in their step's file: no terminal, report or Airflow database has them."""
     lock_patience: ClassVar[timedelta] = PATIENCE
+    unfinished: ClassVar[str] = "what it left is found by the next run"
+    """What becomes of the items of an apply that was killed."""
 
     @abstractmethod
     def plan(self, run: Run) -> PlanT:
@@ -90,9 +94,6 @@ class BaseDuty(ABC, Generic[PlanT]):
         words = self.describe(run, steps)
         return (DONE, words) if words else (NOTHING, self.nothing(steps))
 
-    unfinished: ClassVar[str] = "what it left is found by the next run"
-    """What becomes of a run whose apply was killed."""
-
     def nothing(self, steps: Summaries) -> str:
         """Why nothing was done; by default what the plan came to."""
         return str(steps.plan["message"])
@@ -103,7 +104,7 @@ class BaseDuty(ABC, Generic[PlanT]):
         if not result.failed:
             return None
         first = next((f"{item}: {why}" for item, why in result.failures.items()), "unknown")
-        return f"{result.failed} of {result.planned} failed, such as {first}"
+        return f"{result.failed} of {result.planned} {self.items} failed, such as {first}"
 
 
 class Duty(BaseDuty[PlanT]):

@@ -12,12 +12,14 @@ from mailslice.duty.artifacts import Artifacts, RunFolder
 from mailslice.duty.params import DutyParams
 from mailslice.duty.request import RunRequest
 from mailslice.duty.run import Run
+from mailslice.model.clock import Clock
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, Settings
 from mailslice.quality.gate import Frame
 from mailslice.spark.frames import InProcess
 from tests.services.duties.running import judged_plainly
 
+QUEUE = QueueName("spool")
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
@@ -35,13 +37,38 @@ def context_of(folder: Path, duty: str, params: object = None) -> Any:
     )
 
 
-def run_of(folder: Path, duty: str, params: DutyParams | None = None, **more: Any) -> Run:
+def run_of(
+    folder: Path,
+    duty: str,
+    params: DutyParams | None = None,
+    queue: QueueName = QUEUE,
+    clock: Clock = lambda: NOW,
+    **more: Any,
+) -> Run:
     """A step of a duty that is a class, over files in a folder; `more` replaces parts of it."""
-    request = RunRequest(duty, QueueName("spool"), "r-1", params={})
-    files = RunFolder(Artifacts(str(folder), S3Settings()), duty, request.queue, request.run)
+    request = RunRequest(duty, queue, "r-1")
+    files = RunFolder(Artifacts(str(folder), S3Settings()), duty, queue, request.run)
     files.artifacts.folder(files.file("plan"))
     parts = {"settings": Settings(), "stores": None, "engine": None, **more}
-    return Run(request, params or DutyParams(), folder=files, clock=lambda: NOW, **parts)
+    return Run(request, params or DutyParams(), folder=files, clock=clock, **parts)
+
+
+class Locks:
+    """Their table: one process has them all. `taken`: what was done."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def acquire(self, name: str, owner: str, _ttl: object) -> str:
+        self.taken.append(name)
+        return owner
+
+    def renew(self, *_: object) -> bool:
+        return True
+
+    def release(self, *_: object) -> bool:
+        self.taken.append("released")
+        return True
 
 
 def broken(*frames: Frame) -> set[str]:

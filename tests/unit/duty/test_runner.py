@@ -18,7 +18,7 @@ from mailslice.duty.row_file import RowFile
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable, TryAgain
 from mailslice.quality.expectations import Expectation, Frame
 from tests.services.duties.running import judged_plainly
-from tests.unit.duties.judging import NOW, run_of
+from tests.unit.duties.judging import NOW, Locks, run_of
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,6 @@ class Burn(Duty[LetterPlan]):
         return ", ".join([f"{result.applied} burned", *result.rest()]) if result.touched else ""
 
 
-class Locks:
-    """Their table: one process has them all."""
-
-    def __init__(self):
-        self.taken = []
-
-    def acquire(self, name, owner, _ttl):
-        self.taken.append(name)
-        return owner
-
-    def renew(self, *_):
-        return True
-
-    def release(self, *_):
-        self.taken.append("released")
-        return True
-
-
 @pytest.fixture
 def duty():
     return Burn()
@@ -133,9 +115,9 @@ def take(tmp_path, duty, locks, monkeypatch):
                 tmp_path,
                 "burn",
                 params or DutyParams(),
+                clock=lambda: now,
                 stores=SimpleNamespace(own=SimpleNamespace(locks=locks)),
             )
-            context = type(context)(**{**vars(context), "clock": lambda: now})
             summary = runner.step_of(of, name)(context)
             context.folder.write_json(FILES[name], {**summary, "step": name, "seconds": 1})
         return summary
@@ -316,7 +298,7 @@ def test_a_verify_that_did_not_end_and_items_that_failed_fail_the_run(take, duty
     report = take("plan", "check", "apply", "report")
     assert (report["status"], report["message"]) == (
         "failed",
-        "1 of 2 failed, such as a: it is wet",
+        "1 of 2 items failed, such as a: it is wet",
     )
     assert (report["failed"], report["failures"], report["remaining"]) == (1, {"a": "it is wet"}, 1)
 

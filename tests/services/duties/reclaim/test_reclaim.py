@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mailslice.duties.reclaim import apply, check, plan
+from mailslice.duties.reclaim import duty, node_work, survey
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.request import NO_QUEUE, RunRequest
@@ -230,8 +230,8 @@ def test_a_cluster_with_a_node_down_stops_at_the_gate(place, monkeypatch):
 @pytest.fixture
 def several_replicas(monkeypatch):
     """The steps read the history of repairs, which on one node they would not."""
-    for step in (plan, check, apply):
-        monkeypatch.setattr(step, "table_repairs", repaired)
+    for module in (survey, duty, node_work):
+        monkeypatch.setattr(module, "table_repairs", repaired)
 
 
 def test_tables_that_no_repair_within_gc_grace_covers_are_refused(place, several_replicas):

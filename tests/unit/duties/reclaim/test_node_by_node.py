@@ -2,18 +2,23 @@
 
 import shlex
 import sys
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.reclaim import apply
+from mailslice.duties.reclaim import node_work
+from mailslice.duties.reclaim.duty import Reclaim
+from mailslice.duties.reclaim.node_work import NodesPlan
 from mailslice.duties.reclaim.params import Params
-from mailslice.duties.reclaim.plan_file import Plan
+from mailslice.duty.context import StepContext
+from mailslice.duty.request import NO_QUEUE
+from mailslice.duty.runner import step_of
 from mailslice.model.errors import PlanRefused, StoreUnavailable
+from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.nodes import Compacting, Node
 from mailslice.stores.cassandra.repairs import TableRepair
+from tests.unit.duties.judging import Locks, run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SCRIPT = """
@@ -53,59 +58,47 @@ class Cluster:
         return Compacting(self.pending.get(address, 0), collecting)
 
 
-class Folder:
-    uri = "folder"
-
-    def __init__(self):
-        self.files = {}
-
-    def write_json(self, name, value):
-        self.files[name] = value
-
-    def read_json(self, name):
-        return self.files.get(name)
-
-
 @pytest.fixture
 def cluster(monkeypatch):
     found = Cluster()
-    monkeypatch.setattr(apply, "Nodes", lambda _session: found)
-    monkeypatch.setattr(apply, "table_repairs", lambda *_: found.repairs)
-
-    @contextmanager
-    def locked(*_):
-        yield SimpleNamespace(check=lambda: None)
-
-    monkeypatch.setattr(apply, "locked", locked)
+    monkeypatch.setattr(node_work, "Nodes", lambda _session: found)
+    monkeypatch.setattr(node_work, "table_repairs", lambda *_: found.repairs)
     return found
 
 
+def plan_of(nodes, tables=("a", "b")):
+    return NodesPlan(run="r-1", made_at=NOW, keyspace="james", tables=tables, nodes=tuple(nodes))
+
+
 @pytest.fixture
-def work(cluster, tmp_path):
+def work(cluster, tmp_path, monkeypatch):
     """A function that applies a plan of all nodes; `work.log` says what was run where."""
     log = tmp_path / "log"
     log.write_text("")
     command = shlex.join([sys.executable, "-c", SCRIPT, str(log), "{host}"])
 
     def run(template=command, limit=None, plan=None, checked=True, now=NOW, **params):
-        plan = plan or Plan("r", NOW, "james", ("a", "b"), tuple(cluster.names))
-        given = Params.parse(params)
-        context = SimpleNamespace(
-            need=lambda step: {
-                "plan": {"decided": plan.decided(), "planDigest": plan.digest},
-                "check": {"success": checked, "planDigest": plan.digest},
-            }[step],
-            request=SimpleNamespace(run="r", duty="reclaim"),
-            settings=SimpleNamespace(duty=SimpleNamespace(nodetool=template)),
-            stores=SimpleNamespace(cassandra=None, own=SimpleNamespace(locks=None)),
-            folder=run.folder,
+        plan = plan or plan_of(cluster.names)
+        settings = Settings().model_copy(update={"duty": SimpleNamespace(nodetool=template)})
+        stores = SimpleNamespace(cassandra=None, own=SimpleNamespace(locks=Locks()))
+        context = run_of(
+            tmp_path,
+            "reclaim",
+            Params.parse(params),
+            queue=NO_QUEUE,
+            settings=settings,
+            stores=stores,
             clock=lambda: now,
-            params=lambda _kind: given,
-            out_of_time=lambda: limit is not None and len(run.lines()) >= limit,
         )
-        return apply.run(context, sleep=run.slept.append)
+        monkeypatch.setattr(
+            StepContext, "out_of_time", lambda _: limit is not None and len(run.lines()) >= limit
+        )
+        run.folder = context.folder
+        run.folder.write_json("plan.json", {"decided": plan.decided(), "planDigest": plan.digest})
+        run.folder.write_json("check.json", {"success": checked, "planDigest": plan.digest})
+        return step_of(Reclaim(run.slept.append), "apply")(context)
 
-    run.folder, run.slept = Folder(), []
+    run.slept = []
     run.lines = lambda: log.read_text().splitlines()
     run.fail = lambda host: log.with_name(f"log.{host}").touch()
     return run
@@ -174,9 +167,8 @@ def test_pending_compactions_stop_the_run_before_that_node(work, cluster):
     summary = work()
     assert statuses(summary) == [("n1", "reclaimed"), ("n2", "left"), ("n3", "left")]
     assert (summary["left"], summary["failed"]) == (2, 0)
-    assert summary["skippedBy"] == {
-        "n2 has 21 pending compactions, allowed are 20 (max_pending)": 2
-    }
+    assert summary["stopped"] == "n2 has 21 pending compactions, allowed are 20 (max_pending)"
+    assert (summary["remaining"], summary["skipped"]) == (2, 0)
     assert work.lines() == ["n1 flush", "n1 garbagecollect"]
 
 
@@ -214,11 +206,11 @@ def test_a_node_that_goes_down_stops_the_run(work, cluster):
 def test_a_collection_that_somebody_else_started_is_waited_for(work, cluster):
     cluster.collecting = ["n1", "n1"]
     assert work()["applied"] == 3
-    assert work.slept.count(apply._LOOK) == 2
+    assert work.slept.count(node_work._LOOK) == 2
 
 
 def test_one_that_does_not_end_stops_the_run(work, cluster, monkeypatch):
-    monkeypatch.setattr(apply, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(node_work, "PATIENCE", timedelta(0))
     cluster.collecting = ["n1"]
     summary = work()
     assert work.lines() == []
@@ -242,12 +234,12 @@ def test_cassandra_that_goes_away_in_between_ends_the_run(work, cluster):
 def test_time_that_is_over_leaves_the_rest_to_the_next_run(work):
     summary = work(limit=2)
     assert statuses(summary) == [("n1", "reclaimed"), ("n2", "left"), ("n3", "left")]
-    assert summary["skippedBy"] == {"the time limit is over": 2}
+    assert (summary["stopped"], summary["remaining"]) == ("the time limit is over", 2)
 
 
 def test_a_try_of_the_same_run_begins_where_the_killed_one_was(work):
     work(limit=2)
-    kept = work.folder.files["progress.json"]
+    kept = work.folder.read_json("progress.json")
     summary = work()
     assert work.lines() == [
         "n1 flush",
@@ -263,13 +255,13 @@ def test_a_try_of_the_same_run_begins_where_the_killed_one_was(work):
 
 def test_progress_of_another_plan_is_nothing_to_go_by(work):
     work()
-    work(plan=Plan("r", NOW, "james", ("a",), ("n1", "n2", "n3")))
+    work(plan=plan_of(("n1", "n2", "n3"), tables=("a",)))
     assert len(work.lines()) == 12
 
 
 def test_a_plan_without_nodes_runs_nothing_and_needs_no_command(work):
-    summary = work(template="", plan=Plan("r", NOW, "james", ("a",), ()))
-    assert (summary["planned"], summary["applied"], summary["nodes"]) == (0, 0, [])
+    summary = work(template="", plan=plan_of(()))
+    assert (summary["planned"], summary["applied"], work.lines()) == (0, 0, [])
 
 
 def test_a_setting_that_is_gone_is_refused(work):

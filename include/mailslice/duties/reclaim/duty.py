@@ -1,0 +1,192 @@
+"""The duty: give the disk back that deleted rows and marks still hold, one node after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from mailslice.duties.reclaim.node_work import RECLAIMED, NodesPlan, NodeWork, Sleep
+from mailslice.duties.reclaim.nodetool import Nodetool
+from mailslice.duties.reclaim.params import Params
+from mailslice.duties.reclaim.plot import FILE, nodes_svg
+from mailslice.duties.reclaim.survey import survey
+from mailslice.duty.duty import Duty
+from mailslice.duty.progress import Progress
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.run import Run
+from mailslice.model.errors import PlanRefused
+from mailslice.quality.expectations import Expectation, Frame
+from mailslice.stores.cassandra.nodes import Nodes
+from mailslice.stores.cassandra.repairs import TableRepair, table_repairs
+
+
+class Reclaim(Duty[NodesPlan]):
+    """Flush, measure, garbagecollect, measure; never two nodes at once."""
+
+    plan_type = NodesPlan
+    items = "nodes"
+    bulky = frozenset({"mib", "repairs"})
+    unfinished = "the node it was at may still be at work; the next run waits for it and goes on"
+
+    def __init__(self, sleep: Sleep = time.sleep) -> None:
+        self._sleep = sleep
+
+    def plan(self, run: Run) -> NodesPlan:
+        """Without a command no node is planned, and the message says what a person can do."""
+        now = run.clock()
+        found = survey(run, now)
+        run.report(**found.as_json(), before={"mib": _total(found.sizes)}, message=found.message())
+        return NodesPlan(
+            run=run.request.run,
+            made_at=now,
+            keyspace=found.keyspace,
+            tables=found.tables,
+            nodes=found.due,
+        )
+
+    def check(self, run: Run, plan: NodesPlan) -> Iterable[Frame]:
+        """A cluster that is not whole is not burdened."""
+        session, params = run.stores.cassandra, run.params(Params)
+        up = {node.address: node.up for node in Nodes(session).all()}
+        tool = Nodetool.parse(run.settings.duty.nodetool)
+        yield check_nodes(plan, up, names_host=tool is not None and tool.names_host)
+        repairs = table_repairs(session, plan.keyspace, plan.tables) if plan.nodes else ()
+        if repairs and not params.unrepaired:
+            yield check_tables(repairs, run.clock(), params)
+
+    def apply(self, run: Run, plan: NodesPlan, progress: Progress) -> None:
+        """A killed run leaves its node at work: the next one sees that in Cassandra itself, and waits."""
+        tool = Nodetool.parse(run.settings.duty.nodetool)
+        if tool is None:
+            raise PlanRefused(
+                f"the plan of run {plan.run} needs MAILSLICE_NODETOOL, which is not set any more: "
+                "set it, or plan again"
+            )
+        NodeWork(run, plan, tool, progress, self._sleep).reclaim_all()
+
+    def verify(self, run: Run, plan: NodesPlan, result: Result) -> Iterable[Frame]:
+        """What is on the nodes' disks now, and what each reclaimed node says itself."""
+        nodes = Nodes(run.stores.cassandra)
+        asked = [node.address for node in nodes.all() if node.asked]
+        mib = {node: nodes.disk_mib(node, plan.keyspace, plan.tables) for node in asked}
+        run.report(after={"mib": _total(mib.values())}, mib=mib)
+        rows = [
+            _reclaimed(nodes, plan, outcome)
+            for outcome in result.fields.get("nodes", ())
+            if outcome["status"] == RECLAIMED and outcome["node"] in mib
+        ]
+        expect = [
+            Expectation.equal("collecting", 0, "No reclaimed node is still collecting."),
+            Expectation.equal(
+                "uncollected", 0, "Every reclaimed node says that it rewrote its tables."
+            ),
+        ]
+        yield Frame("nodes", rows, expect, may_be_empty=True)
+
+    def describe(self, run: Run, steps: Summaries) -> str:
+        """How much came back."""
+        del run
+        result = steps.result
+        if not result.applied:
+            return ""
+        return f"{result.fields['freedMib']} MiB came back on {result.applied} nodes{_rest(result)}"
+
+    def nothing(self, steps: Summaries) -> str:
+        """The plan's message, or why no planned node was begun."""
+        rest = _rest(steps.result)
+        return f"no node was reclaimed{rest}" if rest else super().nothing(steps)
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """`nodes`: one entry a node of the cluster; `mib` as planned, `before` and `after` of those that were come to."""
+        fields = steps.result.fields
+        outcomes = {outcome["node"]: outcome for outcome in fields.get("nodes", ())}
+        unknown = {"status": None, "before": None, "after": None}
+        freed = int(fields.get("freedMib", 0))
+        found = {
+            "bytes": freed * 2**20,
+            "freedMib": freed,
+            "nodes": [
+                {**node, **outcomes.get(node["node"], unknown)}
+                for node in steps.plan.get("nodes", ())
+            ],
+        }
+        if not steps.plan:
+            found |= {"waitingMib": 0, "command": None, "tables": []}
+        if steps.verified is None:
+            found["after"] = None if steps.result.touched else steps.plan.get("before")
+        return found
+
+    def conclude(self, run: Run, steps: Summaries) -> None:
+        """Draws the picture."""
+        file = run.folder.file(FILE)
+        run.folder.artifacts.write(file, nodes_svg(self.report_fields(steps)["nodes"]))
+        run.report(plot=run.folder.artifacts.uri(file))
+
+
+DUTY = Reclaim()
+
+
+def check_nodes(plan: NodesPlan, up: Mapping[str, bool], *, names_host: bool) -> Frame:
+    """One row a node of the cluster and of the plan; without a planned node nobody is burdened."""
+    burdened = bool(plan.nodes)
+    rows = [
+        {
+            "node": name,
+            "down": int(burdened and not up.get(name, False)),
+            "same_for_all": int(burdened and len(up) > 1 and not names_host),
+        }
+        for name in sorted({*up, *plan.nodes})
+    ]
+    expect = [
+        Expectation.equal(
+            "down", 0, "Every node is up: while one is away the others have enough to do."
+        ),
+        Expectation.equal(
+            "same_for_all",
+            0,
+            "With several nodes MAILSLICE_NODETOOL names {host}: else it goes to one node only.",
+        ),
+    ]
+    return Frame("nodes", rows, expect)
+
+
+def check_tables(repairs: Sequence[TableRepair], now: datetime, params: Params) -> Frame:
+    """One row a table. A collection may purge until its time-out is over."""
+    rows = [
+        {
+            "table": repair.sentence(),
+            "repaired": int(repair.is_recent(now, params.node_timeout)),
+        }
+        for repair in repairs
+    ]
+    sentence = (
+        "Every table was repaired within gc_grace: else a mail whose end a node missed may come "
+        "back (runbook, Repair; --unrepaired goes on)."
+    )
+    return Frame("tables", rows, [Expectation.equal("repaired", 1, sentence)])
+
+
+def _reclaimed(nodes: Nodes, plan: NodesPlan, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Mails that come in meanwhile may make the node larger than it was: that is not judged."""
+    node, since = outcome["node"], datetime.fromisoformat(outcome["reclaimedAt"])
+    rewritten = nodes.compacted(node, plan.keyspace, since)
+    return {
+        "node": node,
+        "collecting": int(nodes.compacting(node).collecting),
+        "uncollected": sum(
+            mib > 0 and table not in rewritten for table, mib in outcome["before"].items()
+        ),
+    }
+
+
+def _total(sizes: Iterable[Mapping[str, int]]) -> int:
+    return sum(sum(tables.values()) for tables in sizes)
+
+
+def _rest(result: Result) -> str:
+    if not result.remaining:
+        return ""
+    why = result.fields["stopped"]
+    return f"; {result.remaining} nodes are left to the next run: {why}"

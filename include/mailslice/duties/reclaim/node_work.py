@@ -1,0 +1,210 @@
+"""Apply: node by node, flush, measure, garbagecollect, measure. Never two nodes at once, whoever started the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from mailslice.duties.reclaim.nodetool import Nodetool, Outcome, collect, flush
+from mailslice.duties.reclaim.params import Params
+from mailslice.duty.artifacts import iso
+from mailslice.duty.plan import Plan
+from mailslice.duty.progress import Progress
+from mailslice.duty.run import Run
+from mailslice.model import crash
+from mailslice.model.errors import MailsliceError
+from mailslice.stores.cassandra.nodes import Nodes
+from mailslice.stores.cassandra.repairs import table_repairs
+
+PATIENCE = timedelta(minutes=2)
+"""How long a run waits for a garbagecollect that somebody else started to end, before each node."""
+_LOOK = 2.0
+_READ_AGAIN, _SAME, _READINGS = 0.5, 3, 60
+"""After a collection sizes are read every so many seconds, until so many readings in a row say the same, at most so many times."""
+Sleep = Callable[[float], None]
+RECLAIMED, FAILED, LEFT = "reclaimed", "failed", "left"
+
+
+class NodesPlan(Plan):
+    """What one run may do: flush and garbagecollect `tables` of `keyspace` on `nodes` (addresses), in this order."""
+
+    keyspace: str
+    tables: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def planned(self) -> int:
+        """Nodes."""
+        return len(self.nodes)
+
+
+class NodeOutcome(BaseModel):
+    """What became of one node. Sizes are MiB a table after the flush, before and after the collection; None where the run did not come so far.
+
+    `reclaimed_at` is when the flush began: what is deleted later is not given back by this.
+    """
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    node: str
+    status: str
+    before: dict[str, int] | None = None
+    after: dict[str, int] | None = None
+    seconds: float = 0.0
+    reclaimed_at: str | None = None
+    problem: str | None = None
+
+    @property
+    def freed_mib(self) -> int:
+        """MiB that came back."""
+        return sum((self.before or {}).values()) - sum((self.after or {}).values())
+
+
+class _Stopped(Exception):
+    """No further node may be begun in this run; the reason."""
+
+
+class NodeWork:
+    """The work of one apply."""
+
+    def __init__(
+        self, run: Run, plan: NodesPlan, tool: Nodetool, progress: Progress, sleep: Sleep
+    ) -> None:
+        self.run, self.plan, self.tool = run, plan, tool
+        self.progress, self.sleep = progress, sleep
+        self.params = run.params(Params)
+        self.nodes = Nodes(run.stores.cassandra)
+        self.outcomes: dict[str, NodeOutcome] = {}
+
+    def reclaim_all(self) -> None:
+        """Each node in its turn; what a stop leaves remains. A try that was killed has told which nodes it was through with."""
+        self._report(None)
+        for earlier in self.progress.earlier.get("nodes", ()):
+            if earlier["status"] == RECLAIMED:
+                self._add(NodeOutcome.model_validate(earlier))
+        for node in self.plan.nodes:
+            if node in self.outcomes:
+                continue
+            try:
+                self._require_ready(node)
+                self._add(self._reclaim(node))
+                crash.point("apply:after-node")
+                self._stop_after(self.outcomes[node])
+            except _Stopped as stop:
+                for rest in self.plan.nodes:
+                    self.outcomes.setdefault(rest, NodeOutcome(node=rest, status=LEFT))
+                self._report(str(stop))
+                return
+
+    def _add(self, outcome: NodeOutcome) -> None:
+        self.outcomes[outcome.node] = outcome
+        self._report(None)
+        if outcome.status == RECLAIMED:
+            self.progress.done()
+        elif outcome.status == FAILED:
+            self.progress.fail(outcome.node, outcome.problem or "")
+        self.progress.save()
+
+    def _report(self, stopped: str | None) -> None:
+        outcomes = self.outcomes.values()
+        self.run.report(
+            nodes=[outcome.model_dump(by_alias=True) for outcome in outcomes],
+            freedMib=sum(one.freed_mib for one in outcomes if one.status == RECLAIMED),
+            stopped=stopped,
+        )
+
+    def _require_ready(self, node: str) -> None:
+        """Raises _Stopped when no node may be begun now: time is over, one is at work or away, or this one has enough to compact."""
+        if self.run.out_of_time():
+            raise _Stopped("the time limit is over")
+        deadline = time.monotonic() + PATIENCE.total_seconds()
+        while working := self._working():
+            if time.monotonic() >= deadline:
+                raise _Stopped(f"a garbagecollect is at work on {working}: never two nodes at once")
+            self.sleep(_LOOK)
+        self.run.require_lock()
+        away = [each.address for each in self.nodes.all() if not each.up]
+        if away:
+            raise _Stopped(
+                f"{', '.join(away)} is down: while a node is away the others have enough to do"
+            )
+        self._require_repaired()
+        pending = self.nodes.compacting(node).pending
+        if pending > self.params.max_pending:
+            raise _Stopped(
+                f"{node} has {pending} pending compactions, allowed are {self.params.max_pending} (max_pending)"
+            )
+
+    def _require_repaired(self) -> None:
+        """What is purged from now on is older than the last repair: a proof is never older."""
+        if self.params.unrepaired:
+            return
+        now, ahead = self.run.clock(), self.params.node_timeout
+        known = table_repairs(self.run.stores.cassandra, self.plan.keyspace, self.plan.tables)
+        lacking = [each.sentence() for each in known if not each.is_recent(now, ahead)]
+        if lacking:
+            raise _Stopped(f"not repaired within gc_grace: {'; '.join(lacking)}")
+
+    def _working(self) -> str | None:
+        """A node that collects garbage now, whoever asked it to."""
+        return next(
+            (
+                each.address
+                for each in self.nodes.all()
+                if each.asked and self.nodes.compacting(each.address).collecting
+            ),
+            None,
+        )
+
+    def _stop_after(self, outcome: NodeOutcome) -> None:
+        if outcome.problem is not None and outcome.status == LEFT:
+            raise _Stopped(outcome.problem)
+
+    def _reclaim(self, node: str) -> NodeOutcome:
+        """One node. A command that fails is told, and the next node has its turn; one that was given up may still be at work there, and ends the run."""
+        began, began_at = time.perf_counter(), iso(self.run.clock())
+        fields: dict[str, Any] = {"status": FAILED}
+        try:
+            command = self._command(node, flush(self.plan.keyspace, self.plan.tables))
+            if command.problem is None:
+                before = fields["before"] = self._disk_mib(node)
+                self.run.require_lock()
+                crash.point("apply:before-collect")
+                command = self._command(node, collect(self.plan.keyspace, self.plan.tables))
+            if command.problem is None:
+                after = self._settled(node, before)
+                fields |= {"status": RECLAIMED, "after": after, "reclaimed_at": began_at}
+            else:
+                fields |= {
+                    "status": LEFT if command.timed_out else FAILED,
+                    "problem": command.problem,
+                }
+        except MailsliceError as error:
+            # Cassandra did not answer between two commands, or the lock is lost: nothing is known of this node, and no other may be begun.
+            fields |= {"status": LEFT, "problem": str(error)}
+        return NodeOutcome(node=node, seconds=round(time.perf_counter() - began, 3), **fields)
+
+    def _settled(self, node: str, before: Mapping[str, int]) -> dict[str, int]:
+        """Sizes once the replaced files are gone: Cassandra deletes them behind the command's answer, and counts old and new together until then.
+
+        Mails that come in may make a table larger than it was: after `_READINGS` what was read last is told.
+        """
+        found, same = self._disk_mib(node), 1
+        for _ in range(_READINGS - 1):
+            if same >= _SAME and sum(found.values()) <= sum(before.values()):
+                break
+            self.sleep(_READ_AGAIN)
+            earlier, found = found, self._disk_mib(node)
+            same = same + 1 if found == earlier else 1
+        return found
+
+    def _command(self, node: str, arguments: list[str]) -> Outcome:
+        return self.tool.run(node, arguments, self.params.node_timeout)
+
+    def _disk_mib(self, node: str) -> dict[str, int]:
+        return self.nodes.disk_mib(node, self.plan.keyspace, self.plan.tables)
