@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import AwareDatetime, ValidationError
 
 from mailslice.duty.context import StepContext
+from mailslice.duty.json_model import JsonModel
 from mailslice.duty.plans import digest_of, reading, require_gate, require_same
 from mailslice.duty.row_file import RowFile, RowGroup
 from mailslice.model.mail import QueueName
@@ -19,21 +19,13 @@ PLAN_FOLDER = "plan"
 """The folder of a plan's Parquet files, in the run's folder."""
 
 
-class Plan(BaseModel, ABC):
-    """All that apply acts by; its JSON is `decided` of plan.json, field names in camel case.
+class Plan(JsonModel, ABC):
+    """All that apply acts by; its JSON is `decided` of plan.json.
 
-    A field is a JSON value, a dataclass or NamedTuple of such (a NamedTuple is a JSON array: short,
-    where there is one a partition), a time (ISO 8601), a timedelta (seconds), or a RowFile or
-    RowGroup for what is too much for JSON. Text must not hold lone surrogates: see `codec.shown`.
+    A field is a JSON value, a time or a timedelta; a JsonModel, dataclass or NamedTuple of such (a
+    NamedTuple is short, where there is one a partition); or a RowFile or RowGroup for what is too
+    much for JSON. Text must not hold lone surrogates: see `codec.shown`.
     """
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        populate_by_name=True,
-        ser_json_timedelta="float",
-    )
 
     run: str
     made_at: AwareDatetime
@@ -56,7 +48,7 @@ class Plan(BaseModel, ABC):
 
     def decided(self) -> dict[str, Any]:
         """The plan as JSON values."""
-        return self.model_dump(mode="json", by_alias=True)
+        return self.as_json()
 
     @property
     def digest(self) -> str:

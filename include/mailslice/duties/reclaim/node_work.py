@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
-
 from mailslice.duties.reclaim.nodetool import Nodetool, Outcome, collect, flush
 from mailslice.duties.reclaim.params import Params
 from mailslice.duty.artifacts import iso
+from mailslice.duty.json_model import JsonModel
 from mailslice.duty.plan import Plan
 from mailslice.duty.progress import Progress
 from mailslice.duty.run import Run
@@ -43,13 +41,11 @@ class NodesPlan(Plan):
         return len(self.nodes)
 
 
-class NodeOutcome(BaseModel):
+class NodeOutcome(JsonModel):
     """What became of one node. Sizes are MiB a table after the flush, before and after the collection; None where the run did not come so far.
 
     `reclaimed_at` is when the flush began: what is deleted later is not given back by this.
     """
-
-    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     node: str
     status: str
@@ -113,7 +109,7 @@ class NodeWork:
     def _report(self, stopped: str | None) -> None:
         outcomes = self.outcomes.values()
         self.run.report(
-            nodes=[outcome.model_dump(by_alias=True) for outcome in outcomes],
+            nodes=[outcome.as_json() for outcome in outcomes],
             freedMib=sum(one.freed_mib for one in outcomes if one.status == RECLAIMED),
             stopped=stopped,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,12 +11,13 @@ from mailslice.duties.reclaim import waiting
 from mailslice.duties.reclaim.nodetool import VARIABLE, Nodetool, by_hand
 from mailslice.duties.reclaim.params import Params
 from mailslice.duty.artifacts import iso
+from mailslice.duty.json_model import JsonModel
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.request import NO_QUEUE
 from mailslice.duty.run import Run
 from mailslice.model.names import DELETED_MAILS, QueueTable
 from mailslice.stores.cassandra.ddl import replication_of, tables_of
-from mailslice.stores.cassandra.nodes import Node, Nodes
+from mailslice.stores.cassandra.nodes import Nodes
 from mailslice.stores.cassandra.repairs import TableRepair, copies, table_repairs
 
 BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
@@ -24,8 +25,7 @@ BIG_TABLES = (*(table.cql for table in QueueTable), DELETED_MAILS)
 _RUNS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(JsonModel):
     """A node as it is; None for what nobody can ask it from here. `why` it is due, None when it is not."""
 
     node: str
@@ -35,11 +35,6 @@ class NodeState:
     pending: int | None
     waiting_bytes: int
     why: str | None
-
-    def as_json(self) -> dict[str, Any]:
-        """For reports."""
-        value = asdict(self)
-        return {**value, "waitingBytes": value.pop("waiting_bytes")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +135,19 @@ def survey(run: Run, now: datetime) -> Survey:
         last = reclaimed.get(node.address)
         waits = waiting.deleted_bytes(cleanups, last) * replicas // len(cluster)
         mib = nodes.disk_mib(node.address, keyspace, tables) if node.asked else None
-        why = _why(mib, waits, last, now, params)
-        states.append(_state(nodes, node, mib, waits, why))
+        state = NodeState(
+            node=node.address,
+            datacenter=node.datacenter,
+            up=node.up,
+            mib=mib,
+            pending=nodes.compacting(node.address).pending if node.asked else None,
+            waiting_bytes=waits,
+            why=_why(mib, waits, last, now, params),
+        )
+        states.append(state)
     repairs = tuple(table_repairs(session, keyspace, tables))
     template = run.settings.duty.nodetool
     return Survey(keyspace, tables, tuple(states), repairs, template, now, params)
-
-
-def _state(
-    nodes: Nodes, node: Node, mib: Mapping[str, int] | None, waits: int, why: str | None
-) -> NodeState:
-    pending = nodes.compacting(node.address).pending if node.asked else None
-    return NodeState(node.address, node.datacenter, node.up, mib, pending, waits, why)
 
 
 def _why(

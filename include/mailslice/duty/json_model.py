@@ -1,0 +1,27 @@
+"""Frozen models that are JSON in plans and reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class JsonModel(BaseModel):
+    """Field names are in camel case there, times ISO 8601, timedeltas seconds, a NamedTuple is an array.
+
+    `model_validate` reads it back, and refuses fields that it does not know.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        ser_json_timedelta="float",
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return self.model_dump(mode="json", by_alias=True)
