@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mailslice.cli.arguments import count, counts, duration, share, size
+from mailslice.cli.arguments import Counts, count, counts, duration, share, size
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 from mailslice.model.names import queue_name
 
 if TYPE_CHECKING:
+    from mailslice.bench.servers import Server
     from mailslice.model.settings import Settings
 
 app = group(
@@ -23,6 +25,21 @@ app = group(
 )
 DEFAULT_QUEUE = QueueName("mailslice-bench")
 _MOST_ROWS = 100_000_000
+PARTS = {
+    "hotpath": "4 KiB mails at the peak, paced, by several processes, with many waiting",
+    "sizes": "larger mails",
+    "curve": "1 ... 128 in flight, and the window beside fixed ones",
+    "far": "the same, S3 20 ms away",
+    "s3": "S3 servers of several kinds, cold, warm, far, over TLS",
+    "clients": "the S3 client for small objects beside obstore",
+    "delays": "hops of delayed mails",
+    "relay": "a next server 20 ms away",
+    "view": "size, browse, cleanup",
+    "counters": "counter_repair",
+    "blobs": "blob_gc",
+    "marks": "a sweep of marks",
+}
+"""Of `bench all`, in the order of measuring."""
 
 
 def _option(name: str, default: Any, metavar: str, parser: Any, text: str, **more: Any) -> Any:
@@ -46,6 +63,44 @@ def _or_zero(name: str, most: timedelta) -> Callable[[object], timedelta]:
     """A parser of durations, or 0."""
     parse = duration(name, most=most)
     return lambda text: timedelta(0) if str(text).strip() == "0" else parse(text)
+
+
+class Parts(tuple[str, ...]):
+    """Names of parts, given as `curve,far`."""
+
+    __slots__ = ()
+
+
+def parts(text: object) -> Parts:
+    """A parser of them."""
+    names = Parts(word.strip() for word in str(text).split(","))
+    for name in names:
+        if name not in PARTS:
+            raise BadInput(f"--part: {name[:60]!r} is not allowed; {', '.join(PARTS)} are")
+    return names
+
+
+def _servers(files: list[Path]) -> "list[Server]":
+    from mailslice.bench.servers import Server
+
+    return [Server.of_file(file) for file in files]
+
+
+def _server_files() -> Any:
+    text = "An S3 server to start and measure (JSON: name, command, endpoint, secure, ca)."
+    return typer.Option([], "--server", metavar="FILE", help=text)
+
+
+def _warm_up(text: str) -> Any:
+    parser = _or_zero("--warm-up", timedelta(hours=1))
+    return _option("--warm-up", timedelta(seconds=30), "DURATION", parser, text, show_default="30s")
+
+
+def _rtt(text: str) -> Any:
+    parser = duration("--rtt", most=timedelta(seconds=10))
+    return _option(
+        "--rtt", timedelta(milliseconds=20), "DURATION", parser, text, show_default="20ms"
+    )
 
 
 def _size(text: str) -> Any:
@@ -110,13 +165,8 @@ def hotpath(
         "S3 behind a proxy that adds this to each round trip: 20ms; 0 = not.",
         show_default="0",
     ),
-    warm_up: timedelta = _option(
-        "--warm-up",
-        timedelta(seconds=30),
-        "DURATION",
-        _or_zero("--warm-up", timedelta(hours=1)),
-        "Before it, the same unmeasured, until that costs no less, for so long at most; 0 = not.",
-        show_default="30s",
+    warm_up: timedelta = _warm_up(
+        "Before it, the same unmeasured, until that costs no less, for so long at most; 0 = not."
     ),
 ) -> None:
     """Enqueue, then dequeue and complete; beside it each store's own limit, measured alone in the same run."""
@@ -201,14 +251,7 @@ def relay(
     concurrency: int = _number(
         "--concurrency", 8, "Handlers beside each other.", most=1024, metavar="K"
     ),
-    rtt: timedelta = _option(
-        "--rtt",
-        timedelta(milliseconds=20),
-        "DURATION",
-        duration("--rtt", most=timedelta(seconds=10)),
-        "Of a round trip to the next server.",
-        show_default="20ms",
-    ),
+    rtt: timedelta = _rtt("Of a round trip to the next server."),
 ) -> None:
     """Relay to a server that waits a round trip: one mail a connection against kept connections and PIPELINING; no store is used."""
     from mailslice.bench.relay import measure_relay
@@ -224,6 +267,95 @@ def relay(
     out.one(measured)
 
 
+@command(app, "s3")
+def s3(
+    out: Output,
+    *,
+    queue: QueueName = _queue(),
+    server: list[Path] = _server_files(),
+    mails: int = _number("--count", 2000, "Mails.", most=10_000_000),
+    mail_size: int = _size("Bytes of a mail."),
+    in_flight: Any = _option(
+        "--in-flight",
+        Counts((16, 64)),
+        "K,K",
+        counts("--in-flight", most=4096),
+        "Few mails in flight, for cold servers, too, and many.",
+        show_default="16,64",
+    ),
+    rtt: timedelta = _rtt("Of a far server, by a proxy."),
+    warm_up: timedelta = _warm_up("Of the stores, and of each server, at most; 0 = not."),
+) -> None:
+    """The hot path against S3 servers: cold and warm, near and far, over TLS; without --server, that of the settings."""
+    from mailslice.bench.servers import measure_servers
+
+    rows = measure_servers(
+        _settings(),
+        queue,
+        _servers(server),
+        mails=mails,
+        size=mail_size,
+        in_flight=(in_flight[0], in_flight[-1]),
+        rtt=rtt,
+        warm_up=warm_up,
+        say=_say(out),
+    )
+    out.rows(rows)
+
+
+@command(app, "clients")
+def clients(
+    out: Output,
+    *,
+    queue: QueueName = _queue(),
+    mails: int = _number("--count", 2000, "Mails.", most=10_000_000),
+    mail_size: int = _size("Bytes of a mail."),
+    in_flight: int = _number("--in-flight", 64, "Mails in flight.", most=4096, metavar="K"),
+    turns: int = _number("--turns", 3, "Turns of both; the medians.", most=1000),
+    warm_up: timedelta = _warm_up("Of the stores, at most; 0 = not."),
+) -> None:
+    """The S3 client for small objects against obstore, in turn, on the same stores: mails, PUTs and GETs, CPU, and their ratios."""
+    from mailslice.bench.clients import measure_clients
+
+    measured = measure_clients(
+        _settings(),
+        queue,
+        mails=mails,
+        size=mail_size,
+        in_flight=in_flight,
+        turns=turns,
+        warm_up=warm_up,
+        say=_say(out),
+    )
+    out.one(measured)
+
+
+@command(app, "delays")
+def delays(
+    out: Output,
+    *,
+    queue: QueueName = _queue(),
+    mails: int = _number("--count", 500, "Mails of each delay.", most=1_000_000),
+) -> None:
+    """Delayed mails: hops through delay levels, how late they are, CPU; hops of long delays are computed."""
+    from mailslice.bench.delayed import DELAYS, measure_delays
+
+    out.one(measure_delays(_settings(), queue, mails=mails, delays=DELAYS, say=_say(out)))
+
+
+@command(app, "marks")
+def marks(
+    out: Output,
+    *,
+    queue: QueueName = _queue(),
+    rows: int = _number("--rows", 250_000, "Marks."),
+) -> None:
+    """A sweep of deleted marks in a keyspace of its own: marks a second listed, and dropped by the run after it; CPU, peak memory."""
+    from mailslice.bench.marks import measure_marks
+
+    out.one(measure_marks(_settings(), queue, rows=rows, say=_say(out)))
+
+
 @command(app, "all")
 def all_(
     out: Output,
@@ -233,11 +365,22 @@ def all_(
     page: Path | None = typer.Option(
         None, "--write", metavar="FILE", help="Write the page here, too (docs/performance.md)."
     ),
+    part: Any = _option("--part", None, "NAME,NAME", parts, f"Only these: {', '.join(PARTS)}."),
+    server: list[Path] = _server_files(),
 ) -> None:
     """All of the above with the sizes of the issue: a table, JSON lines with --json, and the page."""
     from mailslice.bench.suite import run_all
 
-    run_all(out, _settings(), queue, largest=largest, page=page, say=_say(out))
+    run_all(
+        out,
+        _settings(),
+        queue,
+        largest=largest,
+        page=page,
+        say=_say(out),
+        parts=part or (),
+        servers=_servers(server),
+    )
 
 
 def _settings() -> "Settings":

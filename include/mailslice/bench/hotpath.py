@@ -50,7 +50,8 @@ _OF_CURVE = (
     "window_limit",
 )
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
-_CURVE_LEAST, _CURVE_ROUNDS = 300, 40
+_CURVE_LEAST, _CURVE_ROUNDS = 200, 25
+"""Mails of a point, by those that S3 has at once: the slower points are not to take all the time."""
 _BLOBS_A_MAIL = 2
 _ASKED, _WINDOWS, _TURNS = 64, (4, 8, 16, 32, 64, 128), 2
 """The window that follows latency beside fixed ones, in turns."""
@@ -106,7 +107,7 @@ def measure(settings: Settings, queue: QueueName, spec: Spec, say: Say) -> dict[
             say(f"run {number + 1} of {spec.repeats}")
             runs.append(isolated(measure_hotpath, work) | run(measure_stores(_alone(work))))
         figures = [{key: run[key] for key in run if key not in _INPUTS} for run in runs]
-        result = {key: runs[0][key] for key in _INPUTS} | combined(figures, _middle)
+        result = {key: runs[0][key] for key in _INPUTS} | combined(figures, middle)
         result["warm_up"] = warm_up
         if spec.rtt:
             result["rtt_ms"] = spec.rtt / timedelta(milliseconds=1)
@@ -148,12 +149,16 @@ def _curve(work: Work, say: Say) -> list[dict[str, Any]]:
     """By mails in flight; `fixed`: the stores get all that is asked for."""
     rows = []
     for in_flight in CURVE:
-        count = min(work.count, max(_CURVE_LEAST, in_flight * _CURVE_ROUNDS))
-        point = replace(work, count=count, in_flight=in_flight)
+        point = replace(_short(work, in_flight), in_flight=in_flight)
         for window, limit in (("fixed", _BLOBS_A_MAIL * in_flight), ("adaptive", None)):
             say(f"{in_flight} in flight, {window} window")
             rows.append({"in_flight": in_flight, "window": window, **_point(point, limit)})
     return rows
+
+
+def _short(work: Work, in_flight: int) -> Work:
+    count = min(work.count, max(_CURVE_LEAST, in_flight * _CURVE_ROUNDS))
+    return replace(work, count=count)
 
 
 def _window(work: Work, say: Say) -> dict[str, Any]:
@@ -166,9 +171,9 @@ def _window(work: Work, say: Say) -> dict[str, Any]:
     for turn in range(_TURNS):
         for window, points in runs.items():
             say(f"turn {turn + 1} of {_TURNS}: window {window or 'that follows latency'}")
-            points.append(_point(asked, window))
-    fixed = [{"window": window, **combined(runs[window], _middle)} for window in _WINDOWS]
-    adaptive = combined(runs[None], _middle)
+            points.append(_point(_short(asked, max(_ASKED, window or _ASKED)), window))
+    fixed = [{"window": window, **combined(runs[window], middle)} for window in _WINDOWS]
+    adaptive = combined(runs[None], middle)
     best = max(fixed, key=lambda row: row["enqueue_rate"])
     rates = "enqueue_rate", "dequeue_rate"
     latencies = "enqueue_ms", "enqueue_in_flight_ms", "dequeue_ms"
@@ -191,10 +196,10 @@ def _point(work: Work, window: int | None) -> dict[str, Any]:
 
 def spread(figures: Sequence[float]) -> dict[str, float]:
     """Least, median, most."""
-    return {"min": min(figures), "median": _middle(figures), "max": max(figures)}
+    return {"min": min(figures), "median": middle(figures), "max": max(figures)}
 
 
-def _middle(figures: Sequence[float]) -> float:
+def middle(figures: Sequence[float]) -> float:
     return round(median(figures), 3)
 
 

@@ -110,6 +110,38 @@ SECTIONS = (
         "waiting",
     ),
     Section(
+        "By S3 server and way. Tuned: 32 threads, a large heap; untuned: 200 threads, 512 MiB. Cold: "
+        "that server alone was just started. Far: a proxy adds 20 ms. Ratio: to the first server, "
+        "warm and near, with as many in flight.",
+        "s3",
+        "server state way in_flight enqueue_rate enqueue_ms dequeue_rate dequeue_ms "
+        "ratio.enqueue_rate ratio.enqueue_ms_p99 ratio.dequeue_rate ratio.dequeue_ms_p99 "
+        "window_limit",
+        title="S3",
+    ),
+    Section(
+        "The client for small objects by obstore, in turn on the same stores: rates, and CPU of "
+        "the worker.",
+        "clients",
+        "ratio.enqueue_rate ratio.dequeue_rate ratio.enqueue_cpu_seconds_per_1000 "
+        "ratio.dequeue_cpu_seconds_per_1000 ratio.s3_puts_cpu_seconds_per_1000 "
+        "ratio.s3_gets_cpu_seconds_per_1000",
+    ),
+    Section(
+        "Delayed mails: hops through delay levels, and how late.",
+        "delays",
+        "delay hops_a_mail late_ms cpu_seconds_per_1000",
+        "measured",
+        title="Delays and relay",
+    ),
+    Section("Hops of delays that were not waited for.", "delays", "computed_hops"),
+    Section(
+        "Relay to a server that is a round trip away: kept connections by one mail a connection.",
+        "relay",
+        "rttMs recipients concurrency oneMailAConnection.mailsPerSecond "
+        "keptConnections.mailsPerSecond ratio keptConnections.cpuMsAMail",
+    ),
+    Section(
         "Live mails among dead rows, before and after a cleanup; rates are rows read a second. "
         "Cassandra has come to rest before; marks of the largest size are read from disk.",
         "view",
@@ -145,6 +177,13 @@ SECTIONS = (
         "blob_gc",
         "blobs references keep listed_blobs_per_second references_per_second "
         f"deleted_keys_per_second s3_limits.keys_per_second deleted_share_of_limit {_MEMORY}",
+    ),
+    Section(
+        "A sweep of deleted marks without a row: the apply step that lists them, and that of the "
+        "next run, which drops them (ADR 41). CPU: microseconds a mark.",
+        "marks",
+        "rows listed_marks_per_second listed_cpu.cassandra listed_cpu.ours "
+        f"dropped_marks_per_second dropped_cpu.cassandra dropped_cpu.ours {_MEMORY}",
     ),
 )
 

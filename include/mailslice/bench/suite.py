@@ -1,18 +1,24 @@
-"""`bench all`: every part in the sizes of the issue, one after the other, and the page."""
+"""`bench all`: the parts in the sizes of the issue, one after the other, and the page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.blobs import measure_blobs
+from mailslice.bench.clients import measure_clients
 from mailslice.bench.counters import measure_counters
+from mailslice.bench.delayed import DELAYS, measure_delays
 from mailslice.bench.hotpath import Spec, measure
 from mailslice.bench.isolated import isolated
-from mailslice.bench.page import Row, page_text, write_page
+from mailslice.bench.marks import measure_marks
+from mailslice.bench.page import page_text, write_page
+from mailslice.bench.relay import measure_relay
+from mailslice.bench.scale import read_measured
+from mailslice.bench.servers import Server, measure_servers
 from mailslice.bench.view import measure_view
 
 if TYPE_CHECKING:
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from mailslice.model.settings import Settings
 
 _KIB, _MIB = 1024, 1024 * 1024
+RTT = timedelta(milliseconds=20)
 PEAK = Spec(
     5000,
     4 * _KIB,
@@ -28,7 +35,7 @@ PEAK = Spec(
     repeats=3,
     load=0.8,
     processes=(1, 2, 4),
-    waiting=50_000,
+    waiting=30_000,
     warm_up=timedelta(minutes=2),
 )
 """It finds stores that have just started: it waits longer for them."""
@@ -38,8 +45,12 @@ SIZES = (
     Spec(400, _MIB, 64, repeats=3, load=0.8),
     Spec(64, 25 * _MIB, 64),
 )
+CURVE = Spec(2000, 4 * _KIB, 64, curve=True)
+FAR = Spec(2000, 4 * _KIB, 64, curve=True, rtt=RTT)
 SHARES = (100, 10, 1)
 """What the largest number of rows is divided by, for the curves."""
+Measurement = tuple[str, Callable[..., Any]]
+"""Which bench, and what gives its row, or rows, and takes `say`."""
 
 
 def run_all(
@@ -50,48 +61,95 @@ def run_all(
     largest: int,
     page: Path | None,
     say: Callable[[str], None],
+    parts: Sequence[str] = (),
+    servers: Sequence[Server] = (),
 ) -> None:
-    """Measure everything. JSON lines appear one by one; the page is printed at the end.
+    """Measure all parts, or these. JSON lines appear one by one; the page is printed at the end.
 
-    `page` is written after each measurement: what stops it is not to cost what is known.
+    `page` is written after each measurement: what stops it is not to cost what is known. Where some
+    parts are measured, the others stay there as they were.
     """
-    rows: list[Row] = []
-    for row in _measured(settings, queue, largest, say):
-        rows.append(row)
-        if out.as_json:
-            out.one(row)
-        if page is not None:
-            write_page(page, rows)
+    table = parts_of(settings, queue, servers, largest)
+    measured = parts or tuple(table)
+    rows: list[dict[str, Any]] = []
+    if parts and page is not None:
+        earlier = read_measured(page.with_suffix(".json"))["rows"]
+        rows = [row for row in earlier if row.get("part") not in measured]
+    for part in measured:
+        for bench, measure_rows in table[part]:
+            say(part)
+            result = measure_rows(say=say)
+            for row in result if isinstance(result, list) else [result]:
+                rows.append({"bench": bench, "part": part, **row})
+                if out.as_json:
+                    out.one(rows[-1])
+            if page is not None:
+                write_page(page, rows)
     if not out.as_json:
         print(page_text(rows))
     if page is not None:
         say(f"{page} is written")
 
 
-def _measured(
-    settings: Settings, queue: QueueName, largest: int, say: Callable[[str], None]
-) -> Iterator[Row]:
-    for spec in (PEAK, *SIZES):
-        say(f"{spec.mails} mails of {spec.size} bytes")
-        yield {"bench": "hotpath", **measure(settings, queue, spec, say)}
-    # Each in a process of its own: its memory is not what Spark took for the sizes before it.
-    for bench, function, sizes in _duties(queue, largest):
-        say(", ".join(f"{name}: {value}" for name, value in sizes.items()))
-        yield {"bench": bench, **isolated(partial(function, settings, say=_silent, **sizes))}
+def parts_of(
+    settings: Settings, queue: QueueName, servers: Sequence[Server], largest: int
+) -> dict[str, list[Measurement]]:
+    """What belongs to each part, in the order of measuring."""
 
+    def hotpath(*specs: Spec) -> list[Measurement]:
+        return [("hotpath", partial(measure, settings, queue, spec)) for spec in specs]
 
-def _duties(
-    queue: QueueName, largest: int
-) -> Iterator[tuple[str, Callable[..., dict[str, Any]], Mapping[str, Any]]]:
-    """At a hundredth, a tenth and the whole; with many mailboxes; with copies of what is deleted."""
-    sizes: Sequence[int] = [largest // share for share in SHARES]
+    def mails(function: Callable[..., Any], **sizes: Any) -> Callable[..., Any]:
+        return partial(function, settings, queue, **sizes)
+
+    def duty(bench: str, function: Callable[..., Any], **sizes: Any) -> Measurement:
+        return bench, partial(_alone, function, settings, sizes)
+
+    small = {"mails": 2000, "size": 4 * _KIB, "warm_up": timedelta(seconds=30)}
+    kinds = servers or [Server("of the settings", settings.s3.endpoint)]
+    sizes = [largest // share for share in SHARES]
     few = sizes[0]
-    for dead in (0, *sizes):
-        yield "view", measure_view, {"name": queue, "live": 1000, "dead": dead, "slices": 100}
-    for mailboxes, messages in (*((max(1, size // 1000), size) for size in sizes), (few, few)):
-        yield "counters", measure_counters, {"mailboxes": mailboxes, "messages": messages}
-    for size, keep in (*((size, False) for size in sizes), (few, True)):
-        yield "blob_gc", measure_blobs, {"blobs": size // 5, "references": size, "keep": keep}
+    return {
+        "hotpath": hotpath(PEAK),
+        "sizes": hotpath(*SIZES),
+        "curve": hotpath(CURVE),
+        "far": hotpath(FAR),
+        "s3": [("s3", mails(measure_servers, servers=kinds, in_flight=(16, 64), rtt=RTT, **small))],
+        "clients": [("clients", mails(measure_clients, in_flight=64, turns=3, **small))],
+        "delays": [("delays", mails(measure_delays, mails=500, delays=DELAYS))],
+        "relay": [
+            (
+                "relay",
+                partial(
+                    measure_relay, mails=400, size=4 * _KIB, recipients=1, concurrency=8, rtt=RTT
+                ),
+            )
+        ],
+        "view": [
+            duty("view", measure_view, name=queue, live=1000, dead=dead, slices=100)
+            for dead in (0, *sizes)
+        ],
+        "counters": [
+            duty("counters", measure_counters, mailboxes=mailboxes, messages=messages)
+            for mailboxes, messages in (*((max(1, n // 1000), n) for n in sizes), (few, few))
+        ],
+        "blobs": [
+            duty("blob_gc", measure_blobs, blobs=size // 5, references=size, keep=keep)
+            for size, keep in (*((size, False) for size in sizes), (few, True))
+        ],
+        "marks": [duty("marks", measure_marks, name=queue, rows=largest // 4)],
+    }
+
+
+def _alone(
+    function: Callable[..., Any],
+    settings: Settings,
+    sizes: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Any:
+    """In a process of its own: its memory is not what Spark took for the sizes before it."""
+    say(", ".join(f"{name} {value}" for name, value in sizes.items()))
+    return isolated(function, settings, **sizes, say=_silent)
 
 
 def _silent(_: str) -> None:

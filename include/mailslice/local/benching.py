@@ -1,30 +1,41 @@
-"""`make bench`: the benchmarks of the command line, against the test services, nothing else beside them."""
+"""`make bench`: the benchmarks of the command line, against the test services, nothing else."""
 
 from __future__ import annotations
 
+import json
 import platform
+import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
 import psutil
 
 from mailslice.local.command_line import CommandLine
 from mailslice.local.pages import write as write_pages
+from mailslice.local.parts import java_home
+from mailslice.local.s3 import DEFAULT_THREADS, TUNED_THREADS, s3_command, tuned_options
 from mailslice.local.services import check_disk, store_settings
-from mailslice.local.settings import Profile, stack_settings
+from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.local.stack import Stack, one_at_a_time, remove
 from mailslice.local.steps import Steps
+from mailslice.local.supervise import OWNER
 from mailslice.model.settings import clone_root
 
 PERFORMANCE_PAGE = clone_root() / "docs" / "performance.md"
+_PORTS_AFTER = 2000
+"""From the stack's own S3 port to those of the servers that a benchmark starts."""
+_STORE_PASSWORD = "mailslice"  # noqa: S105 - of a key that lives as long as a benchmark
 
 
 def bench(arguments: list[str]) -> int:
-    """Runs `mailslice bench` with these words; without any, all of it, and writes docs/performance.md with its JSON, from which docs/scale.md is computed.
+    """Runs `mailslice bench` with these words; without any, all of it, with docs/performance.md.
 
-    Gives its exit code; after one that failed no page is written anew.
+    `all` and `s3` are told of two kinds of S3 server. A page that was written is one that
+    docs/scale.md is computed from. Gives the exit code; after one that failed no page is new.
     """
     stack = stack_settings(Profile.TEST)
     steps = Steps()
+    words = arguments or ["all", "--write", str(PERFORMANCE_PAGE)]
     with one_at_a_time(stack):
         remove(stack)
         check_disk(stack)
@@ -35,14 +46,64 @@ def bench(arguments: list[str]) -> int:
         }
         Stack(stack, steps, settings, with_airflow=False).start()
         try:
-            steps.console.print(
-                f"{datetime.now(UTC):%Y-%m-%d}, {psutil.cpu_count()} cores, {psutil.virtual_memory().total // 2**30} GiB, {platform.platform()}"
-            )
-            code = CommandLine(settings).show(
-                "bench", *(arguments or ("all", "--write", str(PERFORMANCE_PAGE)))
-            )
-            if code == 0 and not arguments:
+            memory = psutil.virtual_memory().total // 2**30
+            machine = f"{psutil.cpu_count()} cores, {memory} GiB, {platform.platform()}"
+            steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}")
+            servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
+            options = (word for file in servers for word in ("--server", str(file)))
+            code = CommandLine(settings).show("bench", *words, *options)
+            if code == 0 and "--write" in words:
                 write_pages(stack.root)
         finally:
             remove(stack)
     return code
+
+
+def s3_servers(stack: StackSettings) -> list[Path]:
+    """Files by which a benchmark starts a tuned S3 server and an untuned one, each over TLS, too.
+
+    Untuned: 512 MiB and s3proxy's default of 200 threads, the rest is Java's own choice. Both log
+    warnings alone.
+    """
+    port = stack.ports.s3_port + _PORTS_AFTER
+    tuned = s3_command(stack, "s3-tuned", port, TUNED_THREADS, *tuned_options(stack))
+    untuned = s3_command(stack, "s3-untuned", port + 2, DEFAULT_THREADS, "-Xmx512m")
+    return [
+        _server(stack, "tuned", port, tuned),
+        _server(stack, "untuned", port + 2, untuned),
+    ]
+
+
+def _server(stack: StackSettings, name: str, port: int, command: tuple[str, ...]) -> Path:
+    folder = stack.state / f"s3-{name}"
+    secure = f"https://127.0.0.1:{port + 1}"
+    keys, certificate = _certificate(folder)
+    with (folder / "s3proxy.conf").open("a", encoding="utf-8") as properties:
+        properties.write(
+            f"s3proxy.secure-endpoint={secure}\ns3proxy.keystore-path={keys}\n"
+            f"s3proxy.keystore-password={_STORE_PASSWORD}\n"
+        )
+    server = {
+        "name": name,
+        "command": command,
+        "environment": {"JAVA_HOME": str(java_home()), OWNER: str(stack.state)},
+        "endpoint": f"http://127.0.0.1:{port}",
+        "secure": secure,
+        "ca": str(certificate),
+    }
+    file = folder / "server.json"
+    file.write_text(json.dumps(server), encoding="utf-8")
+    return file
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A key of 127.0.0.1 as s3proxy reads it, and its certificate as clients do."""
+    keys, certificate = folder / "keys.p12", folder / "certificate.pem"
+    keytool = str(java_home() / "bin" / "keytool")
+    store = ("-keystore", str(keys), "-storepass", _STORE_PASSWORD, "-alias", "s3")
+    name = ("-dname", "CN=127.0.0.1", "-ext", "SAN=IP:127.0.0.1", "-validity", "30")
+    make = (keytool, "-genkeypair", "-keyalg", "EC", "-storetype", "PKCS12", *name, *store)
+    export = (keytool, "-exportcert", "-rfc", "-file", str(certificate), *store)
+    for command in (make, export):
+        subprocess.run(command, check=True, capture_output=True)
+    return keys, certificate

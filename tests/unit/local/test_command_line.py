@@ -51,12 +51,20 @@ def test_what_the_environment_names_itself_stays(environ: dict[str, str], hosts:
 
 
 @pytest.mark.parametrize(
-    ("code", "arguments", "written"), [(0, [], True), (4, [], False), (0, ["hotpath"], False)]
+    ("code", "arguments", "written"),
+    [
+        (0, [], True),
+        (4, [], False),
+        (0, ["hotpath"], False),
+        (0, ["all", "--part", "marks"], False),
+        (0, ["all", "--part", "marks", "--write", "docs/performance.md"], True),
+    ],
 )
 def test_a_benchmark_that_failed_fails_and_writes_no_page(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, arguments: list[str], written: bool
 ) -> None:
     pages: list[Path] = []
+    commands: list[tuple[str, ...]] = []
 
     class Services:
         def __init__(self, *_: object, **__: object) -> None:
@@ -70,9 +78,11 @@ def test_a_benchmark_that_failed_fails_and_writes_no_page(
     )
     monkeypatch.setattr(benching, "stack_settings", lambda _: stack)
     monkeypatch.setattr(benching, "Stack", Services)
+    monkeypatch.setattr(benching, "s3_servers", lambda _: [tmp_path / "server.json"])
     monkeypatch.setattr(benching, "remove", lambda _: None)
     monkeypatch.setattr(benching, "check_disk", lambda _: None)
-    monkeypatch.setattr(CommandLine, "show", lambda *_: code)
+    monkeypatch.setattr(CommandLine, "show", lambda _, *words: commands.append(words) or code)
     monkeypatch.setattr(benching, "write_pages", pages.append)
     assert benching.bench(arguments) == code
     assert bool(pages) is written
+    assert ("--server" in commands[0]) is (commands[0][1] != "hotpath")

@@ -1,0 +1,100 @@
+"""How fast deleted marks without a row are listed by a sweep, and dropped by the run after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from mailslice.bench.inserts import insert_all
+from mailslice.bench.queues import bench_queue
+from mailslice.bench.spark_runs import (
+    StepCpu,
+    own_stores,
+    peak_memory,
+    rate,
+    run_duty,
+    settle,
+    start_spark,
+    timed,
+)
+from mailslice.model.names import DELETED_MAILS
+
+if TYPE_CHECKING:
+    from mailslice.bench.queues import BenchQueue
+    from mailslice.model.mail import QueueName
+    from mailslice.model.settings import Settings
+
+KEYSPACE = "mailslice_bench_marks"
+_WINDOW = timedelta(seconds=1)
+_GRACE = "1s"
+_CLOSED_S = 4.0
+"""Past window and grace: every slice of the time of the listing is closed."""
+
+
+def measure_marks(
+    settings: Settings, name: QueueName, *, rows: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Plant marks in a keyspace of its own; a cleanup with `sweep`, and one after it.
+
+    Rates in marks a second, times in seconds, memory in MiB. Spark is started before; CPU is
+    microseconds a mark. The first run lists the marks, the second proves and drops them (ADR 41).
+    """
+    groups = {"queue": {"slice_window": _WINDOW, "shared": False}, "duty": {"small_rows": 0}}
+    with (
+        own_stores(settings, KEYSPACE, buckets=True, **groups) as stores,
+        bench_queue(stores.settings, name, synthetic=True, say=say) as queue,
+    ):
+        say(f"{rows} marks: inserting")
+        _, filled = timed(lambda: _plant(queue, rows))
+        settle(queue.stores)
+        with peak_memory(settings) as peak:
+            start_spark(stores.settings)
+            say("the run that lists them")
+            listing = _run(queue, sweep=True)
+            time.sleep(_CLOSED_S)
+            say("the run that drops them")
+            dropping = _run(queue, sweep=False)
+        listed, dropped = listing["report"]["marks"], dropping["report"]["marks"]
+        if (listed["listed"], dropped["dropped"]) != (rows, rows):
+            raise RuntimeError(f"{rows} marks were planted; {listed} listed, {dropped} dropped")
+        remaining = sum(1 for _ in queue.stores.tables.deleted.ids(name))
+        if remaining:
+            raise RuntimeError(f"{remaining} of {rows} marks remain")
+    return {
+        "rows": rows,
+        "fill_rate": rate(rows, filled),
+        **_figures("listed", listing, rows),
+        **_figures("dropped", dropping, rows),
+        **peak.as_json(),
+    }
+
+
+def _run(queue: BenchQueue, *, sweep: bool) -> dict[str, Any]:
+    settings = queue.stores.settings
+    cpu = StepCpu(settings)
+    report, seconds = timed(
+        lambda: run_duty(
+            settings, "queue_cleanup", queue.name, on_step=cpu.step, grace=_GRACE, sweep=sweep
+        )
+    )
+    return {"report": report, "seconds": seconds, "cpu": cpu}
+
+
+def _figures(name: str, run: dict[str, Any], rows: int) -> dict[str, Any]:
+    steps = run["report"]["seconds"]
+    return {
+        f"{name}_marks_per_second": rate(rows, steps["apply"]),
+        f"{name}_run_seconds": round(run["seconds"], 2),
+        f"{name}_step_seconds": steps,
+        f"{name}_cpu": run["cpu"].by_rows(rows)["apply"],
+    }
+
+
+def _plant(queue: BenchQueue, rows: int) -> None:
+    table = f"{queue.stores.settings.cassandra.keyspace}.{DELETED_MAILS}"
+    ids: Iterator[list[object]] = ([queue.name, uuid4()] for _ in range(rows))
+    insert = f"INSERT INTO {table} (queuename, enqueueid) VALUES (?, ?)"
+    insert_all(queue.stores.cassandra, insert, ids)

@@ -1,0 +1,71 @@
+"""docs/performance.md: a table a section, whose columns are fields of the JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mailslice.bench.commands import PARTS, parts
+from mailslice.bench.page import SECTIONS, page_text, table, write_page
+from mailslice.bench.suite import parts_of, run_all
+from mailslice.cli.output import Output
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import QueueName
+from mailslice.model.settings import Settings, clone_root
+
+MEASURED = json.loads((clone_root() / "docs" / "performance.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.text[:40])
+def test_each_column_is_a_field_of_what_was_measured(section):
+    rows = section.rows(MEASURED["rows"])
+    if not rows:
+        pytest.skip("docs/performance.json has no such rows yet")
+    _, _, *lines = table(section.columns.split(), rows)
+    cells = zip(*(line.strip("| ").split(" | ") for line in lines), strict=True)
+    optional = {"rtt_ms", "deleted_share_of_limit"}
+    empty = [
+        name
+        for name, column in zip(section.columns.split(), cells, strict=True)
+        if set(column) == {"-"} and name not in optional
+    ]
+    assert empty == []
+
+
+def test_figures_are_shown_by_their_kind():
+    row = {"a": 1234.5, "b": {"min": 1, "max": 2}, "c": {"p50": 1, "p99": 2}, "d": [0.5, 1000.0]}
+    assert table(["a", "b", "c.p99", "c", "d", "e.f"], [row])[2:] == [
+        "| 1,234.5 | 1 - 2 | 2 | 1 / 2 | 0.5 1,000 | - |"
+    ]
+
+
+def test_a_section_without_rows_is_left_out():
+    text = page_text([{"bench": "counters", "mailboxes": 7, "messages": 8}])
+    assert "counter_repair" in text
+    assert "blob_gc" not in text
+    assert "| 7 | 8 |" in text
+
+
+def test_the_parts_of_the_command_line_are_those_that_are_measured():
+    queue = QueueName("q")
+    assert tuple(parts_of(Settings(), queue, [], 1000)) == tuple(PARTS)
+    assert parts(" marks, relay") == ("marks", "relay")
+    with pytest.raises(BadInput, match="'mark' is not allowed; hotpath, sizes"):
+        parts("mark")
+
+
+def test_a_part_that_is_measured_anew_takes_its_place_and_the_others_stay(monkeypatch, tmp_path):
+    page = tmp_path / "performance.md"
+    counters = {"bench": "counters", "part": "counters", "mailboxes": 1, "messages": 1}
+    counters["plan_again_messages_per_second"] = 1
+    write_page(page, [counters, {"bench": "relay", "part": "relay"}])
+    measurement = [("relay", lambda say: [{"ratio": 4.5}, {"ratio": 4.6}])]
+    monkeypatch.setattr("mailslice.bench.suite.parts_of", lambda *_: {"relay": measurement})
+    arguments = {"largest": 1, "page": page, "say": lambda _: None}
+    run_all(Output(), Settings(), QueueName("q"), parts=("relay",), **arguments)
+    written = json.loads(Path(page.with_suffix(".json")).read_text(encoding="utf-8"))["rows"]
+    assert [(row["bench"], row.get("ratio")) for row in written] == [
+        ("counters", None),
+        ("relay", 4.5),
+        ("relay", 4.6),
+    ]
