@@ -22,7 +22,16 @@ from pydantic import (
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.durations import format_duration
 from mailslice.model.names import QueueTable
-from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
+from mailslice.model.setting_types import (
+    Duration,
+    Group,
+    Host,
+    Hosts,
+    LimitRules,
+    Time,
+    Words,
+    setting,
+)
 from mailslice.model.throttling import Limits
 
 _LONGEST_KEPT = timedelta(days=3650)
@@ -42,28 +51,26 @@ class Consistency(StrEnum):
 class CassandraSettings(Group):
     """Where the view is."""
 
-    contact_points: Hosts = Field(
-        ("127.0.0.1",), description="hosts, comma-separated; host:port is read too"
+    contact_points: Hosts = setting(("127.0.0.1",), "hosts, comma-separated; host:port is read too")
+    port: int = setting(9042, "native protocol port", ge=1, le=65535)
+    keyspace: str = setting(
+        "apache_james", "James' keyspace", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$"
     )
-    port: int = Field(9042, ge=1, le=65535, description="native protocol port")
-    keyspace: str = Field(
-        "apache_james", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$", description="James' keyspace"
-    )
-    datacenter: str | None = Field(
-        None, description="local data centre; the first contact point's when unset"
+    datacenter: str | None = setting(
+        None, "local data centre; the first contact point's when unset"
     )
     username: str | None = None
     password: SecretStr | None = None
-    consistency: Consistency = Field(
+    consistency: Consistency = setting(
         Consistency.LOCAL_QUORUM,
-        description="of inserts, marks and reads that decide; QUORUM when several data centres write",
+        "of inserts, marks and reads that decide; QUORUM when several data centres write",
     )
     tls_enabled: bool = False
-    tls_ca: Path | None = Field(None, description="PEM file of the authority")
-    tls_certificate: Path | None = Field(None, description="PEM file of the client's certificate")
-    tls_key: Path | None = Field(None, description="PEM file of the client's key")
+    tls_ca: Path | None = setting(None, "PEM file of the authority")
+    tls_certificate: Path | None = setting(None, "PEM file of the client's certificate")
+    tls_key: Path | None = setting(None, "PEM file of the client's key")
     tls_verify_host: bool = True
-    timeout: Time = Field(timedelta(seconds=10), description="of one request")
+    timeout: Time = setting(timedelta(seconds=10), "of one request")
 
     @field_validator("consistency", mode="before")
     @classmethod
@@ -74,38 +81,37 @@ class CassandraSettings(Group):
 class OwnSettings(Group):
     """mailslice's own keyspace and bucket."""
 
-    keyspace: str = Field(
+    keyspace: str = setting(
         "mailslice",
+        "mailslice's own tables: runs, locks, delays, marks that wait",
         pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$",
-        description="mailslice's own tables: runs, locks, delays, marks that wait",
     )
-    replication: str = Field(
-        "",
-        description="CQL map, used when the keyspace is created; James' keyspace's own when empty",
+    replication: str = setting(
+        "", "CQL map, used when the keyspace is created; James' keyspace's own when empty"
     )
-    bucket: str = Field(
+    bucket: str = setting(
         "mailslice",
-        description="mailslice's own bucket: quarantine and kept content; each deployment needs one of its own",
+        "mailslice's own bucket: quarantine and kept content; each deployment needs one of its own",
     )
 
 
 class RabbitSettings(Group):
     """The broker."""
 
-    url: SecretStr = Field(
+    url: SecretStr = setting(
         SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F"),
-        description="amqp:// or amqps://user:password@host:port/vhost",
+        "amqp:// or amqps://user:password@host:port/vhost",
     )
-    management_url: SecretStr = Field(
+    management_url: SecretStr = setting(
         SecretStr("http://guest:guest@127.0.0.1:15672"),
-        description="management API, user:password in it or the URL's own",
+        "management API, user:password in it or the URL's own",
     )
-    tls_ca: Path | None = Field(None, description="PEM file of the authority")
+    tls_ca: Path | None = setting(None, "PEM file of the authority")
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_verify_host: bool = True
-    timeout: Time = Field(
-        timedelta(seconds=10), description="of connecting, of a confirm, of a blocked connection"
+    timeout: Time = setting(
+        timedelta(seconds=10), "of connecting, of a confirm, of a blocked connection"
     )
 
 
@@ -134,40 +140,38 @@ class HashEncoding(StrEnum):
 class BlobSettings(Group):
     """How blob ids are made."""
 
-    strategy: BlobStrategy = Field(
+    strategy: BlobStrategy = setting(
         BlobStrategy.PASSTHROUGH,
-        description="passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc; refused beside a James of passthrough",
+        "passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc; refused beside a James of passthrough",
     )
-    id: BlobIdKind = Field(
-        BlobIdKind.PLAIN, description="generation-aware: FAMILY_GENERATION_ before the id"
-    )
-    hash_encoding: HashEncoding = Field(
+    id: BlobIdKind = setting(BlobIdKind.PLAIN, "generation-aware: FAMILY_GENERATION_ before the id")
+    hash_encoding: HashEncoding = setting(
         HashEncoding.BASE64,
-        description="of deduplicated ids, as James' property james.blob.id.hash.encoding says",
+        "of deduplicated ids, as James' property james.blob.id.hash.encoding says",
     )
-    generation_duration: Time = Field(timedelta(days=30), description="of one generation")
+    generation_duration: Time = setting(timedelta(days=30), "of one generation")
     family: int = Field(1, ge=0)
 
 
 class S3Settings(Group):
     """The content store."""
 
-    endpoint: str = Field(
+    endpoint: str = setting(
         "http://127.0.0.1:9000",
-        description="URL of the S3 API; user:password in it are the two keys, where they are not given",
+        "URL of the S3 API; user:password in it are the two keys, where they are not given",
     )
-    bucket: str = Field(
+    bucket: str = setting(
         "james",
+        "James' default bucket",
         min_length=3,
         max_length=63,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="James' default bucket",
     )
     access_key: str | None = None
     secret_key: SecretStr | None = None
     region: str = "us-east-1"
-    ca: Path | None = Field(None, description="PEM file of the authority")
-    timeout: Time = Field(timedelta(seconds=10), description="of one request")
+    ca: Path | None = setting(None, "PEM file of the authority")
+    timeout: Time = setting(timedelta(seconds=10), "of one request")
 
     @model_validator(mode="before")
     @classmethod
@@ -211,32 +215,26 @@ class QueueSettings(Group):
     """The queue's shape, as James is configured; the stored configuration wins (see `config check`)."""
 
     table: QueueTable = QueueTable.V4
-    slice_window: Duration = Field(timedelta(hours=1), description="width of a slice")
+    slice_window: Duration = setting(timedelta(hours=1), "width of a slice")
     bucket_count: int = Field(1, ge=1, le=2**31 - 1)
-    browse_start_pace: int = Field(
-        1000, ge=1, le=2**31 - 1, description="James' updateBrowseStartPace"
-    )
-    quorum: bool = Field(False, description="declare new work queues as quorum queues")
-    quorum_group_size: int = Field(
-        1, ge=1, description="x-quorum-initial-group-size of new quorum queues"
-    )
-    delivery_limit: int | None = Field(
-        None, ge=1, description="x-delivery-limit of new quorum queues"
-    )
-    shared: bool = Field(
+    browse_start_pace: int = setting(1000, "James' updateBrowseStartPace", ge=1, le=2**31 - 1)
+    quorum: bool = setting(False, "declare new work queues as quorum queues")
+    quorum_group_size: int = setting(1, "x-quorum-initial-group-size of new quorum queues", ge=1)
+    delivery_limit: int | None = setting(None, "x-delivery-limit of new quorum queues", ge=1)
+    shared: bool = setting(
         True,
-        description="James works on these queues, too: marks go only when the broker was seen drained; "
+        "James works on these queues, too: marks go only when the broker was seen drained; "
         "kept in the own keyspace, followed when unset (`mailslice config shared`)",
     )
-    max_mail_bytes: int = Field(
+    max_mail_bytes: int = setting(
         150 * 1024 * 1024,
+        "largest mail that is accepted; S3 takes 5 GiB in one piece",
         ge=1,
         le=_LARGEST_OBJECT,
-        description="largest mail that is accepted; S3 takes 5 GiB in one piece",
     )
-    stage_marks: Words = Field(
+    stage_marks: Words = setting(
         (),
-        description="queues whose workers write stage marks, comma-separated: a mail whose worker died while it was sending is failed, never sent twice",
+        "queues whose workers write stage marks, comma-separated: a mail whose worker died while it was sending is failed, never sent twice",
     )
 
     @field_validator("table", mode="before")
@@ -270,79 +268,68 @@ class StuckMode(StrEnum):
 class DutySettings(Group):
     """Where duties keep what they write, and for how long."""
 
-    artifacts: str = Field(
+    artifacts: str = setting(
         "",
-        description="folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty",
+        "folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty",
     )
-    retention: Time = Field(
-        timedelta(days=90), description="of ledger rows and artifacts; at most 10 years"
+    retention: Time = setting(timedelta(days=90), "of ledger rows and artifacts; at most 10 years")
+    grace: Duration = setting(
+        timedelta(minutes=15), "default time after its end before a slice counts as closed"
     )
-    grace: Duration = Field(
-        timedelta(minutes=15),
-        description="default time after its end before a slice counts as closed",
+    rate_cassandra: int = setting(
+        0, "writes a second that one run may ask of Cassandra; 0 = no limit", ge=0
     )
-    rate_cassandra: int = Field(
-        0, ge=0, description="writes a second that one run may ask of Cassandra; 0 = no limit"
+    rate_s3: int = setting(
+        0, "keys a second that one run may delete or copy in S3; 0 = no limit", ge=0
     )
-    rate_s3: int = Field(
-        0, ge=0, description="keys a second that one run may delete or copy in S3; 0 = no limit"
+    rate_rabbitmq: int = setting(
+        0, "messages a second that one run may publish or take; 0 = no limit", ge=0
     )
-    rate_rabbitmq: int = Field(
-        0, ge=0, description="messages a second that one run may publish or take; 0 = no limit"
-    )
-    small_rows: int = Field(
+    small_rows: int = setting(
         50_000,
+        "a plan over at most so many rows, and the steps after it, run in one process without Spark (queue_cleanup, queue_size); 0 = always Spark",
         ge=0,
-        description="a plan over at most so many rows, and the steps after it, run in one process without Spark "
-        "(queue_cleanup, queue_size); 0 = always Spark",
     )
-    spark_master: str = Field(
-        "local[*]", description="Spark master of duties that run without Airflow"
-    )
+    spark_master: str = setting("local[*]", "Spark master of duties that run without Airflow")
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
-    spark_driver_options: str = Field(
+    spark_driver_options: str = setting(
         "",
-        description="more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a quarter of the CPU off a short run",
+        "more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a quarter of the CPU off a short run",
     )
-    nodetool: str = Field(
+    nodetool: str = setting(
         "",
-        description="nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`",
+        "nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`",
     )
-    usual_factor: float = Field(
-        10.0,
-        ge=1,
-        description="a plan of more than so many times what the last runs did fails the gate",
+    usual_factor: float = setting(
+        10.0, "a plan of more than so many times what the last runs did fails the gate", ge=1
     )
-    max_counters_share: float = Field(
+    max_counters_share: float = setting(
         0.2,
+        "share of all mailboxes whose counters one run may change, if it is not told",
         ge=0,
         le=1,
-        description="share of all mailboxes whose counters one run may change, if it is not told",
     )
-    stuck_mode: StuckMode = Field(
+    stuck_mode: StuckMode = setting(
         StuckMode.CLOSE,
-        description="of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS",
+        "of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS",
     )
-    stuck_factor: float = Field(
+    stuck_factor: float = setting(
         10.0,
+        "a mail is stuck when it is held for longer than so many times the p99 of its queue",
         ge=1,
         le=1000,
-        description="a mail is stuck when it is held for longer than so many times the p99 of its queue",
     )
-    stuck_at_least: Time = Field(timedelta(minutes=10), description="and for at least this long")
-    stuck_alert_from: int = Field(
-        10, ge=1, description="so many decisions in one run are unusual, and the report says so"
+    stuck_at_least: Time = setting(timedelta(minutes=10), "and for at least this long")
+    stuck_alert_from: int = setting(
+        10, "so many decisions in one run are unusual, and the report says so", ge=1
     )
-    notify: str = Field(
-        "log", description="notifiers of failed runs, comma-separated: log, email, webhook"
-    )
-    notify_email: Words = Field(
+    notify: str = setting("log", "notifiers of failed runs, comma-separated: log, email, webhook")
+    notify_email: Words = setting(
         (),
-        description="recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default",
+        "recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default",
     )
-    notify_webhook: SecretStr | None = Field(
-        None,
-        description="URL of the webhook notifier: it gets one JSON object by POST; http or https",
+    notify_webhook: SecretStr | None = setting(
+        None, "URL of the webhook notifier: it gets one JSON object by POST; http or https"
     )
 
     @field_validator("retention")
@@ -373,97 +360,85 @@ class DutySettings(Group):
 class GcSettings(Group):
     """What blob_gc counts as references, beside the sources that it always reads."""
 
-    absent_sources: Words = Field(
+    absent_sources: Words = setting(
         (),
-        description="sources whose table is known to be missing, comma-separated: enqueuedMailsV3, enqueuedMailsV4, messageV3, attachmentV2...",
+        "sources whose table is known to be missing, comma-separated: enqueuedMailsV3, enqueuedMailsV4, messageV3, attachmentV2...",
     )
-    sources: str = Field(
+    sources: str = setting(
         "",
-        description="more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace when none is named); text, or collections",
+        "more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace when none is named); text, or collections",
     )
-    volatile_sources: Words = Field(
+    volatile_sources: Words = setting(
         (),
-        description="sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4 where James cleans it; no gate for them",
+        "sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4 where James cleans it; no gate for them",
     )
-    unread_columns: Words = Field(
+    unread_columns: Words = setting(
         (),
-        description="columns that are named like blob ids and are none, or of other buckets, "
-        "comma-separated: table.column; any other that no source reads fails the gate",
+        "columns that are named like blob ids and are none, or of other buckets, comma-separated: table.column; any other that no source reads fails the gate",
     )
-    max_share: float = Field(
-        0.1, ge=0, le=1, description="share of all blobs that one run may delete, if it is not told"
+    max_share: float = setting(
+        0.1, "share of all blobs that one run may delete, if it is not told", ge=0, le=1
     )
 
 
 class AlertSettings(Group):
     """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says it, too."""
 
-    browse_lag: Duration = Field(timedelta(days=3), description="now less browseStart; 0s = never")
-    content_lag: Duration = Field(
-        timedelta(days=7), description="now less contentStart; 0s = never"
+    browse_lag: Duration = setting(timedelta(days=3), "now less browseStart; 0s = never")
+    content_lag: Duration = setting(timedelta(days=7), "now less contentStart; 0s = never")
+    oldest_mail: Duration = setting(timedelta(days=1), "age of the oldest live mail; 0s = never")
+    dead_letters: int = setting(10, "more messages than that in a dead letter queue", ge=0)
+    consumers: int = setting(1, "fewer consumers than that on a work queue; 0 = never", ge=0)
+    lost: int = setting(0, "more lost mails than that in an audit", ge=0)
+    bare: int = setting(0, "more mails without content than that in an audit", ge=0)
+    zombies: int = setting(
+        0, "more mails than that which one run of stuck_mails had to decide about", ge=0
     )
-    oldest_mail: Duration = Field(
-        timedelta(days=1), description="age of the oldest live mail; 0s = never"
-    )
-    dead_letters: int = Field(
-        10, ge=0, description="more messages than that in a dead letter queue"
-    )
-    consumers: int = Field(
-        1, ge=0, description="fewer consumers than that on a work queue; 0 = never"
-    )
-    lost: int = Field(0, ge=0, description="more lost mails than that in an audit")
-    bare: int = Field(0, ge=0, description="more mails without content than that in an audit")
-    zombies: int = Field(
-        0, ge=0, description="more mails than that which one run of stuck_mails had to decide about"
-    )
-    repeat: Duration = Field(
+    repeat: Duration = setting(
         timedelta(hours=20),
-        description="an alert that goes on is told again after this long; a daily run tells it daily",
+        "an alert that goes on is told again after this long; a daily run tells it daily",
     )
 
 
 class SmtpInSettings(Group):
     """`mailslice worker smtp-in`."""
 
-    host: Host = Field("127.0.0.1", description="address to listen on")
+    host: Host = setting("127.0.0.1", "address to listen on")
     port: int = Field(2525, ge=0, le=65535)
-    allowed_networks: Words = Field(
-        ("127.0.0.0/8", "::1/128"), description="clients that may send without AUTH"
+    allowed_networks: Words = setting(
+        ("127.0.0.0/8", "::1/128"), "clients that may send without AUTH"
     )
-    username: str | None = Field(
-        None,
-        description="AUTH user; with a password, clients outside the allowed networks may send after AUTH",
+    username: str | None = setting(
+        None, "AUTH user; with a password, clients outside the allowed networks may send after AUTH"
     )
     password: SecretStr | None = None
-    tls_certificate: Path | None = Field(
-        None, description="PEM; with the key, STARTTLS is offered and AUTH needs it"
+    tls_certificate: Path | None = setting(
+        None, "PEM; with the key, STARTTLS is offered and AUTH needs it"
     )
     tls_key: Path | None = None
-    hostname: str | None = Field(
-        None, description="name in the greeting and in Received lines; the machine's when unset"
+    hostname: str | None = setting(
+        None, "name in the greeting and in Received lines; the machine's when unset"
     )
-    max_recipients: int = Field(10_000, ge=1, description="recipients of one mail")
-    auth_without_tls: bool = Field(
+    max_recipients: int = setting(10_000, "recipients of one mail", ge=1)
+    auth_without_tls: bool = setting(
         False,
-        description="allow passwords to come in the clear where MAILSLICE_SMTP_IN_HOST is not loopback: behind a port that is published on loopback only",
+        "allow passwords to come in the clear where MAILSLICE_SMTP_IN_HOST is not loopback: behind a port that is published on loopback only",
     )
-    max_connections: int = Field(100, ge=1, description="clients at once")
-    connections_per_client: int = Field(
+    max_connections: int = setting(100, "clients at once", ge=1)
+    connections_per_client: int = setting(
         10,
+        "connections at once from one address (of IPv6 from one /64) outside of the allowed networks",
         ge=1,
-        description="connections at once from one address (of IPv6 from one /64) outside of the allowed networks",
     )
-    timeout: Time = Field(
+    timeout: Time = setting(
         timedelta(minutes=5),
-        description="of one command, and of each 64 KiB of a mail; a whole mail has 10 minutes, and a second for each 100 KB",
+        "of one command, and of each 64 KiB of a mail; a whole mail has 10 minutes, and a second for each 100 KB",
     )
-    refuse_bare_line_ends: bool = Field(
+    refuse_bare_line_ends: bool = setting(
         True,
-        description="refuse a mail with a bare CR or LF in it (550) from clients outside of the allowed networks: other servers may read it as two",
+        "refuse a mail with a bare CR or LF in it (550) from clients outside of the allowed networks: other servers may read it as two",
     )
-    health_port: int = Field(
-        0, ge=0, le=65535, description="port of /livez, /readyz and /metrics; 0 = off"
-    )
+    health_port: int = setting(0, "port of /livez, /readyz and /metrics; 0 = off", ge=0, le=65535)
 
 
 class GiveUp(StrEnum):
@@ -498,58 +473,51 @@ class RelaySettings(Group):
 
     host: Host = "127.0.0.1"
     port: int = Field(25, ge=1, le=65535)
-    timeout: Time = Field(
-        timedelta(seconds=60),
-        description="of connecting, of each command, and of each 64 KiB of a mail",
+    timeout: Time = setting(
+        timedelta(seconds=60), "of connecting, of each command, and of each 64 KiB of a mail"
     )
-    answer_timeout: Time = Field(
+    answer_timeout: Time = setting(
         timedelta(minutes=8),
-        description="of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who waits too short sends mails twice that a slow "
+        "of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who waits too short sends mails twice that a slow "
         "server has taken (RFC 5321 4.5.3.2.6 names 10m: then raise MAILSLICE_DUTY_STUCK_AT_LEAST, too); with the 15 minutes that sending may take, from "
         "when a handler has the mail, it must fit into RabbitMQ's consumer_timeout (30m)",
     )
-    starttls: Annotated[StartTls, BeforeValidator(_start_tls)] = Field(
+    starttls: Annotated[StartTls, BeforeValidator(_start_tls)] = setting(
         StartTls.NONE,
-        description="TLS with the next hop: none; may (when it is offered, without a look at the certificate); must (nothing is sent without it); "
+        "TLS with the next hop: none; may (when it is offered, without a look at the certificate); must (nothing is sent without it); "
         "verified (must, and the certificate is the host's); true is verified, false is none",
     )
-    implicit_tls: bool = Field(
+    implicit_tls: bool = setting(
         False,
-        description="TLS from the first byte, as on port 465; verified, unless MAILSLICE_RELAY_STARTTLS=must",
+        "TLS from the first byte, as on port 465; verified, unless MAILSLICE_RELAY_STARTTLS=must",
     )
-    tls_ca: Path | None = Field(
-        None, description="PEM; the certificates that verify the next hop, instead of the system's"
+    tls_ca: Path | None = setting(
+        None, "PEM; the certificates that verify the next hop, instead of the system's"
     )
-    tls_certificate: Path | None = Field(
-        None, description="PEM; shown to a next hop that asks who we are"
-    )
+    tls_certificate: Path | None = setting(None, "PEM; shown to a next hop that asks who we are")
     tls_key: Path | None = None
-    username: str | None = Field(None, description="AUTH user (PLAIN, LOGIN); with a password")
+    username: str | None = setting(None, "AUTH user (PLAIN, LOGIN); with a password")
     password: SecretStr | None = None
-    auth_without_tls: bool = Field(
-        False, description="allow the password to cross a network in the clear"
-    )
-    mails_per_connection: int = Field(
+    auth_without_tls: bool = setting(False, "allow the password to cross a network in the clear")
+    mails_per_connection: int = setting(
         100,
+        "mails on one connection, which is kept for 30 s without one; 1 = a new one for each mail",
         ge=1,
-        description="mails on one connection, which is kept for 30 s without one; 1 = a new one for each mail",
     )
-    max_age: Duration = Field(
-        timedelta(days=5),
-        description="of a mail that is still tried again; an older one is given up",
+    max_age: Duration = setting(
+        timedelta(days=5), "of a mail that is still tried again; an older one is given up"
     )
-    give_up: GiveUp = Field(
+    give_up: GiveUp = setting(
         GiveUp.DEAD_LETTER,
-        description="of what is refused for good or too old: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
+        "of what is refused for good or too old: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
     )
-    rates: LimitRules = Field(
+    rates: LimitRules = setting(
         (),
-        description="mails a minute for a recipient domain, by all workers of a queue together: example.com=60,*.example.com=600,*=1200; "
+        "mails a minute for a recipient domain, by all workers of a queue together: example.com=60,*.example.com=600,*=1200; "
         "the closest pattern holds, for each domain by itself; 0 = no limit",
     )
-    connections: LimitRules = Field(
-        (),
-        description="connections at once that carry mail for a recipient domain, in the same form",
+    connections: LimitRules = setting(
+        (), "connections at once that carry mail for a recipient domain, in the same form"
     )
 
     @property
@@ -561,45 +529,38 @@ class RelaySettings(Group):
 class WorkerSettings(Group):
     """The consumer process."""
 
-    health_host: str = Field(
-        "127.0.0.1", description="address of liveness and metrics, of smtp-in, too"
-    )
-    health_port: int = Field(
-        0, ge=0, le=65535, description="port of /livez, /readyz and /metrics; 0 = off"
-    )
-    memory_budget_mib: int = Field(96, ge=8, description="content in flight, MiB, a process")
-    record_every: Duration = Field(
+    health_host: str = setting("127.0.0.1", "address of liveness and metrics, of smtp-in, too")
+    health_port: int = setting(0, "port of /livez, /readyz and /metrics; 0 = off", ge=0, le=65535)
+    memory_budget_mib: int = setting(96, "content in flight, MiB, a process", ge=8)
+    record_every: Duration = setting(
         timedelta(seconds=3),
+        "between two records of what a process holds, which stuck_mails needs; above 10s a census may hold the work queue for three of them; 0s = no record",
         le=timedelta(minutes=1),
-        description="between two records of what a process holds, which stuck_mails needs; "
-        "above 10s a census may hold the work queue for three of them; 0s = no record",
     )
-    maildir: Path | None = Field(None, description="folder of the Maildir handler")
-    bounce_queue: str | None = Field(
+    maildir: Path | None = setting(None, "folder of the Maildir handler")
+    bounce_queue: str | None = setting(
         None,
-        description="queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset",
+        "queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset",
     )
-    back_off_base: Duration = Field(
+    back_off_base: Duration = setting(
         timedelta(seconds=30),
+        "pause after the first failed attempt at a mail",
         ge=timedelta(seconds=1),
         le=timedelta(days=27),
-        description="pause after the first failed attempt at a mail",
     )
-    back_off_factor: float = Field(
-        2.0, ge=1, le=100, description="by which each further pause is longer"
-    )
-    back_off_cap: Duration = Field(
+    back_off_factor: float = setting(2.0, "by which each further pause is longer", ge=1, le=100)
+    back_off_cap: Duration = setting(
         timedelta(hours=1),
+        "longest of these pauses, but for a tenth",
         ge=timedelta(seconds=1),
         le=timedelta(days=27),
-        description="longest of these pauses, but for a tenth",
     )
-    attempts: int = Field(
+    attempts: int = setting(
         150,
+        "failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 = never",
         ge=0,
-        description="failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 = never",
     )
-    give_up: GiveUp = Field(
+    give_up: GiveUp = setting(
         GiveUp.DEAD_LETTER,
-        description="of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
+        "of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
     )

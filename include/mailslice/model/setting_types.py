@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
@@ -76,6 +76,11 @@ Time = Annotated[Duration, AfterValidator(_more_than_nothing)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Host = Annotated[str, AfterValidator(_only_hosts)]
 Hosts = Annotated[Words, AfterValidator(_only_hosts)]
+
+
+def setting(default: Any, description: str, **rules: Any) -> Any:
+    """A field of a Group, with what docs/settings.md says of it; `rules` as pydantic's Field has them."""
+    return Field(default, description=description, **rules)
 
 
 class Group(BaseModel):

@@ -1,7 +1,8 @@
 """Settings, by environment (`MAILSLICE_*`) or by the one file that `make run` writes; one frozen object a component.
 
 Nothing is read at import. `load_settings` is called by entry points alone. Secrets are `SecretStr`: masked in repr and logs.
-The fields are in `setting_groups`; docs/settings.md is generated from them (`make docs`), and a test holds the two together.
+The fields are in `setting_groups`, whose classes and kinds are imported from here, too;
+docs/settings.md is generated from them (`make docs`), and a test holds the two together.
 """
 
 from __future__ import annotations
@@ -40,41 +41,6 @@ from mailslice.model.setting_groups import (
     WorkerSettings,
 )
 from mailslice.model.setting_types import Duration, Group, LimitRules, Time, Words
-
-__all__ = [
-    "PREFIX",
-    "STATE_FILE",
-    "AlertSettings",
-    "BlobIdKind",
-    "BlobSettings",
-    "BlobStrategy",
-    "CassandraSettings",
-    "Consistency",
-    "Duration",
-    "DutySettings",
-    "GcSettings",
-    "GiveUp",
-    "HashEncoding",
-    "LimitRules",
-    "OwnSettings",
-    "QueueSettings",
-    "RabbitSettings",
-    "RelaySettings",
-    "S3Settings",
-    "Settings",
-    "SmtpInSettings",
-    "StartTls",
-    "StuckMode",
-    "Time",
-    "Words",
-    "WorkerSettings",
-    "artifacts_of",
-    "clone_root",
-    "groups",
-    "load_settings",
-    "read_env_file",
-    "variables",
-]
 
 PREFIX = "MAILSLICE_"
 STATE_FILE = ".state/run/settings.env"
