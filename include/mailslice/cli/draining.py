@@ -155,12 +155,7 @@ class Draining:
                 await delivery.reject(self._wanted.reason)
         self.handled += 1
         mail = delivery.item.mail
-        item: dict[str, object] = {
-            "enqueueId": delivery.item.enqueue_id,
-            "name": mail.name,
-            "sender": mail.sender,
-            "recipients": list(mail.recipients),
-            "state": mail.state,
+        item = shapes.envelope(delivery.item.enqueue_id, mail) | {
             "attributes": shapes.attributes(mail),
             "sha256": digest,
             "bytes": len(delivery.content),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import sys
 import threading
 import time
@@ -96,10 +95,8 @@ class Enqueuing:
         try:
             if self._error is None:
                 await self._enqueue(found, content)
-        except (
-            TryAgain,
-            BadSetting,
-        ) as error:  # a password that a store refuses from now on is no trouble of this mail
+        # A password that a store refuses from now on is no trouble of this mail.
+        except (TryAgain, BadSetting) as error:
             self._end(error)
             self._failed(found, str(error))
         except NoRoomError as error:  # the mail is enqueued: only its line found no place
@@ -122,12 +119,7 @@ class Enqueuing:
         mail = _mail(self._given, content)
         queued = await self._worker.enqueue(mail, content, delay=self._given.delay)
         self.done += 1
-        item: dict[str, object] = {
-            "enqueueId": queued.enqueue_id,
-            "name": mail.name,
-            "sender": mail.sender,
-            "recipients": list(mail.recipients),
-            "state": mail.state,
+        item = shapes.envelope(queued.enqueue_id, mail) | {
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
             "path": found.label,
@@ -149,20 +141,14 @@ def _mail(given: Given, content: bytes) -> Mail:
         raise BadInput(
             f"its headers cannot be read ({type(error).__name__}); give --sender and --recipient"
         ) from error
-    sender = (
-        (None if given.sender == NULL_SENDER else given.sender)
-        if given.sender is not None
-        else from_headers.sender
-        if from_headers
-        else None
-    )
+    sender = given.sender or (from_headers.sender if from_headers else None)
     recipients = given.recipients or (from_headers.recipients if from_headers else ())
     if not recipients:
         raise BadInput("the headers name no recipient; give --recipient")
     now_ns = time.time_ns()
     return Mail(
         name=given.name or f"Mail{now_ns // 1_000_000}-{uuid4()}",
-        sender=sender,
+        sender=None if sender == NULL_SENDER else sender,
         recipients=recipients,
         state=given.state,
         last_updated_ns=now_ns // 1_000_000 * 1_000_000,
@@ -240,15 +226,9 @@ def _progress(paths: Sequence[str]) -> Iterator[Callable[[int], None]]:
 def _size(path: str) -> int:
     """0 when it cannot be known: what cannot be read is said when it is read."""
     try:
-        if path == STDIN or not Path(path).exists():
+        if path in ("", STDIN):
             return 0
-        if Path(path).is_file():
-            return Path(path).stat().st_size
-        return sum(
-            Path(parent, name).stat().st_size
-            for parent, _, names in os.walk(path)
-            for name in names
-            if Path(parent, name).is_file()
-        )
+        files = [Path(path), *Path(path).rglob("*")]
+        return sum(file.stat().st_size for file in files if file.is_file())
     except OSError:
         return 0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mailslice.cli.contents import LOST
+from mailslice.cli.shapes import LOST
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, MailsliceError, SomeFailed
 
@@ -33,17 +33,10 @@ def export_mails(out: Output, queue: MailQueue, rows: Iterable[ViewRow], folder:
         for row in rows:
             try:
                 yield _export(queue, row, folder)
-            except ContentMissing as error:
+            except (ContentMissing, _TakenError) as error:
+                why = f"{LOST}: {error}" if isinstance(error, ContentMissing) else str(error)
                 failures.append(
-                    {
-                        "error": f"{LOST}: {error}",
-                        "enqueueId": row.enqueue_id,
-                        "name": row.item.mail.name,
-                    }
-                )
-            except _TakenError as error:
-                failures.append(
-                    {"error": str(error), "enqueueId": row.enqueue_id, "name": row.item.mail.name}
+                    {"error": why, "enqueueId": row.enqueue_id, "name": row.item.mail.name}
                 )
         yield from failures
 

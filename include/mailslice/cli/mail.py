@@ -10,10 +10,9 @@ import typer
 
 from mailslice.cli.arguments import Queue, Reason, Sender, address, duration, option
 from mailslice.cli.command import command, group
-from mailslice.cli.contents import LOST
 from mailslice.cli.door import open_queue, record
-from mailslice.cli.due import with_next_delivery
 from mailslice.cli.output import Output
+from mailslice.cli.shapes import LOST, PRESENT, with_next_delivery
 from mailslice.codec.shown import shown
 from mailslice.model.errors import BadInput, ContentMissing, SomeFailed
 from mailslice.model.mail import EnqueueId
@@ -178,17 +177,12 @@ def _content(queue: "MailQueue", row: "ViewRow", *, as_json: bool) -> dict[str, 
     try:
         content = queue.content(row)
     except ContentMissing as error:
-        return {
-            "content": LOST,
-            "contentError": str(error),
-            "bytes": None,
-            "sha256": None,
-            "headers": None,
-        }
+        gone = dict.fromkeys(("bytes", "sha256", "headers"))
+        return {"content": LOST, "contentError": str(error), **gone}
     header, _ = split(content)
     headers = bytes(header).decode("utf-8", "replace")
     return {
-        "content": "present",
+        "content": PRESENT,
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
         "headers": headers if as_json else headers.splitlines(),

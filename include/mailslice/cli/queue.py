@@ -22,9 +22,7 @@ from mailslice.cli.arguments import (
     option,
 )
 from mailslice.cli.command import command, group
-from mailslice.cli.contents import with_content
 from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, open_stores, record
-from mailslice.cli.due import with_next_delivery
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
@@ -95,9 +93,9 @@ def browse(
     """The mails of the queue, without their content."""
     with open_queue(queue) as opened:
         wanted = _filter(sender, recipient, name, older_than)
-        rows = with_next_delivery(opened.stores, queue, opened.queue.browse(wanted, limit))
+        rows = shapes.with_next_delivery(opened.stores, queue, opened.queue.browse(wanted, limit))
         if content:
-            rows = with_content(opened.stores, rows)
+            rows = shapes.with_content(opened.stores, rows)
         out.rows(
             rows,
             (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from mailslice.codec.addresses import NULL_SENDER
@@ -12,21 +15,18 @@ from mailslice.model.mail import Mail, RecipientHeader, ViewRow
 
 if TYPE_CHECKING:
     from mailslice.model.configuration import ViewConfiguration
+    from mailslice.model.mail import BlobId, EnqueueId, QueueName
     from mailslice.queue.dead_letters import Judged
+    from mailslice.stores import Stores
 
-MAIL_COLUMNS = (
-    "enqueueId",
-    "name",
-    "sender",
-    "recipients",
-    "state",
-    "enqueuedTime",
-    "nextDelivery",
-    "slice",
-)
-
-
+_ENVELOPE = ("enqueueId", "name", "sender", "recipients", "state")
+MAIL_COLUMNS = (*_ENVELOPE, "enqueuedTime", "nextDelivery", "slice")
 DEAD_COLUMNS = ("position", "enqueueId", "name", "cause", "reason", "diedAt", "redrives", "deleted")
+
+
+PRESENT, LOST = "present", "content lost"
+_LOOKUPS_AT_ONCE = 16
+_DUE_TIMES_AT_ONCE = 100
 
 
 def attributes(mail: Mail) -> dict[str, str]:
@@ -48,15 +48,16 @@ def recipient_headers(headers: tuple[RecipientHeader, ...]) -> list[dict[str, st
     ]
 
 
+def envelope(enqueue_id: EnqueueId, mail: Mail) -> dict[str, object]:
+    """Which mail it is, from whom and to whom."""
+    values = (enqueue_id, mail.name, mail.sender, list(mail.recipients), mail.state)
+    return dict(zip(_ENVELOPE, values, strict=True))
+
+
 def view_row(row: ViewRow, next_delivery: datetime | None = None) -> dict[str, object]:
     """A mail of the view. `nextDelivery`: when a delayed mail is due, else null."""
     mail = row.item.mail
-    return {
-        "enqueueId": row.enqueue_id,
-        "name": mail.name,
-        "sender": mail.sender,
-        "recipients": list(mail.recipients),
-        "state": mail.state,
+    return envelope(row.enqueue_id, mail) | {
         "enqueuedTime": row.enqueued_time,
         "lastUpdated": mail.last_updated,
         "nextDelivery": next_delivery,
@@ -98,3 +99,44 @@ def configuration(value: ViewConfiguration | None) -> Mapping[str, object] | Non
         "bucketCount": value.bucket_count,
         "updateBrowseStartPace": value.browse_start_pace,
     }
+
+
+def with_next_delivery(
+    stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
+) -> Iterator[dict[str, object]]:
+    """The rows as JSON objects, with `nextDelivery`, which is read a hundred at a time.
+
+    A deployment without mailslice's own tables has no delayed mail: nothing is created to find
+    that out.
+    """
+    from mailslice.stores.cassandra.own import DelayedMails
+
+    delayed, stream = DelayedMails.existing(stores.cassandra, stores.settings), iter(rows)
+    while chunk := list(islice(stream, _DUE_TIMES_AT_ONCE)):
+        due = {} if delayed is None else delayed.waiting(queue, [row.enqueue_id for row in chunk])
+        yield from (view_row(row, due.get(row.enqueue_id)) for row in chunk)
+
+
+def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """The rows, in their order, with `content`: present, or lost when header or body is gone.
+
+    Never loaded: two requests of S3 a mail, 16 at once.
+    """
+
+    def state(row: dict[str, object]) -> str:
+        ids: tuple[BlobId, BlobId] = (row["headerBlobId"], row["bodyBlobId"])  # type: ignore[assignment]
+        return PRESENT if all(stores.blobs.exists(each) for each in ids) else LOST
+
+    _ = stores.blobs.client  # made once, before threads share it
+    with ThreadPoolExecutor(_LOOKUPS_AT_ONCE) as threads:
+        asked: deque[tuple[dict[str, object], Future[str]]] = deque()
+        for row in rows:
+            asked.append((row, threads.submit(state, row)))
+            if len(asked) >= 2 * _LOOKUPS_AT_ONCE:
+                yield _answered(*asked.popleft())
+        while asked:
+            yield _answered(*asked.popleft())
+
+
+def _answered(row: dict[str, object], state: Future[str]) -> dict[str, object]:
+    return {**row, "content": state.result()}

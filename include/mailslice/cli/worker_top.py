@@ -155,43 +155,23 @@ def of_workers(records: Sequence[WorkerRecord] | None) -> dict[str, Any]:
     yet, `leftBehind` those of which they gave that up.
     """
     if records is None:
-        return dict.fromkeys(
-            (
-                "workers",
-                "inHandlers",
-                "fetched",
-                "longestSeconds",
-                "p99Seconds",
-                "completed",
-                "notCompleted",
-                "delayHops",
-                "undoing",
-                "leftBehind",
-            )
-        )
+        return dict.fromkeys(of_workers(()))
     alive = [record for record in records if record.is_alive]
-    begun = [
-        record.age(mail).total_seconds()
-        for record in alive
-        for mail in record.in_flight
-        if mail.begun
-    ]
+    fetched = [(record, mail) for record in alive for mail in record.in_flight]
+    begun = [record.age(mail).total_seconds() for record, mail in fetched if mail.begun]
     times = ProcessingTimes()
     for record in alive:
         times.merge(record.times or ProcessingTimes())
     p99 = times.quantile(0.99)
-    settled, completed = (
-        sum(record.settled for record in alive),
-        sum(record.completed for record in alive),
-    )
+    completed = sum(record.completed for record in alive)
     return {
         "workers": len(alive),
         "inHandlers": len(begun),
-        "fetched": sum(not mail.begun for record in alive for mail in record.in_flight),
+        "fetched": len(fetched) - len(begun),
         "longestSeconds": round(max(begun), 1) if begun else None,
         "p99Seconds": None if p99 is None else round(p99, 3),
         "completed": completed,
-        "notCompleted": settled - completed,
+        "notCompleted": sum(record.settled for record in alive) - completed,
         "delayHops": sum(record.hops for record in alive),
         "undoing": sum(record.undoing for record in alive),
         "leftBehind": sum(record.left_behind for record in alive),

@@ -13,20 +13,14 @@ import smtplib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    ExitStack,
-    aclosing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager as AsyncContext
+from contextlib import ExitStack, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -158,22 +152,17 @@ class Place:
         finally:
             proxy.close()
 
-    def _address(self, store: str) -> tuple[Any, tuple[str, int]]:
+    def _address(self, store: str) -> tuple[Callable[[int], Mapping[str, str]], tuple[str, int]]:
+        """What names a port of this machine as the store, and where the store itself is."""
         if store == "cassandra":
-            host = self.env["MAILSLICE_CASSANDRA_CONTACT_POINTS"].split(",")[0]
-            return (
-                lambda port: {
-                    "MAILSLICE_CASSANDRA_CONTACT_POINTS": "127.0.0.1",
-                    "MAILSLICE_CASSANDRA_PORT": str(port),
-                }
-            ), (host, int(self.env["MAILSLICE_CASSANDRA_PORT"]))
+            points, port = "MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_CASSANDRA_PORT"
+            host = self.env[points].split(",")[0]
+            return lambda own: {points: "127.0.0.1", port: str(own)}, (host, int(self.env[port]))
         name = {"rabbitmq": "MAILSLICE_RABBITMQ_URL", "s3": "MAILSLICE_S3_ENDPOINT"}[store]
         url = urlsplit(self.env[name])
         login = f"{url.username}:{url.password}@" if url.username else ""
-        return (lambda port: {name: url._replace(netloc=f"{login}127.0.0.1:{port}").geturl()}), (
-            url.hostname or "",
-            url.port or 0,
-        )
+        target = (url.hostname or "", url.port or 0)
+        return lambda own: {name: url._replace(netloc=f"{login}127.0.0.1:{own}").geturl()}, target
 
 
 def _timeouts(store: str) -> dict[str, str]:
@@ -267,13 +256,8 @@ class _Lane:
         if seeds is Seeds.JUNK:
             for number in range(count):
                 body = json.dumps({"no": "mail", "number": number}).encode()
-                publish_confirmed(
-                    self.place.stores.settings.rabbitmq,
-                    RabbitNames(self.queue).exchange,
-                    body,
-                    {},
-                    None,
-                )
+                exchange = RabbitNames(self.queue).exchange
+                publish_confirmed(self.place.stores.settings.rabbitmq, exchange, body, {}, None)
                 self.books.junk.add(body)
             return
         async with worker_of(self.place.stores, self.queue) as worker:
@@ -442,17 +426,13 @@ class _Lane:
                     f"{self.operation}: the queue does not become empty: {ready(self.place.stores, self.queue)}"
                 )
 
-    def _last_worker(self) -> AbstractAsyncContextManager[QueueWorker]:
+    def _last_worker(self) -> AsyncContext[QueueWorker]:
         """On the stores that are open, where the queue has no settings of its own."""
         more = self.spec.settings(self.queue)
-        return (
-            open_worker(
-                load_settings({**self.place.env, **more}, state_file=Path("/nonexistent")),
-                self.queue,
-            )
-            if more
-            else worker_of(self.place.stores, self.queue)
-        )
+        if not more:
+            return worker_of(self.place.stores, self.queue)
+        settings = load_settings({**self.place.env, **more}, state_file=Path("/nonexistent"))
+        return open_worker(settings, self.queue)
 
     async def _consume(self, worker: QueueWorker) -> None:
         expected = RECIPIENTS[1:] if self.books.narrowed else None

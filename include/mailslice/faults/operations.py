@@ -358,7 +358,13 @@ async def _clear(session: Session) -> None:
     session.say("deleted")
 
 
-_bounced = partial(Delivery.bounce, reason="refused", failures=REFUSED)
+def _settling(
+    kind: str, how: Callable[..., Awaitable[object]], **given: object
+) -> Callable[[Session], Awaitable[None]]:
+    """One mail is taken and settled by a method of Delivery."""
+    return partial(_settle, kind=kind, how=partial(how, **given))
+
+
 OPERATIONS = {
     "enqueue": Operation(_enqueue),
     "enqueue-later": Operation(partial(_enqueue, delay=_SOON)),
@@ -368,30 +374,17 @@ OPERATIONS = {
     "drop": Operation(_idle, Seeds.DELETED),
     "junk": Operation(_idle, Seeds.JUNK),
     "bare": Operation(_idle, Seeds.BARE),
-    "complete": Operation(partial(_settle, kind="completed", how=Delivery.complete), Seeds.WAITING),
-    "retry": Operation(partial(_settle, kind="retried", how=Delivery.retry), Seeds.WAITING),
+    "complete": Operation(_settling("completed", Delivery.complete), Seeds.WAITING),
+    "retry": Operation(_settling("retried", Delivery.retry), Seeds.WAITING),
     "retry-fewer": Operation(
-        partial(_settle, kind="narrowed", how=partial(Delivery.retry, recipients=RECIPIENTS[1:])),
-        Seeds.WAITING,
+        _settling("narrowed", Delivery.retry, recipients=RECIPIENTS[1:]), Seeds.WAITING
     ),
     "retry-later": Operation(
-        partial(
-            _settle,
-            kind="narrowed",
-            how=partial(Delivery.retry, recipients=RECIPIENTS[1:], after=_SOON),
-        ),
-        Seeds.WAITING,
+        _settling("narrowed", Delivery.retry, recipients=RECIPIENTS[1:], after=_SOON), Seeds.WAITING
     ),
-    "reject": Operation(
-        partial(_settle, kind="rejected", how=partial(Delivery.reject, reason="refused")),
-        Seeds.WAITING,
-    ),
+    "reject": Operation(_settling("rejected", Delivery.reject, reason="refused"), Seeds.WAITING),
     "bounce": Operation(
-        partial(
-            _settle,
-            kind="completed",
-            how=partial(Delivery.bounce, reason="refused", failures=REFUSED),
-        ),
+        _settling("completed", Delivery.bounce, reason="refused", failures=REFUSED),
         Seeds.WAITING,
         settings=_reporting,
     ),

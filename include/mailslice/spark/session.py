@@ -91,11 +91,6 @@ def _no_half_started_jvm() -> Iterator[None]:
         raise
 
 
-def slots(session: SparkSession) -> int:
-    """How many tasks run beside each other."""
-    return max(2, int(session.sparkContext.defaultParallelism))
-
-
 def _defaults(settings: Settings, scratch: Path, submitted: bool) -> dict[str, str]:
     log = (scratch / "log4j2.properties").as_uri()
     options = f"-Dlog4j2.configurationFile={log} -XX:+UseSerialGC -Dderby.system.home={scratch}"

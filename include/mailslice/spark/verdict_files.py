@@ -13,7 +13,6 @@ from mailslice.spark.plan_files import Digest, Location
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MODULUS = 1 << 128
 _ROWS_A_GROUP = 5_000
 
 
@@ -45,17 +44,13 @@ class Judged:
 
 def digest_of_judged(rows: Iterable[Judged]) -> Digest:
     """The digest of a set of rows: every field counts, their order does not."""
-    count = total = xor = 0
+    digest = Digest()
     for row in rows:
         text = "\x1f".join(str(getattr(row, name)) for name in _names())
-        value = int.from_bytes(
-            hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(),
-            "little",
-        )
-        count += 1
-        total += value
-        xor ^= value
-    return Digest(count, total % _MODULUS, xor)
+        packed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        value = int.from_bytes(packed, "little")
+        digest += Digest(1, value, value)
+    return digest
 
 
 class JudgedWriter:

@@ -17,7 +17,6 @@ from urllib.parse import unquote
 
 from mailslice.codec.shown import shown
 from mailslice.duty.artifacts import RunFolder, artifacts, iso
-from mailslice.duty.request import RunRequest
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.names import RabbitNames, queue_name
@@ -29,42 +28,16 @@ if TYPE_CHECKING:
 DOCS = "data_docs"
 HISTORY = 8
 _REPORTS = 200
+# fmt: off
 _CLEANUP = (
-    *(
-        "run",
-        "dagRun",
-        "status",
-        "message",
-        "who",
-        "reason",
-        "started",
-        "finished",
-        "planned",
-        "applied",
-        "skipped",
-        "failed",
-        "skippedBy",
-    ),
-    *("before", "after", "seconds"),
+    "run", "dagRun", "status", "message", "who", "reason", "started", "finished", "planned",
+    "applied", "skipped", "failed", "skippedBy", "before", "after", "seconds",
 )
 _SIZE = (
-    *(
-        "run",
-        "dagRun",
-        "status",
-        "measuredAt",
-        "size",
-        "live",
-        "dead",
-        "unproven",
-        "oldest",
-        "browseStart",
-        "contentStart",
-        "shape",
-        "deadLetters",
-    ),
-    *("lastSeenEmpty", "advice", "plot"),
+    "run", "dagRun", "status", "measuredAt", "size", "live", "dead", "unproven", "oldest",
+    "browseStart", "contentStart", "shape", "deadLetters", "lastSeenEmpty", "advice", "plot",
 )
+# fmt: on
 _KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -119,12 +92,8 @@ class QueuePage:
 
     def picture(self, queue: str, run: str) -> bytes | None:
         """The slices of a measurement, SVG; None when it was pruned or never drawn."""
-        settings = self._settings()
-        request = RunRequest("queue_size", queue_name(queue), run)
-        place = artifacts(settings)
-        return place.read(
-            RunFolder(place, request.duty, request.queue, request.run).file("slices.svg")
-        )
+        place = artifacts(self._settings())
+        return place.read(RunFolder(place, "queue_size", queue_name(queue), run).file("slices.svg"))
 
     def docs(self, path: str) -> tuple[bytes, str] | None:
         """A file of Data Docs and its media type; None for one that is not there, or not below Data Docs."""
@@ -155,10 +124,8 @@ class QueuePage:
         measured = ledger.last("queue_size", queue)
         cleanups = ledger.list("queue_cleanup", queue, HISTORY)
         depth, letters = _depths(stores, RabbitNames(queue))
-        browse, content = (
-            stores.tables.browse_starts.read(queue),
-            stores.tables.content_starts.read(queue),
-        )
+        tables = stores.tables
+        browse, content = tables.browse_starts.read(queue), tables.content_starts.read(queue)
         return {
             "queue": queue,
             "ready": depth.ready if depth else None,
@@ -206,26 +173,17 @@ def docs_path(link: str | None) -> str | None:
 
 
 def _report(report: dict[str, Any]) -> dict[str, Any]:
-    found = {name: report.get(name) for name in ("duty", "queue", *_CLEANUP)}
-    return {
-        **found,
-        "docs": docs_path(report.get("dataDocs")),
-        "live": report.get("live"),
-        "dead": report.get("dead"),
-        "lasted": _lasted(report),
-    }
+    found = {name: report.get(name) for name in ("duty", "queue", *_CLEANUP, "live", "dead")}
+    more = {"docs": docs_path(report.get("dataDocs")), "lasted": _lasted(report)}
+    return {**found, **more}
 
 
 def _size(report: dict[str, Any]) -> dict[str, Any]:
     found = {name: report.get(name) for name in _SIZE}
     shape = report.get("shape") or {}
-    found["shape"] = {
-        **shape,
-        "domains": [
-            {**row, "domain": shown(str(row["domain"]))} for row in shape.get("domains", [])
-        ],
-    }
-    return {**found, "docs": docs_path(report.get("dataDocs"))}
+    domains = [{**row, "domain": shown(str(row["domain"]))} for row in shape.get("domains", [])]
+    docs = docs_path(report.get("dataDocs"))
+    return {**found, "shape": {**shape, "domains": domains}, "docs": docs}
 
 
 def _lasted(report: dict[str, Any]) -> float | None:
