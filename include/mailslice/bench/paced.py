@@ -24,7 +24,7 @@ from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.publisher import james_properties
-from mailslice.worker.delays import own_headers
+from mailslice.worker.copies import own_headers
 from mailslice.worker.delivery import Delivery
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
 from uuid import UUID, uuid4
 
 from mailslice.codec import message as codec
@@ -28,26 +27,24 @@ from mailslice.model import crash
 from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadInput, QueueMissing
-from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.mail import EnqueueId, Place, QueuedMail
 from mailslice.model.names import (
-    HEADER_BUCKET,
     HEADER_DELAY_TOKEN,
     HEADER_DELIVERY_COUNT,
     HEADER_FAILURES,
     HEADER_PARKED,
     HEADER_REDRIVE_COUNT,
-    HEADER_SLICE,
     HEADER_THROTTLED,
 )
 from mailslice.stores.cassandra.own import DelayedMail, DelayedMails
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.cleaned import was_cleaned
+from mailslice.worker.copies import Copy
 from mailslice.worker.given import check_span
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 LONGEST_DELAY = timedelta(days=30)
-_KEPT = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
 _FLUSHED_AT_ONCE = 200
 _REMEMBERED = 1000
 _WAITING_BYTES = 2 * 1024 * 1024
@@ -56,17 +53,9 @@ _LEAST_BYTES = 8 * 1024
 _LOOK_EVERY = 60.0
 _BEFORE_ITS_ROW = timedelta(seconds=60)
 """The least delay of a copy that is published before its row: the row has to be there when it surfaces."""
+_NO_WAIT = timedelta(0)
 _LAST_WAIT = 2.0
 """Seconds for rows that are being closed, when the worker ends."""
-
-
-def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """What a message keeps when it is published again: not the token, nor the x-death of its way through the levels, nor what no number of ours can be."""
-    return {
-        name: value
-        for name in _KEPT
-        if isinstance(value := headers.get(name), int) and abs(value) < 2**63
-    }
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
@@ -79,19 +68,15 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
     return delay
 
 
-def _described(row: DelayedMail) -> dict[str, Any]:
-    """The headers of a mail of which only the row is at hand."""
+def _copy_of(row: DelayedMail) -> Copy:
+    """Of a mail of which only the row is at hand."""
     counts = {
         HEADER_FAILURES: row.failures,
         HEADER_REDRIVE_COUNT: row.redrives,
         HEADER_THROTTLED: int(row.throttled),
     }
-    return {**headers_of(row.place), **{name: value for name, value in counts.items() if value}}
-
-
-def _redrives(headers: Mapping[str, Any]) -> int:
-    count = headers.get(HEADER_REDRIVE_COUNT)
-    return count if isinstance(count, int) and 0 <= count < 2**31 else 0
+    headers = {**headers_of(row.place), **{name: value for name, value in counts.items() if value}}
+    return Copy(row.message, headers, row.enqueued)
 
 
 class Delays:
@@ -121,57 +106,54 @@ class Delays:
                 self._declared |= {None, level}
 
     def missing(self) -> None:
-        """Something of it is gone: the next `declare` looks again. Whoever rebuilds a broker declares James' queues, and not ours."""
+        """Something of it is gone: the next `declare` looks again."""
         self._declared.clear()
 
     async def schedule(
         self,
         enqueue_id: EnqueueId,
-        body: bytes,
-        headers: Mapping[str, Any],
-        timestamp: datetime | None,
+        copy: Copy,
         due: datetime,
         *,
         leased: bool = False,
         held: bool = True,
     ) -> None:
-        """Row, then copy. Until this returns the caller must keep what it has: the message it holds, or its right to say that nothing was enqueued.
+        """Row, then copy. The caller keeps its message, or its right to say that nothing was
+        enqueued, until this returns. The copy of an older row is dropped when it surfaces.
 
-        An older row of the mail is overwritten: its copy, if there is one, is dropped when it surfaces. `leased`: a handler has the mail (`lease`).
-        `held` False: the caller has no message any more, only the copy of the older row stands for the mail. So a copy comes before the row, too.
+        `leased`: a handler has the mail (`lease`). `held` False: the caller has no message any
+        more, and only the older row's copy stands for the mail: a copy comes before the row, too.
         """
         now = self._wiring.clock()
         await self.declare(level_for(due - now))
-        table = await self._wiring.delayed_mails()
         token = uuid4()
         first = due if held else max(due, now + _BEFORE_ITS_ROW)
         if not held:
-            await self._publish_copy(body, headers, timestamp, token, first)
-        before = await self._read(table, enqueue_id)
+            await self._publish_copy(copy, token, first)
+        before = await self._read(enqueue_id)
         row = DelayedMail(
             enqueue_id,
             due,
             token,
             published=False,
-            place=place_in(headers),
-            message=body,
+            place=place_in(copy.headers),
+            message=copy.body,
             written_us=before.written_us if before else 0,
-            failures=failures_in(headers),
-            redrives=_redrives(headers),
-            enqueued=timestamp,
-            throttled=bool(headers.get(HEADER_THROTTLED)),
+            failures=failures_in(copy.headers),
+            redrives=count_in(copy.headers, HEADER_REDRIVE_COUNT),
+            enqueued=copy.timestamp,
+            throttled=bool(copy.headers.get(HEADER_THROTTLED)),
             leased=leased,
         )
-        await self._write(table, row)
+        await self._write(row)
         if held or due < first:
-            await self._publish_copy(body, headers, timestamp, token, due)
+            await self._publish_copy(copy, token, due)
 
     async def forget(self, enqueue_id: EnqueueId) -> None:
         """The mail was dealt with otherwise (rejected): a copy that a crash left in a level is not to be delivered."""
-        table = await self._wiring.delayed_mails()
-        row = await self._read(table, enqueue_id)
+        row = await self._read(enqueue_id)
         if row is not None and not row.published:
-            await self._close(table, row)
+            await self._close(row)
 
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
         """Whether a later attempt waits for its time, so that this older message of the mail is not to be delivered.
@@ -179,13 +161,12 @@ class Delays:
         The row is written before its copy exists, so it proves none: a copy with its token is published first. A row with as many failures says nothing:
         it may be the delay that this very message ended, or a lease.
         """
-        table = await self._existing()
-        row = None if table is None else await self._read(table, enqueue_id)
+        row = await self._read(enqueue_id) if await self._exists() else None
         if row is None or row.published or row.due is None:
             return False
         if row.failures <= failures_in(message.headers) or row.due <= self._wiring.clock():
             return False
-        await self._publish_copy(row.message, _described(row), row.enqueued, row.token, row.due)
+        await self._publish_copy(_copy_of(row), row.token, row.due)
         return True
 
     async def surfaced(self, message: Message) -> None:
@@ -194,47 +175,42 @@ class Delays:
         Raises Undecodable when it is no mail.
         """
         item = codec.decode(message.body)
-        table = await self._wiring.delayed_mails()
-        while True:
-            row = await self._read(table, item.enqueue_id)
-            marked = await self._wiring.is_marked(item.enqueue_id)
-            crash.point("hop:checked")
-            if marked:
-                if row is not None and not row.published:
-                    await self._close(table, row)
-                message.ack()
-                await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
-                return
-            if (
-                row is None
-            ):  # and if it has none in the view either: a store that lost both is likelier than a cleanup, which leaves this one
-                log.warning(
-                    "a delayed mail has no row; it is delivered now",
-                    extra={"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)},
-                )
-                await self._deliver(message.body, message.headers, message.timestamp)
-                break
-            if (
-                row.published
-                or row.due is None
-                or str(row.token) != message.headers.get(HEADER_DELAY_TOKEN)
-            ):
-                break
-            remaining = row.due - self._wiring.clock()
-            if remaining <= timedelta(0):
-                if await self._is_gone(item.enqueue_id, row.place, place_in(message.headers)):
-                    await self._close(table, row)
-                else:
-                    await self._release(table, row, message.headers, message.timestamp)
-                break
-            if remaining > self._longest_wait(message):
-                await self._publish_copy(
-                    row.message, message.headers, message.timestamp, row.token, row.due
-                )
-                break
-            await self._wait(remaining, len(message.body))
+        while wait := await self._wait_of(item, message):
+            await self._wait(wait, len(message.body))
             # And look again: it may have been flushed or deleted meanwhile.
         message.ack()
+        if wait is None:
+            await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
+
+    async def _wait_of(self, item: QueuedMail, message: Message) -> timedelta | None:
+        """How long this copy waits here for its time; zero when it is settled, None when its mail is deleted."""
+        row = await self._read(item.enqueue_id)
+        marked = await self._wiring.is_marked(item.enqueue_id)
+        crash.point("hop:checked")
+        copy = Copy.of(message)
+        if marked:
+            if row is not None and not row.published:
+                await self._close(row)
+            return None
+        if row is None:
+            # Without a row in the view, too: a store that lost both is likelier than a cleanup.
+            extra = {"action": "delay_row_lost", "enqueue_id": str(item.enqueue_id)}
+            log.warning("a delayed mail has no row; it is delivered now", extra=extra)
+            await self._deliver(copy)
+            return _NO_WAIT
+        is_true = str(row.token) == message.headers.get(HEADER_DELAY_TOKEN)
+        if row.published or row.due is None or not is_true:
+            return _NO_WAIT
+        remaining = row.due - self._wiring.clock()
+        if remaining > self._longest_wait(message):
+            await self._publish_copy(replace(copy, body=row.message), row.token, row.due)
+        elif remaining > _NO_WAIT:
+            return remaining
+        elif await self._is_gone(item.enqueue_id, row.place, place_in(message.headers)):
+            await self._close(row)
+        else:
+            await self._release(row, copy)
+        return _NO_WAIT
 
     def _longest_wait(self, message: Message) -> timedelta:
         """For how long a copy may wait here: the less, the more wait already. What is over goes through a level.
@@ -258,30 +234,22 @@ class Delays:
 
         A mail that is in a handler is left there, though it has a row (`lease`).
         """
-        table = await self._wiring.delayed_mails()
-        rows = await asyncio.to_thread(table.rows, self._wiring.queue)
+        rows = await asyncio.to_thread((await self._rows()).rows, self._wiring.queue)
         flushed = 0
-        while some := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
-            flushed += sum(
-                await asyncio.gather(
-                    *(
-                        self._flush_one(table, row)
-                        for row in some
-                        if not (row.published or row.leased)
-                    )
-                )
-            )
+        while batch := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):
+            waiting = (row for row in batch if not (row.published or row.leased))
+            flushed += sum(await asyncio.gather(*map(self._flush_one, waiting)))
         return flushed
 
-    async def _flush_one(self, table: DelayedMails, row: DelayedMail) -> bool:
+    async def _flush_one(self, row: DelayedMail) -> bool:
         marked = await self._wiring.is_marked(row.enqueue_id)
-        now = await self._read(table, row.enqueue_id)
+        now = await self._read(row.enqueue_id)
         if now is None or now.published or now.token != row.token:
             return False  # it came due, or was delayed anew, since the rows were listed
         if marked or await self._is_gone(now.enqueue_id, now.place):
-            await self._close(table, now)
+            await self._close(now)
             return False
-        await self._release(table, now, _described(now), now.enqueued)
+        await self._release(now, _copy_of(now))
         return True
 
     async def _is_gone(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
@@ -310,19 +278,12 @@ class Delays:
         token = message.headers.get(HEADER_DELAY_TOKEN)
         return any(str(each) == token for each in self._published)
 
-    async def _release(
-        self,
-        table: DelayedMails,
-        row: DelayedMail,
-        headers: Mapping[str, Any],
-        timestamp: datetime | None,
-    ) -> None:
-        """Publishes the mail and closes its row. Whoever waits for it may be cancelled in between: it goes on, and ends."""
+    async def _release(self, row: DelayedMail, copy: Copy) -> None:
+        """Publishes the mail and closes its row. It goes on, and ends, when its caller is cancelled."""
         release = self._under_way.get(row.token)
         if release is None:
-            release = self._under_way[row.token] = asyncio.create_task(
-                self._published_and_closed(table, row, headers, timestamp)
-            )
+            release = asyncio.create_task(self._published_and_closed(row, copy))
+            self._under_way[row.token] = release
             release.add_done_callback(partial(self._released, row.token))
         await asyncio.shield(release)
 
@@ -331,77 +292,67 @@ class Delays:
         if not release.cancelled():
             release.exception()  # looked at: whoever waited for it may be gone
 
-    async def _published_and_closed(
-        self,
-        table: DelayedMails,
-        row: DelayedMail,
-        headers: Mapping[str, Any],
-        timestamp: datetime | None,
-    ) -> None:
+    async def _published_and_closed(self, row: DelayedMail, copy: Copy) -> None:
         if row.token not in self._published:
-            await self._deliver(row.message, headers, timestamp, leased=row.leased)
+            await self._deliver(replace(copy, body=row.message), leased=row.leased)
             self._published[row.token] = None
             if len(self._published) > _REMEMBERED:
                 del self._published[next(iter(self._published))]
-        await self._close(table, row)
+        await self._close(row)
 
-    async def _publish_copy(
-        self,
-        body: bytes,
-        headers: Mapping[str, Any],
-        timestamp: datetime | None,
-        token: UUID,
-        due: datetime,
-    ) -> None:
+    async def _publish_copy(self, copy: Copy, token: UUID, due: datetime) -> None:
         level = level_for(due - self._wiring.clock())
-        await self.declare(level)
-        try:
-            await self._wiring.publisher.publish(
-                "",
-                body,
-                {**own_headers(headers), HEADER_DELAY_TOKEN: str(token)},
-                timestamp,
-                routing_key=self._wiring.names.delay_queue(level),
-            )
-        except QueueMissing:
-            self.missing()
-            raise
+        await self.put(copy.but({HEADER_DELAY_TOKEN: str(token)}), level)
         self._wiring.doings.hops += 1
 
-    async def _deliver(
-        self,
-        body: bytes,
-        headers: Mapping[str, Any],
-        timestamp: datetime | None,
-        *,
-        leased: bool = False,
-    ) -> None:
-        """`leased`: the mail was in a handler, so it counts as redelivered."""
-        kept = own_headers(headers)
-        if leased:
-            kept[HEADER_PARKED] = 1
-        await self._wiring.publisher.publish(self._wiring.names.exchange, body, kept, timestamp)
+    async def put(self, copy: Copy, level: int | None) -> None:
+        """Into a delay level, in seconds, or the park queue (None), which is declared where it is missing."""
+        await self.declare(level)
+        names = self._wiring.names
+        try:
+            await self._wiring.publish(
+                copy, names.park_queue if level is None else names.delay_queue(level)
+            )
+        except QueueMissing:
+            self.missing()  # who rebuilds a broker declares James' queues alone
+            raise
 
-    async def _existing(self) -> DelayedMails | None:
-        """The table, or None where nobody had delayed a mail a minute ago: to look at redelivered messages creates none."""
+    async def _deliver(self, copy: Copy, *, leased: bool = False) -> None:
+        """`leased`: the mail was in a handler, so it counts as redelivered."""
+        await self._wiring.publish(copy.but({HEADER_PARKED: 1} if leased else {}))
+
+    async def _exists(self) -> bool:
+        """Whether there is a table, or was none a minute ago: a redelivered message creates none."""
         now = asyncio.get_running_loop().time()
         if self._table is None and now >= self._look_at:
             self._table = await asyncio.to_thread(
                 DelayedMails.existing, self._wiring.stores.cassandra, self._wiring.settings
             )
             self._look_at = now + _LOOK_EVERY  # a look that failed said nothing
+        return self._table is not None
+
+    async def _rows(self) -> DelayedMails:
+        """The table, made where it is missing: the own keyspace is touched only by who delays."""
+        if self._table is None:
+            table = self._wiring.stores.own.delayed_mails
+            await asyncio.to_thread(table.prepare)
+            self._table = table
         return self._table
 
-    async def _read(self, table: DelayedMails, enqueue_id: EnqueueId) -> DelayedMail | None:
+    async def _read(self, enqueue_id: EnqueueId) -> DelayedMail | None:
+        table = await self._rows()
         rows = await self._wiring.bridge.rows(table.read_future(self._wiring.queue, enqueue_id))
         return table.row(rows[0]) if rows else None
 
-    async def _write(self, table: DelayedMails, row: DelayedMail) -> None:
+    async def _write(self, row: DelayedMail) -> None:
+        table = await self._rows()
         await self._wiring.bridge.rows(table.write_future(self._wiring.queue, row))
         crash.point("delay:row-written")
 
-    async def _close(self, table: DelayedMails, row: DelayedMail) -> None:
+    async def _close(self, row: DelayedMail) -> None:
+        """At the write time of what was read, plus 1 us: the mail may have been delayed anew since."""
+        table, queue = await self._rows(), self._wiring.queue
         await self._wiring.bridge.rows(
-            table.close_future(self._wiring.queue, row.enqueue_id, uuid4(), row.written_us)
+            table.close_future(queue, row.enqueue_id, uuid4(), row.written_us)
         )
         crash.point("delay:row-closed")

@@ -26,7 +26,8 @@ from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import is_open, row_of
-from mailslice.worker.delays import Delays, checked_delay, own_headers
+from mailslice.worker.copies import Copy, own_headers
+from mailslice.worker.delays import Delays, checked_delay
 from mailslice.worker.failing import sent_after_all, tell
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.lease import Lease
@@ -367,21 +368,15 @@ class Delivery:
                 }
             if row is not None and narrowed:
                 await self._rewrite_row(row, recipients)
-        body = codec.encode(_narrowed(self._item, recipients))
+        now = self._wiring.clock()
         # A mail of James has no time of its own: its age counts from its first retry.
-        timestamp = self.message.timestamp or self._wiring.clock()
+        timestamp = self.message.timestamp or now
+        copy = Copy(codec.encode(_narrowed(self._item, recipients)), headers, timestamp)
         if after is None:
-            await self._wiring.publisher.publish(
-                self._wiring.names.exchange, body, headers, timestamp
-            )
+            await self._wiring.publish(copy)
         else:
             await self._delays.schedule(
-                self._item.enqueue_id,
-                body,
-                headers,
-                timestamp,
-                self._wiring.clock() + after,
-                held=not self._lease.is_out,
+                self._item.enqueue_id, copy, now + after, held=not self._lease.is_out
             )
 
     async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
@@ -468,13 +463,8 @@ async def dead_letter(
     # A header that cannot be written would keep the mail here for ever.
     readable = reason.encode("utf-8", "replace").decode()
     now = wiring.clock()
-    headers = {
-        **own_headers(message.headers),
-        **deaths(wiring.names, now),
-        HEADER_REASON: readable[:500],
-        HEADER_DIED: int(now.timestamp()),
-    }
-    await wiring.publish_dead_letter(message.body, headers, message.timestamp)
+    death = {HEADER_REASON: readable[:500], HEADER_DIED: int(now.timestamp())}
+    await wiring.publish_dead_letter(Copy.of(message).but({**deaths(wiring.names, now), **death}))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
     sent()

@@ -22,6 +22,7 @@ from mailslice.model import crash
 from mailslice.model.errors import BadInput, Unconfirmed
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.slices import bucket_of, slice_start
+from mailslice.worker.copies import Copy
 from mailslice.worker.delays import Delays, checked_delay
 from mailslice.worker.given import check_content
 from mailslice.worker.undoing import Undoing
@@ -121,9 +122,8 @@ class Enqueuer:
         self, item: QueuedMail, encoded: bytes, place: Place, now: datetime, delay: timedelta | None
     ) -> None:
         if delay is not None and delay > timedelta(0):
-            await self._delays.schedule(
-                item.enqueue_id, encoded, headers_of(place), now, now + delay
-            )
+            copy = Copy(encoded, headers_of(place), now)
+            await self._delays.schedule(item.enqueue_id, copy, now + delay)
         else:
             await self._wiring.publisher.publish(
                 self._wiring.names.exchange, encoded, headers_of(place), now

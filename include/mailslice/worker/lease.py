@@ -19,7 +19,8 @@ from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.delays import Delays, own_headers
+from mailslice.worker.copies import Copy
+from mailslice.worker.delays import Delays
 from mailslice.worker.park import IN_PLACE, LONGEST_UNACKNOWLEDGED, Park, is_counted
 from mailslice.worker.wiring import Wiring
 
@@ -95,15 +96,9 @@ class Lease:
         """Where a copy is out the mail is published now, in its place. A store that is away leaves it to the copy, which comes later."""
         if self.is_closed:
             return
-        message = self.message
         try:
             if self.is_out:
-                await self._wiring.publisher.publish(
-                    self._wiring.names.exchange,
-                    message.body,
-                    own_headers(message.headers),
-                    message.timestamp,
-                )
+                await self._wiring.publish(Copy.of(self.message))
         except MailsliceError as error:
             self._tell("a mail comes back when its lease is over: %s", error)
         else:
@@ -128,7 +123,6 @@ class Lease:
     async def _extend(self) -> None:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + IN_PLACE
-        message = self.message
         try:
             if await self._wiring.is_marked(self._enqueue_id):
                 self._due = math.inf  # closed meanwhile: its message is not needed any more
@@ -137,9 +131,7 @@ class Lease:
                 self._has_row = True
                 await self._delays.schedule(
                     self._enqueue_id,
-                    message.body,
-                    own_headers(message.headers),
-                    message.timestamp,
+                    Copy.of(self.message),
                     self._wiring.clock() + LENGTH,
                     leased=True,
                     held=not self.is_out,
@@ -148,7 +140,7 @@ class Lease:
             crash.point("lease:copied")
         except MailsliceError as error:
             self._tell("a mail is long in its handler, and has no lease yet: %s", error)
-            if self.is_out or loop.time() - message.arrived < LAST_RESORT:
+            if self.is_out or loop.time() - self.message.arrived < LAST_RESORT:
                 return
             self.is_out = await Park(self._wiring, self._delays).put(self.message, error)
             return

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 from mailslice.codec.headers import count_in
 from mailslice.model import crash
-from mailslice.model.errors import QueueMissing
 from mailslice.model.names import (
     HEADER_DELIVERY_COUNT,
     HEADER_FAULTS,
@@ -24,7 +23,8 @@ from mailslice.model.names import (
     PARK_SECONDS,
 )
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.delays import Delays, own_headers
+from mailslice.worker.copies import Copy
+from mailslice.worker.delays import Delays
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -114,20 +114,11 @@ class Park:
         The copy goes to the park queue or, from the hop queue, to a delay level, in seconds, which gives it back there. `headers` come on top.
         """
         rounds = count_in(message.headers, HEADER_PARKED) + 1
-        kept = {**own_headers(message.headers), **(headers or {}), HEADER_PARKED: rounds}
-        if faults:
-            kept[HEADER_FAULTS] = faults
-        names = self._wiring.names
-        where = names.park_queue if level is None else names.delay_queue(level)
+        counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}
         try:
-            await self._delays.declare(level)
-            await self._wiring.publisher.publish(
-                "", message.body, kept, message.timestamp, routing_key=where
-            )
+            await self._delays.put(Copy.of(message).but({**(headers or {}), **counts}), level)
         except Exception as error:  # noqa: BLE001 - it is held on, whatever kept it from being parked
             end_if_cancelled()
-            if isinstance(error, QueueMissing):
-                self._delays.missing()
             log.warning(
                 "a mail cannot be parked now, and is held: %s",
                 error,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mailslice.codec.blob_ids import BlobIds
 from mailslice.model.clock import Clock
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId, QueueName
-from mailslice.model.names import RabbitNames
+from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.queue.configuration import Shape
 from mailslice.stores.blobs.hot import HotBlobs
@@ -22,13 +21,13 @@ from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker.bridge import Bridge
 from mailslice.worker.budget import ContentBudget
 from mailslice.worker.checks import DeletedChecks
+from mailslice.worker.copies import Copy
 from mailslice.worker.discarding import BlobDiscarder
 from mailslice.worker.doings import Doings, worker_name
 from mailslice.worker.loading import Loader
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
-    from mailslice.stores.cassandra.own import DelayedMails
     from mailslice.worker.delivery import Delivery
     from mailslice.worker.reporting import Reporter
     from mailslice.worker.stages import Stages
@@ -87,24 +86,23 @@ class Wiring:
         """RabbitMQ's names of the queue."""
         return RabbitNames(self.queue)
 
-    async def delayed_mails(self) -> DelayedMails:
-        """The table of delayed mails. The own keyspace is touched, and created, only by who delays."""
-        return await asyncio.to_thread(self._delayed_mails)
+    async def publish(self, copy: Copy, queue: str | None = None) -> None:
+        """To the work queue, or to this queue of ours. Returns when the broker has confirmed it."""
+        exchange, key = (self.names.exchange, ROUTING_KEY) if queue is None else ("", queue)
+        await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
-    def _delayed_mails(self) -> DelayedMails:
-        self.stores.own.delayed_mails.prepare()
-        return self.stores.own.delayed_mails
+    async def publish_dead_letter(self, copy: Copy) -> None:
+        """Returns when the broker has confirmed it.
 
-    async def publish_dead_letter(
-        self, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None
-    ) -> None:
-        """Returns when the broker has confirmed it. An exchange, queue or binding that somebody deleted is declared, once. Raises StoreUnavailable."""
-        exchange = self.names.dead_letter_exchange
+        An exchange, queue or binding that somebody deleted is declared, once. Raises
+        StoreUnavailable.
+        """
+        letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
         try:
-            await self.side_publisher.publish(exchange, body, headers, timestamp)
+            await self.side_publisher.publish(*letter)
         except StoreUnavailable:
             await asyncio.to_thread(self.stores.rabbitmq.declare_dead_letter, self.queue)
-            await self.side_publisher.publish(exchange, body, headers, timestamp)
+            await self.side_publisher.publish(*letter)
 
     async def is_marked(self, enqueue_id: EnqueueId) -> bool:
         """Whether the mail is deleted or done, at the settings' consistency."""

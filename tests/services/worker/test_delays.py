@@ -21,6 +21,7 @@ from mailslice.stores.rabbitmq.management import Management
 from mailslice.worker import Deliveries, Delivery, open_worker
 from mailslice.worker import cleaned as cleaned_check
 from mailslice.worker.cleaned import was_cleaned
+from mailslice.worker.copies import Copy
 from mailslice.worker.delays import Delays
 from tests.services.worker.conftest import at, mail, until
 
@@ -281,9 +282,7 @@ async def test_a_rejected_mail_that_a_crash_had_also_delayed_is_not_delivered_ag
             # A kill after the copy was confirmed and before the ack leaves this: the mail on the work queue, and a copy in a level.
             await Delays(worker.wiring).schedule(
                 item.enqueue_id,
-                message.encode(item),
-                {},
-                None,
+                Copy(message.encode(item), {}, None),
                 datetime.now(UTC) + timedelta(seconds=1.5),
             )
             await first.retry()

@@ -62,5 +62,5 @@ async def test_a_look_for_the_table_of_delays_that_failed_is_no_answer(
     wiring: Any = SimpleNamespace(stores=SimpleNamespace(cassandra=None), settings=None)
     looked = Delays(wiring)
     with pytest.raises(StoreUnavailable):
-        await looked._existing()
-    assert await looked._existing() == "the table"
+        await looked._exists()
+    assert await looked._exists()

@@ -11,7 +11,8 @@ import pytest
 
 from mailslice.model.back_off import BackOff
 from mailslice.model.delay_levels import DELAY_LEVELS, LONGEST_WAIT, level_for, snapped
-from mailslice.worker.delays import LONGEST_DELAY, own_headers
+from mailslice.worker.copies import own_headers
+from mailslice.worker.delays import LONGEST_DELAY
 
 
 @pytest.mark.parametrize(

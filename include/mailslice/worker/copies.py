@@ -1,0 +1,54 @@
+"""What is published in place of a message: its body, the headers that stay, and its mail's time.
+
+A message is replaced in one order everywhere (retry, delay, park, lease, dead letter): the copy is
+published, the broker confirms it, and only then the message is acknowledged. A crash in between
+leaves both, and the deleted check drops one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from mailslice.model.names import (
+    HEADER_BUCKET,
+    HEADER_FAILURES,
+    HEADER_REDRIVE_COUNT,
+    HEADER_SLICE,
+    HEADER_THROTTLED,
+)
+from mailslice.stores.rabbitmq.consumer import Message
+
+_LASTING = (HEADER_SLICE, HEADER_BUCKET, HEADER_REDRIVE_COUNT, HEADER_FAILURES, HEADER_THROTTLED)
+
+
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that a mail keeps, where they are 64-bit numbers.
+
+    Those of one way alone are left out: delay token, x-death, parking.
+    """
+    return {
+        name: value
+        for name in _LASTING
+        if isinstance(value := headers.get(name), int) and abs(value) < 2**63
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Ready to be published. `timestamp`: when the mail was enqueued, if that is known."""
+
+    body: bytes
+    headers: Mapping[str, Any]
+    timestamp: datetime | None
+
+    @classmethod
+    def of(cls, message: Message) -> Copy:
+        """The same mail anew."""
+        return cls(message.body, own_headers(message.headers), message.timestamp)
+
+    def but(self, headers: Mapping[str, Any]) -> Copy:
+        """With these headers on top."""
+        return replace(self, headers={**self.headers, **headers})
