@@ -206,7 +206,7 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
     try:
         delivery = await asyncio.wait_for(anext(deliveries), _PATIENCE)
     except TimeoutError as error:
-        in_hand, behind = len(session.worker.wiring.in_hand), sum(1 for _ in deliveries.received())
+        in_hand, behind = len(session.worker.context.in_hand), sum(1 for _ in deliveries.received())
         raise TimeoutError(
             f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held"
         ) from error

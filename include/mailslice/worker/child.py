@@ -156,11 +156,11 @@ async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> i
     handling = Handling(handler, task.concurrency, metrics, policy_of(task.settings), isolation)
     # Deliveries reconnect by themselves once they have begun; only a start that finds no store ends in StoreUnavailable.
     async with open_worker(task.settings, task.queue) as worker:
-        worker.wiring.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
-        worker.wiring.on_buried = link.buried.append
+        worker.context.is_condemned = lambda enqueue_id: enqueue_id in link.struck.condemned
+        worker.context.on_buried = link.buried.append
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, worker, deliveries, handling, metrics))
-        marked = " and stage marks" if worker.wiring.stages is not None else ""
+        marked = " and stage marks" if worker.context.in_doubt is not None else ""
         log.info(
             "consuming %s with %s%s, %d at once",
             task.queue,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from mailslice.codec import message as codec
@@ -13,7 +13,7 @@ from mailslice.codec.headers import deaths, failures_in, headers_of, place_in
 from mailslice.codec.reports import Failure
 from mailslice.model import crash
 from mailslice.model.errors import BadInput, StoreUnavailable, TakenOver
-from mailslice.model.mail import Place, QueuedMail, ViewRow
+from mailslice.model.mail import EnqueueId, Place, QueuedMail, ViewRow
 from mailslice.model.names import (
     HEADER_BUCKET,
     HEADER_DIED,
@@ -28,17 +28,40 @@ from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import is_open, row_of
 from mailslice.worker.copies import Copy, own_headers
 from mailslice.worker.delays import Delays, checked_delay
-from mailslice.worker.failing import sent_after_all, tell
+from mailslice.worker.failing import InDoubt
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.lease import Lease
 from mailslice.worker.marks import Marks
 from mailslice.worker.outcome import Disposition
-from mailslice.worker.throttle import BlockingThrottle
+from mailslice.worker.reporting import Reporter
+from mailslice.worker.throttle import BlockingThrottle, Throttle
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 _LOOKS_FOR_PLACE = 64
 """Reads for the row of a mail that is delayed, newest slice first. One that is not found names no place, which costs nothing but a doubt."""
+
+
+@dataclass(slots=True)
+class DeliveryContext:
+    """What the deliveries of one queue share in one worker."""
+
+    wiring: Wiring
+    delays: Delays
+    in_doubt: InDoubt | None = None
+    """Only where the queue has stage marks."""
+    throttle: Throttle | None = None
+    """Only where destinations have limits."""
+    reporter: Reporter | None = None
+    """Only where senders are told of recipients that fail."""
+    in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
+    """Mails that are ready to be handed out here, or were, and are not settled."""
+    handler_marks: bool = False
+    """Whether the handler takes the stage of its mails. One that does not may have sent what has no record."""
+    is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False
+    """Whether its process died at the mail too often (`strikes`)."""
+    on_buried: Callable[[EnqueueId], None] = lambda _enqueue_id: None
+    """Called when a condemned mail is a dead letter."""
 
 
 class Delivery:
@@ -51,8 +74,7 @@ class Delivery:
 
     def __init__(
         self,
-        wiring: Wiring,
-        delays: Delays,
+        context: DeliveryContext,
         message: Message,
         item: QueuedMail,
         *,
@@ -62,14 +84,15 @@ class Delivery:
         left: tuple[str, ...] | None = None,
     ) -> None:
         """`left`: the message's recipients but for those who were served since it was published."""
-        self._wiring = wiring
-        self._delays = delays
-        self._lease = Lease(wiring, delays, message, item.enqueue_id)
+        self._context = context
+        self._wiring = context.wiring
+        self._delays = context.delays
+        self._lease = Lease(context.wiring, context.delays, message, item.enqueue_id)
         self._hold = hold
         self._message_recipients = item.mail.recipients
         self._marks: Marks | None = None
-        if wiring.stages is not None and record is not None:
-            self._marks = Marks(wiring.stages, record, self._staged, self._late)
+        if context.in_doubt is not None and record is not None:
+            self._marks = Marks(context.in_doubt.stages, record, self._staged, self._late)
             item = _narrowed(item, record.remaining)
         elif left is not None:
             item = _narrowed(item, left)
@@ -85,7 +108,7 @@ class Delivery:
         self.attempt = self.failures + 1 if record is None else record.attempt
         self._told = False
         self._disposition: Disposition | None = None
-        wiring.in_hand[item.enqueue_id] = self
+        context.in_hand[item.enqueue_id] = self
 
     @property
     def item(self) -> QueuedMail:
@@ -142,26 +165,25 @@ class Delivery:
 
     def stage_for_thread(self) -> BlockingStage:
         """What a plain handler marks its progress with."""
-        self._wiring.handler_marks = True
+        self._context.handler_marks = True
         return BlockingStage(
             self._marks, max(self.attempt, self.failures + 1), self.age, asyncio.get_running_loop()
         )
 
     def stage_for_coroutine(self) -> AsyncStage:
         """What an async handler marks its progress with."""
-        self._wiring.handler_marks = True
+        self._context.handler_marks = True
         return AsyncStage(self._marks, max(self.attempt, self.failures + 1), self.age)
 
     def throttle_for_thread(self) -> BlockingThrottle:
         """What a plain handler asks before it sends."""
         return BlockingThrottle(
-            self._wiring.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
+            self._context.throttle, waited=self.throttled, loop=asyncio.get_running_loop()
         )
 
     async def complete(self) -> Disposition:
         """The mail is done: deleted mark, then ack, then its blobs if their ids are random. Returns when mark and ack are sent."""
-        async with self._lease.settling():
-            return self._disposition or await self._finish(Stage.SENT, Disposition.COMPLETED)
+        return await self._settled(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
 
     @property
     def throttled(self) -> bool:
@@ -192,10 +214,9 @@ class Delivery:
             raise BadInput(
                 f"retry names {len(unknown)} recipients that mail {self._item.enqueue_id} does not have"
             )
-        async with self._lease.settling():
-            return self._disposition or await self._retry(
-                left, delay, counted=counted, throttled=throttled
-            )
+        return await self._settled(
+            lambda: self._retry(left, delay, counted=counted, throttled=throttled)
+        )
 
     async def _retry(
         self, left: tuple[str, ...], delay: timedelta | None, *, counted: bool, throttled: bool
@@ -217,8 +238,7 @@ class Delivery:
 
     async def reject(self, reason: str) -> Disposition:
         """To the dead letter queue, with the recipients that remain. The reason goes to the log: no address in it."""
-        async with self._lease.settling():
-            return self._disposition or await self._reject(reason)
+        return await self._settled(lambda: self._reject(reason))
 
     async def _reject(self, reason: str) -> Disposition:
         if await self._is_closed():
@@ -229,8 +249,6 @@ class Delivery:
         message = self.message
         if message.redelivered and not self._lease.is_out:  # else that copy is all there is yet
             await self._delays.forget(self._item.enqueue_id)
-        if self._disposition is not None:
-            return self._disposition  # asked twice at once
         if left != self._message_recipients:
             message = replace(message, body=codec.encode(_narrowed(self._item, left)))
         await dead_letter(
@@ -241,24 +259,20 @@ class Delivery:
             settle=lambda: self._settle(self._lease.ack, Disposition.REJECTED),
         )
         await self._lease.end()
-        return self._disposition or Disposition.REJECTED
+        return Disposition.REJECTED
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
         """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
 
         It is rejected where nobody can be told: the null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, or a mail of which no report can be made.
         """
-        async with self._lease.settling():
-            return self._disposition or await self._bounce(reason, failures)
+        return await self._settled(lambda: self._bounce(reason, failures))
 
     async def _bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        if self._wiring.reporter is None or (
-            self._marks is not None and (self._marks.taken or self._marks.doubtful)
-        ):
+        marks, reporter = self._marks, self._context.reporter
+        if reporter is None or (marks is not None and (marks.taken or marks.doubtful)):
             return await self._reject(reason)
-        if not self._told and not await self._wiring.reporter.report(
-            self._item, failures, self._content
-        ):
+        if not self._told and not await reporter.report(self._item, failures, self._content):
             return await self._reject(
                 f"{reason}; no report could be made" if self._item.mail.sender else reason
             )
@@ -273,12 +287,16 @@ class Delivery:
 
     async def give_back(self) -> Disposition:
         """Back to the broker at once, as it came: nothing was done to it here, or another one has it."""
-        async with self._lease.settling():
-            return self._disposition or await self._give_back(Disposition.GIVEN_BACK)
+        return await self._settled(lambda: self._give_back(Disposition.GIVEN_BACK))
 
     async def _give_back(self, disposition: Disposition) -> Disposition:
         await self._lease.bring_back()
         return await self._end(self._lease.give_back, disposition)
+
+    async def _settled(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
+        """Once: whoever asks beside it, or after it, learns what became of the mail."""
+        async with self._lease.settling():
+            return self._disposition or await settle()
 
     async def _is_closed(self) -> bool:
         """Whether the mail was deleted, or closed for being stuck, since it was handed out: then no dead letter is to come back. Not known counts as no."""
@@ -303,8 +321,6 @@ class Delivery:
     async def _done(self, disposition: Disposition) -> Disposition:
         await self._wiring.mark(self._item.enqueue_id)
         crash.point("complete:marked")
-        if self._disposition is not None:
-            return self._disposition  # asked twice at once
         self._wiring.doings.done(self._item.enqueue_id, self._seconds())
         await self._end(self._lease.ack, disposition)
         await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
@@ -312,12 +328,12 @@ class Delivery:
 
     async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | Disposition:
         """Those of `left` who are served by the next attempt, which is durable then; or what became of the mail by this: done, or taken by another."""
-        marks = self._marks
-        if marks is None:
+        marks, in_doubt = self._marks, self._context.in_doubt
+        if marks is None or in_doubt is None:
             return left
         try:
             if marks.begun_again is None and not marks.taken:
-                await tell(self._wiring, self._item, marks.known, marks.doubtful, self._content)
+                await in_doubt.tell(self._item, marks.known, marks.doubtful, self._content)
             again = (await marks.begin_again(left)).remaining
         except TakenOver:
             return await self._give_back(Disposition.GIVEN_BACK)
@@ -326,7 +342,8 @@ class Delivery:
         return again if set(again) != set(left) else left
 
     async def _late(self, record: MailStage, recipients: tuple[str, ...]) -> None:
-        await sent_after_all(self._wiring, self._item, record, recipients)
+        if self._context.in_doubt is not None:
+            await self._context.in_doubt.sent_after_all(self._item, record, recipients)
 
     def _staged(self, stage: Stage) -> None:
         self.stage = stage.value
@@ -342,32 +359,24 @@ class Delivery:
     async def _publish_again(
         self, recipients: tuple[str, ...], after: timedelta | None, headers: dict[str, object]
     ) -> None:
+        """A delayed mail names the place of its row: when it is due that tells whether it was
+        deleted and cleaned. One without a row gets it back while nobody can have cleaned it; else
+        it names no place, and is delivered on a shared queue, and found cleaned on one of ours.
+        """
         narrowed = recipients != self._message_recipients
         place = place_in(self.message.headers)
-        # What is delayed must know when it is due where its row is (a message of James does not say), to see whether it was deleted and cleaned meanwhile.
-        # A mail that has no row now would look so then. On a queue of ours whose slice is open nobody can have cleaned it: it gets its row back. Else it
-        # names no place: then it is delivered on a shared queue; on one of ours it was cleaned while it was handled, which its delivery finds.
         if narrowed or after is not None:
-            row = await row_of(
-                self._wiring, self._item, place, most=None if narrowed else _LOOKS_FOR_PLACE
-            )
+            most = None if narrowed else _LOOKS_FOR_PLACE
+            row = await row_of(self._wiring, self._item, place, most=most)
             if row is not None:
                 headers |= headers_of(row.place)
-            elif (
-                after is not None
-                and place is not None
-                and not self._wiring.settings.queue.shared
-                and is_open(self._wiring, place)
-            ):
+                if narrowed:
+                    await self._rewrite_row(row, recipients)
+            elif after is not None and place is not None and not self._may_be_cleaned(place):
                 await self._add_row(place, recipients)
             elif after is not None:
-                headers = {
-                    name: value
-                    for name, value in headers.items()
-                    if name not in {HEADER_SLICE, HEADER_BUCKET}
-                }
-            if row is not None and narrowed:
-                await self._rewrite_row(row, recipients)
+                headers.pop(HEADER_SLICE, None)
+                headers.pop(HEADER_BUCKET, None)
         now = self._wiring.clock()
         # A mail of James has no time of its own: its age counts from its first retry.
         timestamp = self.message.timestamp or now
@@ -378,6 +387,9 @@ class Delivery:
             await self._delays.schedule(
                 self._item.enqueue_id, copy, now + after, held=not self._lease.is_out
             )
+
+    def _may_be_cleaned(self, place: Place) -> bool:
+        return self._wiring.settings.queue.shared or not is_open(self._wiring, place)
 
     async def _add_row(self, place: Place, recipients: tuple[str, ...]) -> None:
         """Its row, as it would be in the view if it had not been lost, or never written."""
@@ -400,18 +412,15 @@ class Delivery:
     async def _end(
         self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
     ) -> Disposition:
-        if self._disposition is None:
-            self._settle(settle, disposition, put_off=put_off)
-            await self.message.link.flushed()
-            crash.point("delivery:settled")
-        return self._disposition or disposition
+        self._settle(settle, disposition, put_off=put_off)
+        await self.message.link.flushed()
+        crash.point("delivery:settled")
+        return disposition
 
     def _settle(
         self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
     ) -> None:
         """`put_off`: nothing was tried, so it says nothing of how long mails take, nor of what fails."""
-        if self._disposition is not None:
-            return  # two were asked for at once: a second ack of one tag would cost the channel, and every mail in hand
         self._disposition = disposition
         if self.handed is not None and not put_off:
             self._wiring.doings.ended(self._seconds())
@@ -427,8 +436,8 @@ class Delivery:
         self._marks = (
             None  # they know us, too: the content would stay until the garbage collector comes by
         )
-        if self._wiring.in_hand.get(self._item.enqueue_id) is self:
-            del self._wiring.in_hand[self._item.enqueue_id]
+        if self._context.in_hand.get(self._item.enqueue_id) is self:
+            del self._context.in_hand[self._item.enqueue_id]
         self.settled.set()
 
 
@@ -446,13 +455,13 @@ async def dead_letter(
     reason: str,
     what: str = "a message that is no mail",
     *,
-    sent: Callable[[], None] = lambda: None,
     settle: Callable[[], object] | None = None,
 ) -> None:
-    """A confirmed copy to the dead letter exchange, and then the ack: a reject gets no answer, and the broker drops in silence what it cannot route.
+    """A confirmed copy to the dead letter exchange, and then the ack: a reject gets no answer, and
+    the broker drops in silence what it cannot route.
 
-    `sent` is called as soon as the message is settled: to settle it again, because the worker stops, would cost the channel. `settle` does
-    so in place of the ack, or not, when somebody else has done so meanwhile. Raises StoreUnavailable: the message is still held, then.
+    `settle` does more than the ack, in its place, as soon as the copy is confirmed. Raises
+    StoreUnavailable: the message is still held, then.
     """
     log.warning(
         "dead letter: %s: %s",
@@ -467,6 +476,5 @@ async def dead_letter(
     await wiring.publish_dead_letter(Copy.of(message).but({**deaths(wiring.names, now), **death}))
     crash.point("dead-letter:copied")
     (settle or message.ack)()
-    sent()
     await message.link.flushed()
     crash.point("dead-letter:sent")

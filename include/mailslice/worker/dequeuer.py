@@ -11,12 +11,10 @@ from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Consumer, Message
 from mailslice.stores.rabbitmq.link import Link
-from mailslice.worker.delays import Delays
-from mailslice.worker.delivery import Delivery
+from mailslice.worker.delivery import Delivery, DeliveryContext
 from mailslice.worker.hop import HopConsumer
 from mailslice.worker.preparing import Preparer
 from mailslice.worker.slots import Slots
-from mailslice.worker.wiring import Wiring
 
 _TICK = 0.5
 _TICKS_A_LOOK = 10
@@ -28,20 +26,19 @@ class Deliveries:
 
     def __init__(
         self,
-        wiring: Wiring,
-        delays: Delays,
+        context: DeliveryContext,
         prefetch: int,
         give_up_after: timedelta | None,
         *,
         on_disconnected: Callable[[Deliveries], None] = lambda _deliveries: None,
     ) -> None:
-        self._wiring = wiring
+        wiring = context.wiring
+        self._in_hand = context.in_hand
         self._on_disconnected = on_disconnected
         self._give_up_after = give_up_after
         self._slots = Slots()
         self._preparer = Preparer(
-            wiring,
-            delays,
+            context,
             self._slots,
             prefetch,
             on_trouble=self._troubled,
@@ -52,7 +49,7 @@ class Deliveries:
         self._trouble: tuple[float, MailsliceError] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._hop = HopConsumer(wiring, delays)
+        self._hop = HopConsumer(wiring, context.delays)
         self._consumer = Consumer(
             wiring.settings.rabbitmq,
             wiring.names.work_queue,
@@ -102,11 +99,10 @@ class Deliveries:
 
     def received(self) -> Iterator[tuple[QueuedMail, Message]]:
         """What the broker delivered and is still being loaded, or waits for a store or for room. Those that wait for an older delivery are left out."""
-        in_hand = self._wiring.in_hand
         return (
             (slot.item, slot.message)
             for slot in list(self._slots)
-            if slot.item is not None and slot.item.enqueue_id not in in_hand
+            if slot.item is not None and slot.item.enqueue_id not in self._in_hand
         )
 
     async def aclose(self) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from mailslice.codec.reports import in_doubt
 from mailslice.model import crash
-from mailslice.model.mail import QueuedMail
+from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.stages import Decision, MailStage, Stage
 from mailslice.queue.quarantine import Decided, Holder, Quarantine
 from mailslice.stores.cassandra.own import DecisionRow
+from mailslice.worker.reporting import Reporter
+from mailslice.worker.stages import Stages
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -28,119 +31,123 @@ _SENT_AFTER_ALL = (
 )
 
 
-async def tell(
-    wiring: Wiring,
-    item: QueuedMail,
-    record: MailStage,
-    failed: Sequence[str],
-    content: bytes | None = None,
-) -> None:
-    """The operator (quarantine, decision, log, figures) and, where that is set, the sender. Raises StoreUnavailable: then nobody may be written down as failed.
+class InDoubt:
+    """The recipients in doubt of one queue with stage marks."""
 
-    `record` is what says that they were being sent to. Told once by a worker, however often it is asked. A sender of whose mail no report can be made is
-    not told: the operator is.
-    """
-    key = (item.enqueue_id, record.attempt)
-    if not failed or key in wiring.told:
-        return
-    doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
-    await asyncio.to_thread(_set_aside, wiring, doubtful, record)
-    crash.point("fail:set-aside")
-    if wiring.reporter is not None:
-        await wiring.reporter.report(
-            doubtful, [in_doubt(recipient) for recipient in failed], content
+    def __init__(self, wiring: Wiring, stages: Stages, reporter: Reporter | None) -> None:
+        self._wiring = wiring
+        self._reporter = reporter
+        self._told: deque[tuple[EnqueueId, int]] = deque(maxlen=1000)
+        """The last mails and attempts that were told: asked again, they are not told again."""
+        self.stages = stages
+
+    async def tell(
+        self,
+        item: QueuedMail,
+        record: MailStage,
+        failed: Sequence[str],
+        content: bytes | None = None,
+    ) -> None:
+        """The operator (quarantine, decision, log, figures) and, where that is set, the sender.
+
+        `record` says that they were being sent to. A sender of whose mail no report can be made is
+        not told. Raises StoreUnavailable: then nobody may be written down as failed.
+        """
+        key = (item.enqueue_id, record.attempt)
+        if not failed or key in self._told:
+            return
+        doubtful = replace(item, mail=replace(item.mail, recipients=tuple(failed)))
+        await asyncio.to_thread(self._set_aside, doubtful, record)
+        crash.point("fail:set-aside")
+        if self._reporter is not None:
+            await self._reporter.report(doubtful, [in_doubt(one) for one in failed], content)
+        log.error(
+            "mail %s: %d recipients failed in attempt %d: %s: %s",
+            item.enqueue_id,
+            len(failed),
+            record.attempt,
+            WHY,
+            record.owner,
+            extra={
+                "action": "stage_failed",
+                "enqueue_id": str(item.enqueue_id),
+                "recipients": len(failed),
+                "worker": record.owner,
+                "queue": self._wiring.queue,
+            },
         )
-    log.error(
-        "mail %s: %d recipients failed in attempt %d: %s: %s",
-        item.enqueue_id,
-        len(failed),
-        record.attempt,
-        WHY,
-        record.owner,
-        extra={
-            "action": "stage_failed",
-            "enqueue_id": str(item.enqueue_id),
-            "recipients": len(failed),
-            "worker": record.owner,
-            "queue": wiring.queue,
-        },
-    )
-    wiring.doings.in_doubt += len(failed)
-    wiring.told.append(key)
+        self._wiring.doings.in_doubt += len(failed)
+        self._told.append(key)
 
+    async def fail(self, item: QueuedMail, decision: Decision) -> bool:
+        """Tells of the decision's failed recipients and writes the record after it.
 
-async def fail(wiring: Wiring, item: QueuedMail, decision: Decision) -> bool:
-    """Tells of the decision's failed recipients and writes the record after it; False when another one was faster. Raises StoreUnavailable."""
-    if wiring.stages is None:
+        False when another one was faster. Raises StoreUnavailable.
+        """
+        now = await self.stages.read(item.enqueue_id)
+        if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
+            return False  # nobody is to be told of what has ended well since it was read
+        await self.tell(item, decision.record, decision.failed)
+        crash.point("fail:told")
+        if await self.stages.advance(decision.record, decision.after):
+            crash.point("fail:recorded")
+            return True
+        now = await self.stages.read(item.enqueue_id)
+        if now is not None and any(
+            now.recipients.get(recipient) is Stage.SENT for recipient in decision.failed
+        ):
+            await self.sent_after_all(item, decision.record, decision.failed)
         return False
-    now = await wiring.stages.read(item.enqueue_id)
-    if now is None or (now.owner, now.step) != (decision.record.owner, decision.record.step):
-        return (
-            False  # it was read a while ago, and nobody is to be told of what has ended well since
+
+    async def sent_after_all(
+        self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
+    ) -> None:
+        """Recipients that were told as failed have the mail: quarantine and decisions say so, lest somebody releases it to them."""
+        log.warning(
+            "mail %s: %d recipients that were failed were sent to after all",
+            item.enqueue_id,
+            len(recipients),
+            extra={
+                "action": "sent_after_failed",
+                "enqueue_id": str(item.enqueue_id),
+                "recipients": len(recipients),
+                "queue": self._wiring.queue,
+            },
         )
-    await tell(wiring, item, decision.record, decision.failed)
-    crash.point("fail:told")
-    if await wiring.stages.advance(decision.record, decision.after):
-        crash.point("fail:recorded")
-        return True
-    there = await wiring.stages.read(item.enqueue_id)
-    if there is not None and any(
-        there.recipients.get(recipient) is Stage.SENT for recipient in decision.failed
-    ):
-        await sent_after_all(wiring, item, decision.record, decision.failed)
-    return False
+        await asyncio.to_thread(self._correct, item, record)
 
+    def _set_aside(self, item: QueuedMail, record: MailStage) -> None:
+        now = self._wiring.clock()
+        since = record.updated or now
+        age = max(timedelta(0), now - since)
+        holder = Holder(record.owner, Stage.SENDING.value, since, age, record.attempt)
+        self._quarantine.keep_failed(item, holder, Decided("failed", WHY, self._wiring.worker))
+        self._decide(item, record, "failed", WHY)
 
-async def sent_after_all(
-    wiring: Wiring, item: QueuedMail, record: MailStage, recipients: Sequence[str]
-) -> None:
-    """Recipients that were told as failed have the mail: the quarantine and the decisions say so, lest somebody releases it to them."""
-    log.warning(
-        "mail %s: %d recipients that were failed were sent to after all",
-        item.enqueue_id,
-        len(recipients),
-        extra={
-            "action": "sent_after_failed",
-            "enqueue_id": str(item.enqueue_id),
-            "recipients": len(recipients),
-            "queue": wiring.queue,
-        },
-    )
-    await asyncio.to_thread(_correct, wiring, item, record)
+    def _correct(self, item: QueuedMail, record: MailStage) -> None:
+        table, queue = self._wiring.stores.own.quarantine, self._wiring.queue
+        row = table.read(queue, item.enqueue_id, record.attempt)
+        if row is not None:
+            self._quarantine.finished(row, self._wiring.clock())
+        self._decide(item, record, "sent", _SENT_AFTER_ALL)
 
+    @property
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(self._wiring.stores, self._wiring.queue, self._wiring.clock)
 
-def _set_aside(wiring: Wiring, item: QueuedMail, record: MailStage) -> None:
-    now = wiring.clock()
-    since = record.updated or now
-    holder = Holder(
-        record.owner, Stage.SENDING.value, since, max(timedelta(0), now - since), record.attempt
-    )
-    Quarantine(wiring.stores, wiring.queue, wiring.clock).keep_failed(
-        item, holder, Decided("failed", WHY, wiring.worker)
-    )
-    _decide(wiring, item, record, "failed", WHY)
-
-
-def _correct(wiring: Wiring, item: QueuedMail, record: MailStage) -> None:
-    there = wiring.stores.own.quarantine.read(wiring.queue, item.enqueue_id, record.attempt)
-    if there is not None:
-        Quarantine(wiring.stores, wiring.queue, wiring.clock).finished(there, wiring.clock())
-    _decide(wiring, item, record, "sent", _SENT_AFTER_ALL)
-
-
-def _decide(wiring: Wiring, item: QueuedMail, record: MailStage, action: str, why: str) -> None:
-    now = wiring.clock()
-    row = DecisionRow(
-        enqueue_id=item.enqueue_id,
-        name=item.mail.name,
-        stage=Stage.SENDING.value,
-        worker=record.owner,
-        age=max(timedelta(0), now - (record.updated or now)),
-        verdict="in doubt",
-        action=action,
-        why=why,
-        decided=now,
-        who=wiring.worker,
-        attempt=record.attempt,
-    )
-    wiring.stores.own.decisions.save(wiring.queue, row, wiring.settings.duty.retention)
+    def _decide(self, item: QueuedMail, record: MailStage, action: str, why: str) -> None:
+        wiring, now = self._wiring, self._wiring.clock()
+        row = DecisionRow(
+            enqueue_id=item.enqueue_id,
+            name=item.mail.name,
+            stage=Stage.SENDING.value,
+            worker=record.owner,
+            age=max(timedelta(0), now - (record.updated or now)),
+            verdict="in doubt",
+            action=action,
+            why=why,
+            decided=now,
+            who=wiring.worker,
+            attempt=record.attempt,
+        )
+        wiring.stores.own.decisions.save(wiring.queue, row, wiring.settings.duty.retention)

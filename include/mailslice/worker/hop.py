@@ -24,7 +24,7 @@ from mailslice.worker.park import (
     FaultRounds,
     Park,
     Patience,
-    end_if_cancelled,
+    Trial,
     is_counted,
 )
 from mailslice.worker.wiring import Wiring
@@ -44,7 +44,7 @@ class HopConsumer:
         self._delays = delays
         self._tasks: set[asyncio.Task[None]] = set()
         self._park = Park(wiring, delays)
-        self._rounds = FaultRounds()
+        self._rounds = FaultRounds(wiring.doings)
         self._consumer = Consumer(
             wiring.settings.rabbitmq,
             wiring.names.hop_queue,
@@ -102,56 +102,37 @@ class HopConsumer:
             task.cancel()
 
     async def _surface(self, message: Message) -> None:
-        patience: Patience | None = None
-        through: int | None = None
-        since = 0.0
+        trial, patience, since = Trial(), None, 0.0
         with suppress(asyncio.CancelledError):
-            while True:
-                try:
-                    await self._surface_once(message)
-                except MailsliceError as error:
-                    end_if_cancelled()
-                    why, through = error, None
-                except Exception as error:
-                    end_if_cancelled()
-                    log.exception(
-                        "a delayed mail could not be looked at", extra={"action": "hop_fault"}
-                    )
-                    why = StoreUnavailable(f"{type(error).__name__} at a delayed mail")
-                    through = self._rounds.through if through is None else through
-                else:
-                    self._rounds.through += 1
-                    return
+            while why := await self._rounds.tried(trial, self._surface_once(message)):
                 if patience is None:
                     patience, since = Patience(), asyncio.get_running_loop().time()
                     log.warning("a delayed mail is held: %s", why, extra={"action": "hop_held"})
                 over = patience.is_over or is_counted(message)
-                if over and await self._put_aside(message, why, through, since):
+                if over and await self._put_aside(message, why, trial, since):
                     return
                 await asyncio.sleep(patience.pause())
+            self._rounds.through += 1
 
     async def _put_aside(
-        self, message: Message, why: MailsliceError, through: int | None, since: float
+        self, message: Message, why: MailsliceError, trial: Trial, since: float
     ) -> bool:
-        """Whether it is out of our hands: in a delay level, from which it comes back here, or in the dead letter queue.
+        """Whether it is out of our hands: in a delay level, which gives it back here, or a dead letter.
 
-        `since`: when its trouble began, which may be long after it came: it waits for its time here.
-        The copy of a mail that was published here, and whose row is open still, is held for as long as it may be: another worker would publish it again.
+        `since`: when its trouble began. A copy that was published here, and whose row is open
+        still, is held for as long as may be: another worker would publish it again.
         """
         held = asyncio.get_running_loop().time() - since
         if self._delays.has_published(message) and held < LONGEST_UNACKNOWLEDGED:
             return False
-        faults = self._rounds.after(message, through)
+        faults = self._rounds.after(message, trial)
         if faults >= FAULT_ROUNDS:
-            return await self._given_up(message, f"cannot be looked at after its delay: {why}")
+            return await self._given_up(
+                message, f"cannot be looked at after its delay: {trial.fault}"
+            )
         token = message.headers.get(HEADER_DELAY_TOKEN)
-        return await self._park.put(
-            message,
-            why,
-            faults=faults,
-            headers={HEADER_DELAY_TOKEN: token} if isinstance(token, str) else None,
-            level=_LEVEL,
-        )
+        headers = {HEADER_DELAY_TOKEN: token} if isinstance(token, str) else {}
+        return await self._park.put(message, why, faults=faults, headers=headers, level=_LEVEL)
 
     async def _given_up(self, message: Message, reason: str) -> bool:
         try:

@@ -42,7 +42,7 @@ class Lease:
         self._enqueue_id = enqueue_id
         self._due = message.arrived + LONGEST_UNACKNOWLEDGED
         self._extending: asyncio.Task[None] | None = None
-        self._settling = 0
+        self._settling = asyncio.Lock()
         self._has_row = False
         self.message = message
         self.is_out = False
@@ -67,14 +67,11 @@ class Lease:
 
     @asynccontextmanager
     async def settling(self) -> AsyncIterator[None]:
-        """While the delivery is being settled nothing is replaced. An attempt to settle that fails ends this, too."""
-        self._settling += 1
-        try:
+        """For one settlement at a time; meanwhile nothing is replaced."""
+        async with self._settling:
             if self._extending is not None:
                 await asyncio.wait({self._extending})
             yield
-        finally:
-            self._settling -= 1
 
     def ack(self) -> bool:
         """Nothing more comes of the message; False when its connection is gone. A copy that is out ends by the deleted mark, or by `end`."""
@@ -108,7 +105,7 @@ class Lease:
         """Begins to replace the message, or to renew the copy, where it is time."""
         if (
             asyncio.get_running_loop().time() >= self._due
-            and not self._settling
+            and not self._settling.locked()
             and self._extending is None
             and not self.is_lost
         ):

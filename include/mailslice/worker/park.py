@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 
 from mailslice.codec.headers import count_in
 from mailslice.model import crash
+from mailslice.model.errors import MailsliceError, StoreUnavailable
 from mailslice.model.names import (
     HEADER_DELIVERY_COUNT,
     HEADER_FAULTS,
@@ -25,6 +27,7 @@ from mailslice.model.names import (
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.worker.copies import Copy
 from mailslice.worker.delays import Delays
+from mailslice.worker.doings import Doings
 from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
@@ -74,16 +77,59 @@ def is_counted(message: Message) -> bool:
     return count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
 
 
-class FaultRounds:
-    """Tells a fault that is a message's own from one that hits everything: others must get through while it fails."""
+@dataclass(slots=True)
+class Trial:
+    """What is known of one message that is tried in place."""
 
-    def __init__(self) -> None:
+    fault: str = ""
+    """The type of the fault of ours that ended the last try that had one."""
+    through_before: int | None = None
+    """Messages prepared before the first of the faults that end its tries now; None: none does."""
+    retry_at: float = 0.0
+    """When it may next be tried to park it."""
+
+    def may_park(self) -> bool:
+        """Whether it may be tried now. A copy that is not confirmed may be parked all the same."""
+        now = asyncio.get_running_loop().time()
+        if now < self.retry_at:
+            return False
+        self.retry_at = now + IN_PLACE
+        return True
+
+
+class FaultRounds:
+    """Tells a fault that is a message's own from one that hits everything: others get through."""
+
+    def __init__(self, doings: Doings) -> None:
+        self._doings = doings
         self.through = 0
         """Messages that were prepared."""
 
-    def after(self, message: Message, through_before: int | None) -> int:
-        """The rounds that ended in a fault, with this one. `through_before`: `through` as of the first fault in this round; None: a store was away."""
-        counts = through_before is not None and self.through > through_before
+    async def tried(self, trial: Trial, attempt: Awaitable[None]) -> MailsliceError | None:
+        """Why the message has to wait; None when the attempt ended well."""
+        try:
+            await attempt
+        except MailsliceError as error:
+            end_if_cancelled()
+            trial.through_before = None
+            return error
+        except Exception as error:
+            end_if_cancelled()
+            self._doings.faults += 1
+            first = trial.through_before is None
+            extra = {"action": "prepare_fault"}
+            log.exception("a message could not be prepared", exc_info=first, extra=extra)
+            if first:
+                trial.through_before = self.through
+            trial.fault = type(error).__name__
+            return StoreUnavailable(f"a message could not be prepared: {trial.fault}: {error}")
+        trial.through_before = None
+        return None
+
+    def after(self, message: Message, trial: Trial) -> int:
+        """The rounds of the message that ended in a fault of its own, with this one."""
+        before = trial.through_before
+        counts = before is not None and self.through > before
         return count_in(message.headers, HEADER_FAULTS) + counts
 
 

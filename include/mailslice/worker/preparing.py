@@ -9,32 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from mailslice.codec import message as codec
 from mailslice.codec.headers import place_in
 from mailslice.model import crash
-from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable, Undecodable
+from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
 from mailslice.model.mail import EnqueueId, QueuedMail
 from mailslice.model.names import HEADER_DOUBT
 from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.worker import strikes
 from mailslice.worker.cleaned import REASON, Standing, row_of, standing
-from mailslice.worker.delays import Delays
-from mailslice.worker.delivery import Delivery, dead_letter
-from mailslice.worker.failing import fail
+from mailslice.worker.delivery import Delivery, DeliveryContext, dead_letter
 from mailslice.worker.park import (
     FAULT_ROUNDS,
-    IN_PLACE,
     LONGEST_UNACKNOWLEDGED,
     FaultRounds,
     Park,
     Patience,
-    end_if_cancelled,
     is_counted,
 )
 from mailslice.worker.slots import Slot, Slots
 from mailslice.worker.stages import WAIT_SECONDS, Doubt
-from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 
@@ -44,24 +40,23 @@ class Preparer:
 
     def __init__(
         self,
-        wiring: Wiring,
-        delays: Delays,
+        context: DeliveryContext,
         slots: Slots,
         prefetch: int,
         *,
         on_trouble: Callable[[MailsliceError], None],
         on_fine: Callable[[], None],
     ) -> None:
-        self._wiring = wiring
-        self._delays = delays
+        self._context = context
+        self._wiring = context.wiring
         self._slots = slots
         self._prefetch = prefetch
         self._held = 0
         self._on_trouble = on_trouble
         self._on_fine = on_fine
-        self._rounds = FaultRounds()
+        self._rounds = FaultRounds(context.wiring.doings)
         self._at_work: dict[EnqueueId, asyncio.Event] = {}
-        self.park = Park(wiring, delays)
+        self.park = Park(context.wiring, context.delays)
 
     async def prepare(self, slot: Slot) -> None:
         """Until the message is ready or gone: handed to somebody, or parked."""
@@ -75,7 +70,7 @@ class Preparer:
             while why is not None and slot in self._slots:
                 self._on_trouble(why)
                 over = patience.is_over or is_counted(slot.message) or self._is_in_the_way(through)
-                if over and self._is_time(slot) and await self._put_aside(slot, why):
+                if over and slot.trial.may_park() and await self._put_aside(slot, why):
                     return
                 await asyncio.sleep(patience.pause())
                 why = await self._tried(slot)
@@ -92,44 +87,17 @@ class Preparer:
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
         """Why it has to wait; None when it is ready or gone."""
-        try:
-            await self._attempt(slot)
-        except MailsliceError as error:
-            end_if_cancelled()
-            slot.through_before = None
-            return error
-        except Exception as error:
-            end_if_cancelled()
-            self._wiring.doings.faults += 1
-            log.exception(
-                "a delivery could not be prepared",
-                exc_info=slot.through_before is None,
-                extra={"action": "prepare_fault"},
-            )
-            if slot.through_before is None:
-                slot.through_before = self._rounds.through
-            what = type(error).__name__
-            slot.fault = what
-            return StoreUnavailable(f"a delivery could not be prepared: {what}: {error}")
-        slot.through_before = None
-        self._on_fine()
-        self._rounds.through += slot.ready is not None
-        return None
-
-    @staticmethod
-    def _is_time(slot: Slot) -> bool:
-        """Whether it may be tried to park it now. A copy that is not confirmed may be parked all the same: each try may be one more of them."""
-        now = asyncio.get_running_loop().time()
-        if now < slot.retry_at:
-            return False
-        slot.retry_at = now + IN_PLACE
-        return True
+        why = await self._rounds.tried(slot.trial, self._attempt(slot))
+        if why is None:
+            self._on_fine()
+            self._rounds.through += slot.ready is not None
+        return why
 
     def clear_out(self) -> None:
         """Parks what has been in the window for too long, whatever it waits for: a store, room, another delivery, or a handler that is free."""
         now = asyncio.get_running_loop().time()
         for slot in list(self._slots):
-            if now < slot.message.arrived + LONGEST_UNACKNOWLEDGED or not self._is_time(slot):
+            if now < slot.message.arrived + LONGEST_UNACKNOWLEDGED or not slot.trial.may_park():
                 continue
             before, slot.task = slot.task, asyncio.create_task(self._clear(slot, slot.task))
             if before is not None:
@@ -151,7 +119,7 @@ class Preparer:
 
     async def _put_aside(self, slot: Slot, why: object) -> bool:
         """Whether it is out of the window: parked or, where its fault is its own, in the dead letter queue."""
-        faults = self._rounds.after(slot.message, slot.through_before)
+        faults = self._rounds.after(slot.message, slot.trial)
         if faults >= FAULT_ROUNDS:
             return await self._given_up(slot, faults)
         headers = {} if slot.doubt is None else {HEADER_DOUBT: slot.doubt.header}
@@ -163,7 +131,9 @@ class Preparer:
     async def _given_up(self, slot: Slot, faults: int) -> bool:
         """Whether it is settled: it went to the dead letter queue. The reason names the fault's type alone, for its text may hold an address."""
         what = "a message" if slot.item is None else str(slot.item.enqueue_id)
-        reason = f"cannot be prepared: {slot.fault}, {faults} rounds, while other mails could be"
+        reason = (
+            f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
+        )
         try:
             await self._dead_letter(slot, reason, what)
         except MailsliceError:
@@ -174,9 +144,8 @@ class Preparer:
         return slot not in self._slots
 
     async def _dead_letter(self, slot: Slot, reason: str, what: str) -> None:
-        await dead_letter(
-            self._wiring, slot.message, reason, what, sent=lambda: self._slots.remove(slot)
-        )
+        settle = partial(self._slots.ack, slot)
+        await dead_letter(self._wiring, slot.message, reason, what, settle=settle)
 
     async def _attempt(self, slot: Slot) -> None:
         try:
@@ -205,7 +174,7 @@ class Preparer:
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
         """Whether the message is ready or gone; False when it is to be looked at anew: another delivery of the same mail came before it, or may be at it."""
         message = slot.message
-        if (older := self._wiring.in_hand.get(item.enqueue_id)) is not None:
+        if (older := self._context.in_hand.get(item.enqueue_id)) is not None:
             if older.adopt(message):
                 self._slots.remove(slot)
                 return True
@@ -225,13 +194,14 @@ class Preparer:
     async def _live(self, slot: Slot, item: QueuedMail, decision: Decision | None) -> bool:
         """As `_decide`, of a mail without a deleted mark."""
         message = slot.message
-        if self._wiring.is_condemned(item.enqueue_id):
+        if self._context.is_condemned(item.enqueue_id):
             await self._dead_letter(slot, strikes.REASON, str(item.enqueue_id))
-            self._wiring.on_buried(item.enqueue_id)
+            self._context.on_buried(item.enqueue_id)
             return True
-        if message.redelivered and await self._delays.is_overtaken(item.enqueue_id, message):
-            message.ack()
-            self._slots.remove(slot)
+        if message.redelivered and await self._context.delays.is_overtaken(
+            item.enqueue_id, message
+        ):
+            self._slots.ack(slot)
             return True
         if decision is not None:
             return await self._staged(slot, item, decision)
@@ -248,9 +218,10 @@ class Preparer:
 
     async def _looked_up(self, slot: Slot, item: QueuedMail) -> tuple[Standing, Decision | None]:
         """The deleted check and, beside it, the stage."""
-        place, stages = place_in(slot.message.headers), self._wiring.stages
-        if stages is None:
+        place, in_doubt = place_in(slot.message.headers), self._context.in_doubt
+        if in_doubt is None:
             return await standing(self._wiring, item, place), None
+        stages = in_doubt.stages
         reading = stages.ask(item.enqueue_id)
         try:
             now = await standing(self._wiring, item, place)
@@ -265,7 +236,7 @@ class Preparer:
 
     async def _staged(self, slot: Slot, item: QueuedMail, decision: Decision) -> bool:
         """As `_decide`, by the stage of the mail."""
-        if item.enqueue_id in self._wiring.in_hand:
+        if item.enqueue_id in self._context.in_hand:
             return (
                 False  # what was read may be the doing of the delivery that is in hand here since
             )
@@ -275,7 +246,8 @@ class Preparer:
                 await asyncio.sleep(WAIT_SECONDS)
                 return False
             case Verdict.FAIL:
-                if not await fail(self._wiring, item, decision):
+                in_doubt = self._context.in_doubt
+                if in_doubt is None or not await in_doubt.fail(item, decision):
                     return False
                 record = decision.after
         if decision.verdict is Verdict.COMPLETE or (decision.failed and not decision.left):
@@ -285,8 +257,7 @@ class Preparer:
         return await self._load(slot, item, record)
 
     async def _drop(self, slot: Slot, item: QueuedMail) -> None:
-        slot.message.ack()
-        self._slots.remove(slot)
+        self._slots.ack(slot)
         await self._wiring.discarder.add((item.header_blob_id, item.body_blob_id))
 
     async def _load(
@@ -303,13 +274,12 @@ class Preparer:
                 return False  # done meanwhile, by whoever had another copy: its blobs went with it
             await self._dead_letter(slot, f"content missing: {error}", str(item.enqueue_id))
             return True
-        if item.enqueue_id in self._wiring.in_hand:
+        if item.enqueue_id in self._context.in_hand:
             hold.release()
             return False  # another copy was quicker
         crash.point("dequeue:loaded")
         delivery = Delivery(
-            self._wiring,
-            self._delays,
+            self._context,
             slot.message,
             item,
             content=content,

@@ -24,9 +24,11 @@ from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker.bridge import Bridge
 from mailslice.worker.budget import ContentBudget
 from mailslice.worker.delays import Delays
+from mailslice.worker.delivery import DeliveryContext
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.discarding import BlobDiscarder
 from mailslice.worker.enqueuer import Enqueuer
+from mailslice.worker.failing import InDoubt
 from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
 from mailslice.worker.loading import Loader
 from mailslice.worker.memory import return_large_blocks
@@ -43,15 +45,16 @@ _LOOK_EVERY = 5.0
 class QueueWorker:
     """One queue on one event loop. Any number of calls beside each other."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self.wiring = wiring
-        self._delays = Delays(wiring)
-        self._enqueuer = Enqueuer(wiring, self._delays)
+    def __init__(self, context: DeliveryContext) -> None:
+        self.context = context
+        self.wiring = context.wiring
+        self._enqueuer = Enqueuer(self.wiring, context.delays)
         self._given: set[Deliveries] = set()
         """Those that are not disconnected yet."""
         self._watching: asyncio.Task[None] | None = None
         self._recorder = Recorder(
-            wiring, lambda: chain.from_iterable(deliveries.received() for deliveries in self._given)
+            context,
+            lambda: chain.from_iterable(deliveries.received() for deliveries in self._given),
         )
 
     @property
@@ -80,7 +83,7 @@ class QueueWorker:
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
         deliveries = Deliveries(
-            self.wiring, self._delays, prefetch, give_up_after, on_disconnected=self._given.discard
+            self.context, prefetch, give_up_after, on_disconnected=self._given.discard
         )
         self._given.add(deliveries)
         self._recorder.start()
@@ -102,12 +105,12 @@ class QueueWorker:
         """No message of a mail in a handler stays unacknowledged for long (`lease`)."""
         while True:
             await asyncio.sleep(_LOOK_EVERY)
-            for delivery in list(self.wiring.in_hand.values()):
+            for delivery in list(self.context.in_hand.values()):
                 delivery.extend_when_due()
 
     async def flush(self) -> int:
         """Delivers every delayed mail now; how many there were."""
-        return await self._delays.flush()
+        return await self.context.delays.flush()
 
     async def settle(self) -> None:
         """Waits until the blobs of completed mails are deleted, too."""
@@ -121,10 +124,10 @@ class QueueWorker:
             self._watching.cancel()
         await self._recorder.close()
         await self._enqueuer.close()
-        if self.wiring.throttle is not None:
-            await self.wiring.throttle.close()
-        if self.wiring.reporter is not None:
-            await self.wiring.reporter.close()
+        if self.context.throttle is not None:
+            await self.context.throttle.close()
+        if self.context.reporter is not None:
+            await self.context.reporter.close()
         await self.wiring.discarder.close()
         await self.wiring.side_publisher.close()
         self.wiring.blobs.close()
@@ -206,7 +209,7 @@ def _wire(
     clock: Clock,
     view: Shape,
     blobs: HotBlobs,
-) -> Wiring:
+) -> DeliveryContext:
     settings = stores.settings
     # Two halves, not one budget for both: a handler that holds a content and enqueues must not wait for itself.
     half = settings.worker.memory_budget_mib * _MIB // 2
@@ -226,10 +229,11 @@ def _wire(
         enqueue_budget=ContentBudget(half),
         loader=Loader(blobs, ContentBudget(half)),
     )
-    if queue in settings.queue.stage_marks:
-        wiring.stages = Stages(wiring)
-    if settings.relay.limits:
-        wiring.throttle = Throttle(wiring, settings.relay.limits)
+    context = DeliveryContext(wiring, Delays(wiring))
     if settings.worker.bounce_queue is not None:
-        wiring.reporter = Reporter(wiring, queue_name(settings.worker.bounce_queue))
-    return wiring
+        context.reporter = Reporter(wiring, queue_name(settings.worker.bounce_queue))
+    if queue in settings.queue.stage_marks:
+        context.in_doubt = InDoubt(wiring, Stages(wiring), context.reporter)
+    if settings.relay.limits:
+        context.throttle = Throttle(wiring, settings.relay.limits)
+    return context

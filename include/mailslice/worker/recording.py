@@ -16,17 +16,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from mailslice.codec.headers import place_in
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.mail import QueuedMail
 from mailslice.stores.cassandra.own import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.rabbitmq.consumer import Message
-
-if TYPE_CHECKING:
-    from mailslice.worker.delivery import Delivery
-    from mailslice.worker.wiring import Wiring
+from mailslice.worker.delivery import Delivery, DeliveryContext
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +42,12 @@ class Recorder:
     """Writes the record of one worker on one queue. `received` gives what was delivered and not handed out yet."""
 
     def __init__(
-        self, wiring: Wiring, received: Callable[[], Iterable[tuple[QueuedMail, Message]]]
+        self,
+        context: DeliveryContext,
+        received: Callable[[], Iterable[tuple[QueuedMail, Message]]],
     ) -> None:
-        self._wiring = wiring
+        self._context = context
+        self._wiring = wiring = context.wiring
         self._received = received
         self._every = wiring.settings.worker.record_every.total_seconds()
         self._started = wiring.clock()
@@ -115,7 +114,7 @@ class Recorder:
         ):
             return True
         news = (
-            bool(self._wiring.in_hand)
+            bool(self._context.in_hand)
             or self._told != (0, self._wiring.doings.count)
             or any(True for _ in self._received())
         )
@@ -124,7 +123,7 @@ class Recorder:
     def _handed(self) -> Iterator[float]:
         return (
             delivery.handed
-            for delivery in self._wiring.in_hand.values()
+            for delivery in self._context.in_hand.values()
             if delivery.handed is not None
         )
 
@@ -149,7 +148,7 @@ class Recorder:
             hops=doings.hops,
             undoing=doings.undoing,
             left_behind=doings.left_behind,
-            stage_marks=self._wiring.stages is not None and self._wiring.handler_marks,
+            stage_marks=self._context.in_doubt is not None and self._context.handler_marks,
             shared=self._wiring.settings.queue.shared,
         )
         await self._wiring.bridge.rows(self._table.save_future(self._wiring.queue, record))
@@ -162,7 +161,7 @@ class Recorder:
     def _listed(self) -> tuple[InFlightMail, ...]:
         """Mails in handlers first, the oldest of them first; then those that wait for one."""
         now = asyncio.get_running_loop().time()
-        in_hand = self._wiring.in_hand.values()
+        in_hand = self._context.in_hand.values()
         begun = sorted(
             (each for each in in_hand if each.handed is not None),
             key=lambda each: each.handed or now,

@@ -11,6 +11,7 @@ from mailslice.model.mail import QueuedMail
 from mailslice.stores.rabbitmq.consumer import Message
 from mailslice.stores.rabbitmq.link import Link
 from mailslice.worker.delivery import Delivery
+from mailslice.worker.park import Trial
 from mailslice.worker.stages import Doubt
 
 
@@ -23,12 +24,7 @@ class Slot:
     ready: Delivery | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
     doubt: Doubt | None = None
-    fault: str = ""
-    """What kind of fault of ours ended the last attempt that did."""
-    through_before: int | None = None
-    """How many messages had been prepared before the first of the faults that end its attempts now; None: none does."""
-    retry_at: float = 0.0
-    """When it may next be tried to park it."""
+    trial: Trial = field(default_factory=Trial)
 
 
 class Slots:
@@ -85,6 +81,11 @@ class Slots:
         self._slots.discard(slot)
         self.touch()
         self.changed.set()
+
+    def ack(self, slot: Slot) -> None:
+        """Nothing more comes of it."""
+        slot.message.ack()
+        self.remove(slot)
 
     def lose(self, link: Link | None) -> None:
         """Forgets what came by a connection that is gone: the broker hands it out again, under new tags."""

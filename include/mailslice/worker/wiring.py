@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,10 +26,6 @@ from mailslice.worker.loading import Loader
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
-    from mailslice.worker.delivery import Delivery
-    from mailslice.worker.reporting import Reporter
-    from mailslice.worker.stages import Stages
-    from mailslice.worker.throttle import Throttle
 
 
 @dataclass(slots=True)
@@ -55,24 +49,8 @@ class Wiring:
     loader: Loader
     worker: str = field(default_factory=worker_name)
     """The identity of this worker, in its record and wherever it owns something."""
-    in_hand: dict[EnqueueId, Delivery] = field(default_factory=dict)
-    """Mails that are ready to be handed out here, or were, and are not settled."""
     doings: Doings = field(default_factory=Doings)
-    stages: Stages | None = None
-    """Only where the queue has stage marks."""
-    handler_marks: bool = False
-    """Whether the handler takes the stage of its mails. One that does not may have sent what has no record."""
-    reporter: Reporter | None = None
-    """Only where senders are told of recipients that fail."""
     checks: DeletedChecks = field(init=False)
-    is_condemned: Callable[[EnqueueId], bool] = lambda _enqueue_id: False
-    """Whether its process died at the mail too often (`strikes`)."""
-    on_buried: Callable[[EnqueueId], None] = lambda _enqueue_id: None
-    """Called when a condemned mail is a dead letter."""
-    throttle: Throttle | None = None
-    """Only where destinations have limits."""
-    told: deque[tuple[EnqueueId, int]] = field(default_factory=lambda: deque(maxlen=1000))
-    """The last mails and attempts whose failures this worker has told: asked again before it is written down, it does not tell again."""
 
     def __post_init__(self) -> None:
         deleted, queue, rows = self.tables.deleted, self.queue, self.bridge.rows

@@ -11,7 +11,7 @@ from typing import Any
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import load_settings
-from mailslice.worker import lease, open_worker, park, preparing, queue_worker
+from mailslice.worker import lease, open_worker, park, queue_worker
 from mailslice.worker.loading import Loader
 
 
@@ -23,9 +23,7 @@ async def main(how: str, queue: str) -> None:
     lease.LONGEST_UNACKNOWLEDGED = 1.0
     lease.LENGTH = timedelta(seconds=5)
     queue_worker._LOOK_EVERY = 0.2
-    for module in (park, preparing):
-        if hasattr(module, "IN_PLACE"):
-            module.IN_PLACE = 1.0
+    park.IN_PLACE = 1.0
     if how == "park":
         Loader.load = away
     async with (

@@ -417,7 +417,7 @@ async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
             await worker.enqueue(mail(f"m-{number}"), CONTENT)
         deliveries = worker.deliveries(4)
         first = await next_of(deliveries)
-        await until(lambda: len(worker.wiring.in_hand) == 3)  # the others are ready
+        await until(lambda: len(worker.context.in_hand) == 3)  # the others are ready
         monkeypatch.setattr(HopConsumer, "close", slowly)
         ending = asyncio.create_task(deliveries.aclose())
         await asyncio.wait_for(closing.wait(), 20)
@@ -426,7 +426,7 @@ async def test_nothing_is_handed_out_any_more_while_the_deliveries_are_closed(
         await asyncio.wait({ending})
         go_on.set()
         await asyncio.wait_for(deliveries.aclose(), 20)
-        assert list(worker.wiring.in_hand) == [first.item.enqueue_id]
+        assert list(worker.context.in_hand) == [first.item.enqueue_id]
         await first.complete()
     assert spool.coming(spool.names.work_queue, 2) == 2
 

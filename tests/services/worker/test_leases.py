@@ -62,7 +62,7 @@ async def test_it_comes_back_when_its_process_has_died(spool: Place4Queue) -> No
     ):
         delivery = await leased(spool, worker, deliveries)
         worker._watching.cancel()  # nobody renews the lease any more
-        worker.wiring.in_hand.clear()
+        worker.context.in_hand.clear()
         again = await next_of(deliveries, LENGTH + 20)
         assert again.item == delivery.item
         assert again.failures == 0
@@ -196,7 +196,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
                         if how == "delayed"
                         else delivery.reject("nobody wants it")
                     )
-            worker.wiring.in_hand.clear()
+            worker.context.in_hand.clear()
         again = await next_of(deliveries, 2 * LENGTH + 20)
         assert again.item == item
         await again.complete()

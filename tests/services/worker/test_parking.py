@@ -16,7 +16,7 @@ from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import seen_empty
-from mailslice.worker import QueueWorker, consume, open_worker, park, preparing
+from mailslice.worker import QueueWorker, consume, open_worker, park
 from tests.services.worker.conftest import Place4Queue, at, mail, until
 from tests.services.worker.cuttable import Cuttable, blocked, unblocked
 from tests.services.worker.refusing import Refusing
@@ -184,7 +184,6 @@ async def test_a_broker_in_alarm_takes_no_copy_and_the_mail_is_held_on(
 async def test_a_park_queue_that_somebody_deleted_is_declared_again(
     fresh: Any, s3: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "IN_PLACE", 1.0)
     monkeypatch.setattr(park, "IN_PLACE", 1.0)
     proxied = fresh.but(MAILSLICE_S3_ENDPOINT=f"http://127.0.0.1:{s3.port}").settings
     for spool in at(fresh.settings):
@@ -211,6 +210,6 @@ async def test_a_mail_that_waits_long_for_a_handler_goes_to_somebody_else(
         async with aclosing(worker.deliveries(4)) as deliveries:
             first = await next_of(deliveries)
             await until_parked(spool)
-            assert [*worker.wiring.in_hand] == [first.item.enqueue_id]
+            assert [*worker.context.in_hand] == [first.item.enqueue_id]
             await first.complete()
     assert len(spool.live()) == 1

@@ -518,7 +518,7 @@ async def test_a_queue_without_marks_has_none(deployment: Any) -> None:
     for spool in at(deployment.settings, "plain"):
         create(spool.stores, BOUNCES)
         async with open_worker(spool.settings, spool.queue) as worker:
-            assert worker.wiring.stages is None
+            assert worker.context.in_doubt is None
             item = await enqueued(worker)
             put(spool, item.enqueue_id, (), a=SENDING, b=SENT, c=SENT)
             async with aclosing(worker.deliveries(3)) as deliveries:

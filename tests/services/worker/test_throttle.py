@@ -33,8 +33,8 @@ def limited(spool: Any, port: int = 25, **given: Any) -> Any:
 
 
 def throttle_of(worker: QueueWorker) -> Throttle:
-    assert worker.wiring.throttle is not None
-    return worker.wiring.throttle
+    assert worker.context.throttle is not None
+    return worker.context.throttle
 
 
 def book(spool: Any, domain: str = "slow.example") -> Book:
@@ -117,7 +117,7 @@ async def test_domains_without_a_limit_ask_nobody(
             == {}
         )
     async with open_worker(spool.settings, spool.queue) as worker:
-        assert worker.wiring.throttle is None
+        assert worker.context.throttle is None
 
 
 async def test_a_store_that_does_not_answer_grants_nothing_and_frees_what_others_gave(

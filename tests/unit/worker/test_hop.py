@@ -11,6 +11,7 @@ import pytest
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker import park
+from mailslice.worker.doings import Doings
 from mailslice.worker.hop import HopConsumer
 from mailslice.worker.park import Park, Patience
 
@@ -32,7 +33,9 @@ async def test_a_copy_that_waited_long_and_was_published_here_is_shown_to_no_oth
     monkeypatch.setattr(park, "IN_PLACE", 0.1)
     monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
     wiring: Any = SimpleNamespace(
-        settings=SimpleNamespace(rabbitmq=None), names=RabbitNames(queue_name("spool"))
+        settings=SimpleNamespace(rabbitmq=None),
+        names=RabbitNames(queue_name("spool")),
+        doings=Doings(),
     )
     delays: Any = SimpleNamespace(surfaced=away, has_published=lambda _: published)
     waited = asyncio.get_running_loop().time() - 600

@@ -13,6 +13,7 @@ from mailslice.model.names import HEADER_FAULTS
 from mailslice.stores.cassandra import session
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker import park, preparing
+from mailslice.worker.delivery import DeliveryContext
 from mailslice.worker.doings import Doings
 from mailslice.worker.park import FAULT_ROUNDS, FIRST_PAUSE, LONGEST_PAUSE, Park, Patience
 from mailslice.worker.preparing import Preparer
@@ -36,7 +37,12 @@ def test_a_mail_is_looked_at_within_ten_seconds_of_the_return_of_a_store() -> No
 
 def message(name: str, **headers: int) -> Any:
     return SimpleNamespace(
-        body=name.encode(), headers=headers, redelivered=False, link=None, arrived=0.0
+        body=name.encode(),
+        headers=headers,
+        redelivered=False,
+        link=None,
+        arrived=0.0,
+        ack=lambda: True,
     )
 
 
@@ -54,8 +60,7 @@ class Made:
         self.doings = Doings()
         wiring: Any = SimpleNamespace(doings=self.doings)
         self.preparer = Preparer(
-            wiring,
-            None,  # type: ignore[arg-type]
+            DeliveryContext(wiring, None),  # type: ignore[arg-type]
             self.slots,
             prefetch,
             on_trouble=lambda _: None,
@@ -65,7 +70,6 @@ class Made:
         monkeypatch.setattr(preparing, "dead_letter", self._dead_letter)
         monkeypatch.setattr(Park, "put", self._put)
         monkeypatch.setattr(park, "IN_PLACE", 0.5)
-        monkeypatch.setattr(preparing, "IN_PLACE", 0.5)
         monkeypatch.setattr(Patience, "pause", lambda _: 0.01)
 
     @property
@@ -86,10 +90,10 @@ class Made:
         return self.takes_copies
 
     async def _dead_letter(
-        self, _wiring: Any, _message: Any, reason: str, what: str, *, sent: Any
+        self, _wiring: Any, _message: Any, reason: str, what: str, *, settle: Any
     ) -> None:
         self.dead.append(f"{what}: {reason}")
-        sent()
+        settle()
 
     async def round(self, *, faults: int = 0, others: bool) -> None:
         """The bad message comes once, and is in place until it goes."""

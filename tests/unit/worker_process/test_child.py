@@ -61,7 +61,8 @@ async def test_a_broker_that_refuses_us_in_the_middle_does_not_cost_what_handler
     @asynccontextmanager
     async def opened(*_: Any) -> AsyncIterator[Any]:
         yield SimpleNamespace(
-            wiring=SimpleNamespace(doings=Doings(), stages=None),
+            wiring=SimpleNamespace(doings=Doings()),
+            context=SimpleNamespace(in_doubt=None),
             reaches_cassandra=True,
             deliveries=lambda _prefetch: deliveries,
         )
