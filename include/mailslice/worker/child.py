@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId
@@ -27,8 +27,9 @@ from mailslice.worker.health import ProcessHealth
 from mailslice.worker.strikes import InHandlers, Isolation, Struck
 
 if TYPE_CHECKING:
+    from mailslice.worker.delivery import Delivery
     from mailslice.worker.dequeuer import Deliveries
-    from mailslice.worker.handling import Handling, Settled
+    from mailslice.worker.handling import Handling
     from mailslice.worker.metrics import ConsumerMetrics
     from mailslice.worker.queue_worker import QueueWorker
 
@@ -228,32 +229,23 @@ async def _drain(deliveries: Deliveries, handling: Handling, longest: timedelta)
 
 
 async def hand_out(
-    deliveries: AsyncIterator[Settled], handling: Handling, stop: asyncio.Event
+    deliveries: AsyncIterator[Delivery], handling: Handling, stop: asyncio.Event
 ) -> None:
-    """Starts a handler for each delivery until `stop` is set; raises what the iterator raises.
-
-    A delivery is taken when there is a place for it: one that is handed out counts as begun, and stuck_mails closes it when it stays so.
-    """
+    """Starts a handler for each delivery until `stop` is set; raises what the iterator raises."""
+    serving = asyncio.create_task(_serve(deliveries, handling))
     stopped = asyncio.create_task(stop.wait())
-    try:
-        while not stop.is_set():
-            if handling.is_full and not await _before(
-                asyncio.ensure_future(handling.room()), stopped
-            ):
-                return
-            coming = asyncio.ensure_future(anext(deliveries))
-            if not await _before(coming, stopped):
-                return
-            await handling.start(coming.result())
-    finally:
-        stopped.cancel()
+    await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+    for task in (serving, stopped):
+        task.cancel()
+    await asyncio.wait((serving, stopped))
+    if not serving.cancelled():
+        serving.result()
 
 
-async def _before(wanted: asyncio.Future[Any], stopped: asyncio.Future[Any]) -> bool:
-    """Waits for `wanted`, at most until `stopped`; then it is cancelled, and this is False."""
-    await asyncio.wait((wanted, stopped), return_when=asyncio.FIRST_COMPLETED)
-    if wanted.done():
-        return True
-    wanted.cancel()
-    await asyncio.wait((wanted,))
-    return False
+async def _serve(deliveries: AsyncIterator[Delivery], handling: Handling) -> None:
+    """A delivery is taken when there is a place for it: one that is handed out counts as begun,
+    and stuck_mails closes it when it stays so. To be cancelled where it waits.
+    """
+    while True:
+        await handling.room()
+        await handling.start(await anext(deliveries))

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -25,15 +25,13 @@ from mailslice.codec.reports import Failure
 from mailslice.model.back_off import BackOff
 from mailslice.model.delay_levels import snapped
 from mailslice.model.errors import BadSetting, DeadLetter, MailsliceError, TakenOver, TryAgain
-from mailslice.model.mail import QueuedMail
 from mailslice.model.settings import GiveUp, Settings
 from mailslice.worker.consumer import DRAIN
 from mailslice.worker.delays import LONGEST_DELAY
+from mailslice.worker.delivery import Delivery
 from mailslice.worker.handler_spec import LoadedHandler
-from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.outcome import Bounce, Complete, Disposition, Outcome, Reject, Retry
 from mailslice.worker.strikes import Isolation
-from mailslice.worker.throttle import BlockingThrottle
 
 log = logging.getLogger(__name__)
 
@@ -41,36 +39,6 @@ DRAIN_SECONDS = DRAIN.total_seconds()
 """How long an end waits for stores that are away and, where it is a fault, for handlers."""
 _SETTLE_PAUSES = (1, 2, 4, 8, 15)
 """Seconds between attempts to tell the stores what became of a mail; the last one repeats."""
-
-
-class Settled(Protocol):
-    """The part of a delivery that handling needs (`worker.Delivery`)."""
-
-    @property
-    def item(self) -> QueuedMail: ...
-    @property
-    def content(self) -> bytes: ...
-    @property
-    def failures(self) -> int: ...
-    @property
-    def redelivered(self) -> bool: ...
-    @property
-    def arrived(self) -> float: ...
-    async def complete(self) -> Disposition: ...
-    async def retry(
-        self,
-        recipients: Sequence[str] | None = None,
-        after: timedelta | None = None,
-        *,
-        counted: bool = True,
-        throttled: bool = False,
-    ) -> Disposition: ...
-    async def reject(self, reason: str) -> Disposition: ...
-    async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition: ...
-    async def give_back(self) -> Disposition: ...
-    def stage_for_thread(self) -> BlockingStage: ...
-    def stage_for_coroutine(self) -> AsyncStage: ...
-    def throttle_for_thread(self) -> BlockingThrottle: ...
 
 
 class Figures(Protocol):
@@ -110,7 +78,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def action_of(
-    delivery: Settled, outcome: Outcome | GiveBack, policy: Policy
+    delivery: Delivery, outcome: Outcome | GiveBack, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
     """Outcome -> what to ask of the delivery. The pause is fixed here, so that asking twice does not change it."""
     match outcome:
@@ -127,7 +95,7 @@ def action_of(
 
 
 def _again(
-    delivery: Settled, outcome: Retry, policy: Policy
+    delivery: Delivery, outcome: Retry, policy: Policy
 ) -> Callable[[], Awaitable[Disposition]]:
     failures = delivery.failures + 1
     pause = outcome.after
@@ -200,17 +168,12 @@ class Handling:
         """Mails in a handler now."""
         return len(self._running)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no free place."""
-        return self._places.locked()
-
     async def room(self) -> None:
         """Returns when there is a free place: for who takes a mail only when it can be begun."""
         async with self._places:
             pass
 
-    async def start(self, delivery: Settled) -> None:
+    async def start(self, delivery: Delivery) -> None:
         """Waits for a free place, then runs the handler there; returns at once then."""
         await self._places.acquire()
         task = asyncio.create_task(
@@ -253,7 +216,7 @@ class Handling:
                 extra={"action": "handling_fault"},
             )
 
-    async def _handle(self, delivery: Settled) -> None:
+    async def _handle(self, delivery: Delivery) -> None:
         began = time.monotonic()
         with self._metrics.handling():
             async with self._isolation.handling(delivery.item.enqueue_id):
@@ -262,7 +225,7 @@ class Handling:
         if disposition is not None:
             self._metrics.settled(disposition, time.monotonic() - began)
 
-    async def _outcome(self, delivery: Settled) -> Outcome | GiveBack:
+    async def _outcome(self, delivery: Delivery) -> Outcome | GiveBack:
         try:
             result = await self._call(delivery)
         except asyncio.CancelledError:
@@ -288,7 +251,7 @@ class Handling:
             return self._failed(delivery, error)
         return self._judged(delivery, result)
 
-    def _judged(self, delivery: Settled, result: object) -> Outcome:
+    def _judged(self, delivery: Delivery, result: object) -> Outcome:
         """The outcome, or that the handler failed when it is none. Must not raise: nobody would have the mail then."""
         if result is None:
             return Complete()
@@ -309,7 +272,7 @@ class Handling:
             TypeError(f"a handler gives an outcome or None, not a {type(result).__name__}"),
         )
 
-    async def _call(self, delivery: Settled) -> Any:
+    async def _call(self, delivery: Delivery) -> Any:
         keywords = self._keywords(delivery)
         if self._handler.is_async:
             return await self._handler.call(delivery.item.mail, delivery.content, **keywords)
@@ -320,7 +283,7 @@ class Handling:
             raise error
         return await result if inspect.isawaitable(result) else result
 
-    def _keywords(self, delivery: Settled) -> dict[str, object]:
+    def _keywords(self, delivery: Delivery) -> dict[str, object]:
         """What the handler takes beside the mail and its content (`handler_spec`)."""
         offers: dict[str, Callable[[], object]] = {
             "enqueue_id": lambda: delivery.item.enqueue_id,
@@ -342,7 +305,7 @@ class Handling:
         return asyncio.get_running_loop().time()
 
     def _in_thread(
-        self, delivery: Settled, keywords: dict[str, object]
+        self, delivery: Delivery, keywords: dict[str, object]
     ) -> tuple[Any, Exception | None]:
         # Errors travel as values: in a future StopIteration would never arrive, and KeyboardInterrupt would end the loop.
         try:
@@ -354,7 +317,7 @@ class Handling:
                 error.__traceback__
             )
 
-    def _failed(self, delivery: Settled, error: BaseException) -> Retry:
+    def _failed(self, delivery: Delivery, error: BaseException) -> Retry:
         self._metrics.handler_failed()
         # A message may name addresses: it, and the traceback that ends in it, are for DEBUG.
         log.warning(
@@ -368,7 +331,7 @@ class Handling:
         return Retry(back_off=True, why=f"{type(error).__name__} at {_where(error)}")
 
     async def _tell(
-        self, delivery: Settled, action: Callable[[], Awaitable[Disposition]]
+        self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
     ) -> Disposition | None:
         """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked. None when it was given up.
 
@@ -408,35 +371,39 @@ class Handling:
         )
 
 
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_failure(value: object) -> bool:
+    return isinstance(value, Failure) and _are_texts(
+        (value.recipient, value.status, value.reason, value.diagnostic or "")
+    )
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "reason": ("text", lambda value: isinstance(value, str)),
+    "after": ("a timedelta", lambda value: isinstance(value, timedelta | None)),
+    "failures": (
+        "a tuple of Failure, whose fields are text",
+        lambda value: isinstance(value, list | tuple) and all(map(_is_failure, value)),
+    ),
+    "recipients": (
+        "a tuple of text",
+        lambda value: (
+            value is None
+            or (isinstance(value, list | tuple | set | frozenset) and _are_texts(value))
+        ),
+    ),
+}
+"""Field of an outcome -> what it has to be."""
+
+
 def _wrong_field(outcome: object) -> str | None:
-    """What is wrong with an outcome whose fields are of other types than it declares: no one else checks what handlers give."""
-    fields: dict[str, Any] = {
-        name: getattr(outcome, name)
-        for name in ("reason", "after", "failures")
-        if hasattr(outcome, name)
-    }
-    if not isinstance(fields.get("reason", ""), str):
-        return f"the reason of an outcome is text, not a {type(fields['reason']).__name__}"
-    if not isinstance(fields.get("after"), timedelta | None):
-        return f"the `after` of a retry is a timedelta, not a {type(fields['after']).__name__}"
-    failures = fields.get("failures", ())
-    if not isinstance(failures, list | tuple) or not all(
-        isinstance(failure, Failure) for failure in failures
-    ):
-        return "the failures of a bounce are Failure, each"
-    for failure in failures:
-        texts = (failure.recipient, failure.status, failure.reason, failure.diagnostic or "")
-        if not all(isinstance(text, str) for text in texts):
-            return "the fields of a Failure are text"
-    recipients = getattr(outcome, "recipients", None)
-    if not (
-        recipients is None
-        or (
-            isinstance(recipients, list | tuple | set | frozenset)
-            and all(isinstance(one, str) for one in recipients)
-        )
-    ):
-        return "the recipients of a retry are a tuple of text"
+    """What is wrong with an outcome's fields: no one else checks what handlers give."""
+    for name, (allowed, is_allowed) in _FIELDS.items():
+        if hasattr(outcome, name) and not is_allowed(value := getattr(outcome, name)):
+            return f"the {name} of an outcome is {allowed}, not a {type(value).__name__}"
     return None
 
 

@@ -22,7 +22,7 @@ from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker.bridge import Bridge
-from mailslice.worker.budget import ContentBudget
+from mailslice.worker.budget import ContentBudget, return_large_blocks
 from mailslice.worker.delays import Delays
 from mailslice.worker.delivery import DeliveryContext
 from mailslice.worker.dequeuer import Deliveries
@@ -31,7 +31,6 @@ from mailslice.worker.enqueuer import Enqueuer
 from mailslice.worker.failing import InDoubt
 from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
 from mailslice.worker.loading import Loader
-from mailslice.worker.memory import return_large_blocks
 from mailslice.worker.recording import Recorder
 from mailslice.worker.reporting import Reporter
 from mailslice.worker.stages import Stages

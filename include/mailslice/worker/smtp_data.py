@@ -9,48 +9,12 @@ import asyncio
 from collections.abc import Callable
 from io import BytesIO
 
+from mailslice.worker.budget import Hold
+
 TOO_LARGE = "552 5.3.4 The mail is too large"
 BARE = "550 5.6.11 Bare <LF> or <CR> in the mail: its lines end with <CR><LF>"
 BUSY = "451 4.3.1 Too much mail at once, try again later"
 _STEP = 1 << 16
-
-
-class IntakeBudget:
-    """Bytes of mail in memory, of all clients. A mail that is alone passes whatever its size, else the largest allowed could starve."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = 0
-
-    def fits(self, size: int, own: int = 0) -> bool:
-        """Whether `size` bytes more may be taken by somebody who has `own` already."""
-        return self._used == own or self._used + size <= self._limit
-
-    def hold(self) -> Hold:
-        """An empty hold; for each mail one."""
-        return Hold(self)
-
-
-class Hold:
-    """What one mail takes of the budget."""
-
-    def __init__(self, budget: IntakeBudget) -> None:
-        self._budget = budget
-        self._size = 0
-
-    def grow(self, size: int) -> bool:
-        """Takes `size` bytes more, if there is room."""
-        budget = self._budget
-        if not budget.fits(size, self._size):
-            return False
-        budget._used += size  # noqa: SLF001 - one thing in two classes
-        self._size += size
-        return True
-
-    def release(self) -> None:
-        """Gives all of it back; a second call does nothing."""
-        self._budget._used -= self._size  # noqa: SLF001 - as above
-        self._size = 0
 
 
 async def receive(

@@ -16,13 +16,13 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
+from mailslice.worker.budget import ContentBudget
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
 from mailslice.worker.smtp_conversation import (
     ConnectionLimits,
     Conversation,
     conversation_factory,
 )
-from mailslice.worker.smtp_data import IntakeBudget
 from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import SmtpPolicy, policy_of
 from mailslice.worker.smtp_session import Enqueuer, Intake
@@ -142,7 +142,7 @@ async def serve(
         policy,
         hostname=hostname,
         max_recipients=wanted.max_recipients,
-        budget=IntakeBudget(settings.worker.memory_budget_mib << 20),
+        budget=ContentBudget(settings.worker.memory_budget_mib << 20),
         clock=clock,
         metrics=metrics,
     )

@@ -25,7 +25,8 @@ from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import Mail, QueuedMail
-from mailslice.worker.smtp_data import BUSY, Hold, IntakeBudget
+from mailslice.worker.budget import ContentBudget, Hold
+from mailslice.worker.smtp_data import BUSY
 from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_path import NULL_PATH
 from mailslice.worker.smtp_policy import SmtpPolicy, client_address
@@ -62,7 +63,7 @@ class Intake:
         *,
         hostname: str,
         max_recipients: int,
-        budget: IntakeBudget,
+        budget: ContentBudget,
         clock: Clock,
         metrics: SmtpMetrics,
     ) -> None:
@@ -90,7 +91,7 @@ class Intake:
 
     def hold(self) -> Hold:
         """For one mail: what it takes of the memory."""
-        return self._budget.hold()
+        return Hold(self._budget)
 
     async def handle_EHLO(
         self,

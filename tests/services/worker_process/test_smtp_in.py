@@ -23,7 +23,7 @@ from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker import smtp_conversation, smtp_in
-from mailslice.worker.smtp_data import IntakeBudget
+from mailslice.worker.budget import ContentBudget
 from mailslice.worker.smtp_in import serve
 from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import policy_of
@@ -471,8 +471,8 @@ async def test_ten_thousand_recipients_and_a_header_of_a_megabyte_come_in_one_ma
 async def test_many_recipients_are_counted_as_memory_until_their_mail_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    budget = IntakeBudget(20_000)
-    monkeypatch.setattr(smtp_in, "IntakeBudget", lambda _limit: budget)
+    budget = ContentBudget(20_000)
+    monkeypatch.setattr(smtp_in, "ContentBudget", lambda _limit: budget)
     mail = [
         b"EHLO c",
         b"MAIL FROM:<s@y>",

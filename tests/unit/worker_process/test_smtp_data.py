@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.worker.smtp_data import BUSY, TOO_LARGE, Hold, IntakeBudget, receive
+from mailslice.worker.budget import ContentBudget, Hold
+from mailslice.worker.smtp_data import BUSY, TOO_LARGE, receive
 
 MIB = 1 << 20
 
@@ -18,7 +19,7 @@ async def taken(
     reader = asyncio.StreamReader(limit=window)
     told: list[int] = []
     task = asyncio.create_task(
-        receive(reader, limit, hold or IntakeBudget(MIB).hold(), told.append)
+        receive(reader, limit, hold or Hold(ContentBudget(MIB)), told.append)
     )
     for start in range(0, len(sent), chunk):
         reader.feed_data(sent[start : start + chunk])
@@ -67,7 +68,7 @@ async def test_a_line_longer_than_the_window_is_kept_whole() -> None:
 
 
 async def test_a_mail_over_the_limit_is_read_to_its_end_and_refused() -> None:
-    hold = IntakeBudget(MIB).hold()
+    hold = Hold(ContentBudget(MIB))
     assert await taken(b"123456\r\n" * 10 + b".\r\nNOOP\r\n", limit=79, hold=hold) == (
         TOO_LARGE,
         b"NOOP\r\n",
@@ -78,24 +79,24 @@ async def test_a_mail_over_the_limit_is_read_to_its_end_and_refused() -> None:
 
 
 async def test_a_mail_for_which_there_is_no_memory_is_read_to_its_end_and_refused_for_now() -> None:
-    budget = IntakeBudget(200_000)
-    other = budget.hold()
+    budget = ContentBudget(200_000)
+    other = Hold(budget)
     assert other.grow(150_000)
     sent = b"x" * 998 + b"\r\n"
     assert await taken(
-        sent * 100 + b".\r\nNOOP\r\n", hold=budget.hold(), window=4096, chunk=4096
+        sent * 100 + b".\r\nNOOP\r\n", hold=Hold(budget), window=4096, chunk=4096
     ) == (BUSY, b"NOOP\r\n", 1)
     other.release()
     received, _, told = await taken(
-        sent * 300 + b".\r\n", hold=budget.hold(), window=4096, chunk=4096
+        sent * 300 + b".\r\n", hold=Hold(budget), window=4096, chunk=4096
     )
     assert received == sent * 300, "alone it passes, although it is larger than the budget"
     assert told == 4
 
 
 def test_memory_is_given_back_once() -> None:
-    budget = IntakeBudget(100)
-    first, second = budget.hold(), budget.hold()
+    budget = ContentBudget(100)
+    first, second = Hold(budget), Hold(budget)
     assert first.grow(60)
     assert not second.grow(50)
     assert second.grow(40)
