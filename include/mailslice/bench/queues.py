@@ -21,7 +21,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, Que
 from mailslice.model.names import BENCH_NAMES, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.queue import directory
-from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.configuration import view_shape
 from mailslice.queue.filters import MailFilter
 from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
@@ -125,7 +125,7 @@ def bench_queue(
         if ours:
             directory.create(stores, name)
         guard(stores)
-        view = shape(ConfigurationGuard(stores.tables, stores.settings), stores.settings)
+        view = view_shape(stores)
         queue = BenchQueue(stores, name, view)
         if _in_broker(settings, name)[1]:
             raise Refused(

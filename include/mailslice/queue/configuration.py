@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from mailslice.codec import events
 from mailslice.model.configuration import ViewConfiguration, why_refused
@@ -14,6 +15,9 @@ from mailslice.model.errors import ConfigurationDiffers, Refused
 from mailslice.model.names import CONFIGURATION_AGGREGATE, EVENT_STORE
 from mailslice.model.settings import BlobStrategy, Settings
 from mailslice.stores.cassandra.tables import QueueTables
+
+if TYPE_CHECKING:
+    from mailslice.stores import Stores
 
 _MOST_RACES = 10
 
@@ -169,11 +173,15 @@ class ConfigurationGuard:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What reading needs of the configuration: the smallest window, whose starts hold those of all earlier ones, the largest, and every bucket count."""
+    """What reading needs of the configuration and its history.
+
+    `window` is today's, the smallest, whose starts hold those of all earlier ones.
+    """
 
     window: timedelta
     largest_window: timedelta
     bucket_counts: tuple[int, ...]
+    """Every one there ever was, the smallest first."""
 
     @property
     def buckets(self) -> int:
@@ -181,12 +189,16 @@ class Shape:
         return max(self.bucket_counts)
 
 
-def shape(guard: ConfigurationGuard, settings: Settings) -> Shape:
-    """The shape of the view by its history; by the settings before the first start."""
-    history = guard.history() or [settings.queue.configuration]
+def view_shape(stores: Stores, *, checked: bool = False) -> Shape:
+    """The shape of the view by its history; by the settings before the first start.
+
+    With `checked`, raises ConfigurationDiffers when a given setting contradicts what is stored.
+    """
+    guard = ConfigurationGuard(stores.tables, stores.settings)
+    history = guard.history()
+    if checked and history:
+        guard.ensure()
+    history = history or [stores.settings.queue.configuration]
     windows = [configuration.slice_window for configuration in history]
-    return Shape(
-        windows[-1],
-        max(windows),
-        tuple(sorted({configuration.bucket_count for configuration in history})),
-    )
+    counts = {configuration.bucket_count for configuration in history}
+    return Shape(windows[-1], max(windows), tuple(sorted(counts)))

@@ -15,7 +15,7 @@ from mailslice.model.clock import Clock
 from mailslice.model.mail import Place, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.configuration import Shape, view_shape
 from mailslice.stores.rabbitmq.publishing import publish_confirmed
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def enter(
     stores.blobs.put(item.header_blob_id, bytes(header))
     stores.blobs.put(item.body_blob_id, bytes(body))
     now = clock()
-    place = add_row(
-        stores, queue, item, shape(ConfigurationGuard(stores.tables, settings), settings), now
-    )
+    place = add_row(stores, queue, item, view_shape(stores), now)
     on_row()
     publish(stores, queue, item, place, now)
     return item

@@ -13,7 +13,7 @@ from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, QueueName, ViewRow
 from mailslice.model.names import queue_name
 from mailslice.model.slices import bucket_of
-from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.configuration import Shape, view_shape
 from mailslice.queue.filters import MailFilter
 from mailslice.queue.live import Glance, LiveRows, SliceCounts, trusted
 from mailslice.stores import Stores
@@ -101,11 +101,7 @@ class MailQueue:
     def _live(self) -> LiveRows:
         tables = self._stores.tables
         _ = tables.existing  # names a keyspace or tables that are missing
-        return LiveRows(
-            tables,
-            self.name,
-            shape(ConfigurationGuard(tables, self._stores.settings), self._stores.settings),
-        )
+        return LiveRows(tables, self.name, view_shape(self._stores))
 
     @cached_property
     def _remembering(self) -> LiveRows:

@@ -15,7 +15,7 @@ from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings
-from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.configuration import ConfigurationGuard, Shape, view_shape
 from mailslice.queue.directory import require
 from mailslice.queue.sharing import agree
 from mailslice.stores import Stores, open_stores
@@ -171,10 +171,9 @@ def _prepared(stores: Stores, queue: QueueName) -> Shape:
     """The shape of the view. The dead letter exchange and queue are made sure of: James 3.5 declares none."""
     require(stores, queue)
     stores.rabbitmq.declare_dead_letter(queue)
-    guard = ConfigurationGuard(stores.tables, stores.settings)
-    guard.ensure()
+    ConfigurationGuard(stores.tables, stores.settings).ensure()
     agree(stores)
-    view = shape(guard, stores.settings)
+    view = view_shape(stores)
     for table in stores.tables.existing:
         table.prepare()
     stores.tables.deleted.prepare()

@@ -1,19 +1,23 @@
 """The queue room over the tables in memory."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from mailslice.model.errors import BadInput, UnknownQueue
+from mailslice.model.configuration import ViewConfiguration
+from mailslice.model.errors import BadInput, ConfigurationDiffers, UnknownQueue
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import load_settings
 from mailslice.queue import directory
-from mailslice.queue.configuration import ConfigurationGuard
+from mailslice.queue.configuration import ConfigurationGuard, Shape, view_shape
 from mailslice.queue.filters import MailFilter
 from mailslice.stores.memory import MemoryStores, MemoryTables
 from tests.contracts.guard import GuardContract
 from tests.contracts.mail_queue import MailQueueContract
 from tests.contracts.tables import some_queue
+
+HOUR = timedelta(hours=1)
 
 
 def settings(**environment):
@@ -70,3 +74,24 @@ def test_a_filter_that_is_no_address_is_refused_and_named(given):
     with pytest.raises(BadInput, match="is not a mail address") as raised:
         MailFilter(**given)
     assert repr(next(iter(given.values()))) in str(raised.value)
+
+
+def test_the_shape_of_the_view_is_that_of_its_history():
+    stores = MemoryStores(settings())
+    assert view_shape(stores) == Shape(HOUR, HOUR, (1,))
+    for window, buckets in ((HOUR, 1), (HOUR / 4, 3), (HOUR / 4, 4)):
+        ConfigurationGuard(stores.tables, stores.settings).apply(
+            ViewConfiguration(window, buckets, 1)
+        )
+    assert view_shape(stores) == Shape(HOUR / 4, HOUR, (1, 3, 4))
+
+
+def test_a_shape_that_is_checked_is_refused_where_a_setting_contradicts_what_is_stored():
+    stores = MemoryStores(settings())
+    assert view_shape(stores, checked=True) == Shape(HOUR, HOUR, (1,)), "nothing is stored yet"
+    assert ConfigurationGuard(stores.tables, stores.settings).stored() is None
+    ConfigurationGuard(stores.tables, stores.settings).ensure()
+    stores.settings = settings(MAILSLICE_QUEUE_BUCKET_COUNT="2")
+    assert view_shape(stores).buckets == 1
+    with pytest.raises(ConfigurationDiffers):
+        view_shape(stores, checked=True)

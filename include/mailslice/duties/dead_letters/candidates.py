@@ -9,7 +9,7 @@ from functools import cached_property
 from mailslice.duties.dead_letters.decide import Standing
 from mailslice.model.mail import EnqueueId, Place, QueueName
 from mailslice.model.slices import bucket_of, slice_start
-from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.configuration import Shape, view_shape
 from mailslice.queue.dead_letters import Judged, Letter, content_there
 from mailslice.queue.live import LiveRows
 from mailslice.stores import Stores
@@ -56,9 +56,7 @@ class Candidates:
     @cached_property
     def view(self) -> Shape:
         """Once a run: windows only shrink and buckets only grow, which hides no row that was there."""
-        return shape(
-            ConfigurationGuard(self._stores.tables, self._stores.settings), self._stores.settings
-        )
+        return view_shape(self._stores)
 
     def delayed(self, ids: Iterable[EnqueueId]) -> set[EnqueueId]:
         """Those of which a copy waits in a delay level."""

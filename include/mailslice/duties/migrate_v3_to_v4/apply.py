@@ -11,13 +11,14 @@ from typing import Any
 from mailslice.duties.migrate_v3_to_v4.copying import Copying, PlaceCopied, copy_places
 from mailslice.duties.migrate_v3_to_v4.plan_file import PARTS, Plan, PlannedPlace, read_plan
 from mailslice.duties.migrate_v3_to_v4.reading import Source
-from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v4, view_of
+from mailslice.duties.migrate_v3_to_v4.view import first_slice, has_v4
 from mailslice.duty.clocks import require_clock
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import require_gate
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
+from mailslice.queue.configuration import view_shape
 from mailslice.spark.frames import slots_of
 from mailslice.spark.marks import Dropping, digest_of_parts
 
@@ -54,7 +55,7 @@ def _apply(context: StepContext, plan: Plan, locks: Sequence[Lock]) -> dict[str,
         context.settings, context.queue, context.folder.artifacts, context.folder.file(PARTS)
     )
     _require_same_rows(context, plan, source)
-    window = view_of(context.stores, context.settings).window
+    window = view_shape(context.stores, checked=True).window
     throttle, spark = context.throttle("cassandra"), context.spark()
     what = Copying(
         source,

@@ -14,11 +14,11 @@ from mailslice.duties.migrate_v3_to_v4.view import (
     has_v4,
     reachable,
     v3_places,
-    view_of,
 )
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.model import crash
+from mailslice.queue.configuration import view_shape
 from mailslice.queue.directory import require
 from mailslice.spark.plan_files import Digest
 from mailslice.spark.slices import instant, millis
@@ -47,7 +47,7 @@ def run(context: StepContext) -> dict[str, Any]:
             "nothing to do: there is no table enqueuedMailsV3",
         )
     v4 = has_v4(stores)
-    view = view_of(stores, context.settings)
+    view = view_shape(stores, checked=True)
     first_of = first_slice(queue, view.window)
     now, first = context.clock(), first_of(stores)
     keys = [

@@ -15,13 +15,13 @@ from mailslice.duties.migrate_v3_to_v4.view import (
     has_v3,
     reachable,
     v3_places,
-    view_of,
 )
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import StepContext
 from mailslice.duty.gates import judged
 from mailslice.model.names import QueueTable
 from mailslice.quality.gate import Expectation, Frame
+from mailslice.queue.configuration import view_shape
 from mailslice.spark.plan_files import Digest
 from mailslice.spark.slices import instant, millis
 from mailslice.stores.cassandra.ddl import tables_of
@@ -53,7 +53,7 @@ def _compare(context: StepContext, plan: Plan) -> list[PlaceCompared]:
     there = tables_of(stores.cassandra, stores.settings.cassandra.keyspace)
     if not has_v3(stores) or QueueTable.V4.cql not in there:
         return []
-    view = view_of(stores, context.settings)
+    view = view_shape(stores, checked=True)
     first = first_slice(queue, view.window)(stores)
     places = [
         place

@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from mailslice.model.errors import Refused
 from mailslice.model.mail import Place, QueueName
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
-from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.configuration import Shape
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.ddl import tables_of
 
@@ -35,14 +34,6 @@ def v3_places(stores: Stores, queue: QueueName) -> list[Place]:
     return sorted(
         stores.tables.v3.places(queue), key=lambda place: (place.slice_start, place.bucket)
     )
-
-
-def view_of(stores: Stores, settings: Settings) -> Shape:
-    """The view's shape by its history. Raises ConfigurationDiffers when a given setting contradicts what is stored."""
-    guard = ConfigurationGuard(stores.tables, settings)
-    if guard.stored() is not None:
-        guard.ensure()
-    return shape(guard, settings)
 
 
 def first_slice(queue: QueueName, window: timedelta) -> Callable[[Stores], datetime | None]:

@@ -19,7 +19,7 @@ from mailslice.duty.lock import Lock, locked
 from mailslice.duty.plans import digest_of
 from mailslice.model import crash
 from mailslice.model.durations import format_duration
-from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.configuration import Shape, view_shape
 from mailslice.queue.directory import require
 from mailslice.queue.live import LiveRows
 from mailslice.spark.slices import instant
@@ -48,7 +48,7 @@ def run(context: StepContext) -> dict[str, Any]:
 def _audit(context: StepContext, lock: Lock) -> dict[str, Any]:
     params, stores, queue = context.params(Params), context.stores, context.queue
     _forget_earlier_try(context)
-    view = shape(ConfigurationGuard(stores.tables, context.settings), context.settings)
+    view = view_shape(stores)
     age = params.older_than if params.older_than is not None else _WINDOWS * view.window
     now = context.clock()
     slices, buckets = _slices(context, view, now, now - age)

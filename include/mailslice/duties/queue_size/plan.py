@@ -18,7 +18,7 @@ from mailslice.duty.emptiness import sample_once, second_pass
 from mailslice.model.errors import MailsliceError
 from mailslice.model.names import RabbitNames
 from mailslice.model.slices import slice_start, slices_between, whole_seconds
-from mailslice.queue.configuration import ConfigurationGuard, Shape, shape
+from mailslice.queue.configuration import Shape, view_shape
 from mailslice.queue.directory import require
 from mailslice.queue.live import LiveRows
 from mailslice.spark.slices import instant
@@ -35,7 +35,7 @@ def run(context: StepContext, *, sleep: Callable[[float], None] = time.sleep) ->
     require(stores, context.queue)
     first = sample_once(stores, context.queue, context.clock) if params.sample else None
     now = context.clock()
-    view = shape(ConfigurationGuard(stores.tables, context.settings), context.settings)
+    view = view_shape(stores)
     start = stores.tables.browse_starts.read(context.queue)
     content = stores.tables.content_starts.read(context.queue)
     slices, buckets = slices_to_measure(stores, context, view, now)

@@ -15,7 +15,7 @@ from mailslice.duty.context import StepContext
 from mailslice.model.mail import EnqueueId, Place, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import Verdict
-from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.configuration import view_shape
 from mailslice.queue.proofs import done_by_stages, held, is_overdue, missing_content, still_live
 from mailslice.spark.slices import instant
 from mailslice.spark.verdict_files import Judged
@@ -80,7 +80,7 @@ class Prover:
         return cls(
             context,
             context.params(Params),
-            shape(ConfigurationGuard(stores.tables, context.settings), context.settings).window,
+            view_shape(stores).window,
             dead_letter_ids(context.settings, queue),
             frozenset(
                 mail.enqueue_id

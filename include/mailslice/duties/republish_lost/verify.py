@@ -12,7 +12,7 @@ from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
 from mailslice.quality.gate import Expectation, Frame
-from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.configuration import view_shape
 from mailslice.spark.slices import instant
 from mailslice.spark.verdict_files import Judged
 from mailslice.stores.cassandra.own import PublishState
@@ -68,7 +68,7 @@ def _vanished(context: StepContext, published: dict[EnqueueId, Judged]) -> int:
         return 0
     unmarked = set(gone) - tables.deleted.marked(queue, gone)
     # Behind browseStart James drops rows with their marks, and goes there once the mail is done.
-    window = shape(ConfigurationGuard(tables, context.settings), context.settings).window
+    window = view_shape(context.stores).window
     browse = tables.browse_starts.read(queue)
     return sum(
         browse is None or is_live(instant(published[one].slice_ms), browse.value, window)

@@ -18,7 +18,7 @@ from mailslice.model.errors import StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.model.slices import slice_start
 from mailslice.queue import directory
-from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.configuration import view_shape
 from mailslice.queue.mail_queue import MailQueue
 from mailslice.spark.session import spark_session
 from mailslice.stores import open_stores
@@ -196,7 +196,7 @@ def test_slices_behind_browse_start_are_measured_down_to_content_start(filled, f
     context = StepContext(
         request, load("queue_size").params(), fresh_module.settings, filled, folder, lambda: now
     )
-    view = shape(ConfigurationGuard(filled.tables, fresh_module.settings), fresh_module.settings)
+    view = view_shape(filled)
     slices, buckets = slices_to_measure(filled, context, view, now)
     start = slice_start(now, HOUR)
     assert slices == [start + at * HOUR for at in (-3, -2, -1, 0, 1)]

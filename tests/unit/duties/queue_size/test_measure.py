@@ -8,7 +8,7 @@ import pytest
 from mailslice.duties.queue_size.measure import Measure
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
-from mailslice.queue.configuration import ConfigurationGuard, shape
+from mailslice.queue.configuration import view_shape
 from mailslice.queue.live import LiveRows
 from mailslice.stores.memory import MemoryStores
 from tests.contracts.making import HOUR, NOW, row
@@ -42,10 +42,5 @@ def test_a_browse_start_within_a_slice_counts_as_its_start_as_in_size_and_browse
         live,
         unproven,
     )
-    assert (
-        LiveRows(
-            stores.tables, QUEUE, shape(ConfigurationGuard(stores.tables, settings), settings)
-        ).count(NOW + HOUR)
-        == live
-    )
+    assert LiveRows(stores.tables, QUEUE, view_shape(stores)).count(NOW + HOUR) == live
     assert [each.oldest_ms >= 0 for each in found] == [live == 3, live > 0, False]
