@@ -33,7 +33,7 @@ _LIMIT = 2000
 """Objects by which S3's own limits are measured."""
 
 
-def measure_blobs(
+def measure_gc(
     settings: Settings, *, blobs: int, references: int, keep: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Fill, a run that records candidates (and starts Spark), and one that deletes them.

@@ -24,8 +24,8 @@ _CPU = "enqueue_cpu_seconds_per_1000", "dequeue_cpu_seconds_per_1000"
 
 def measure_clients(
     settings: Settings,
-    queue: QueueName,
     *,
+    queue: QueueName,
     mails: int,
     size: int,
     in_flight: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,12 +29,7 @@ _ON_THE_WAY = timedelta(milliseconds=5)
 
 
 def measure_delays(
-    settings: Settings,
-    queue: QueueName,
-    *,
-    mails: int,
-    delays: Sequence[timedelta],
-    say: Callable[[str], None],
+    settings: Settings, *, queue: QueueName, mails: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """`measured`: so many mails by each delay, in turn. `computed`: hops of delays too long for it.
 
@@ -42,7 +37,7 @@ def measure_delays(
     """
     rows = []
     with bench_queue(settings, queue, synthetic=False, say=say):
-        for delay in delays:
+        for delay in DELAYS:
             say(f"{mails} mails in {format_duration(delay)}")
             rows.append(isolated(_measure, Work(settings, queue, mails, 4096, 64), delay))
     computed = {format_duration(delay): hops(delay) for delay in (*_LEVELS, *LONG)}

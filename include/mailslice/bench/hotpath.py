@@ -53,7 +53,7 @@ CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
 _CURVE_LEAST, _CURVE_ROUNDS = 200, 25
 """Mails of a point, by those that S3 has at once: the slower points are not to take all the time."""
 _BLOBS_A_MAIL = 2
-_ASKED, _WINDOWS, _TURNS = 64, (4, 8, 16, 32, 64, 128), 2
+_ASKED, WINDOWS, _TURNS = 64, (4, 8, 16, 32, 64, 128), 2
 """The window that follows latency beside fixed ones, in turns."""
 _PACED_SECONDS = 5.0
 _OPERATIONS, _LEAST_OPERATIONS = 2000, 200
@@ -75,7 +75,7 @@ class Spec:
     in_flight: int
     repeats: int = 1
     load: float = 0.0
-    processes: tuple[int, ...] = ()
+    processes: tuple[int, ...] | None = None
     waiting: int = 0
     warm_up: timedelta = timedelta(seconds=30)
     curve: bool = False
@@ -87,12 +87,13 @@ class Spec:
         return Work(settings, queue, self.mails, self.size, self.in_flight, warm, nearby)
 
 
-def measure(settings: Settings, queue: QueueName, spec: Spec, say: Say) -> dict[str, Any]:
-    """Rates a second, latencies in ms, CPU seconds, peak MiB: the median of the repeats.
+def measure(settings: Settings, *, queue: QueueName, say: Say, **options: Any) -> dict[str, Any]:
+    """`options`: those of Spec. Rates a second, latencies in ms, CPU seconds, peak MiB: the median of the repeats.
 
     `limits` are the stores alone; `runs` has min, median and max. Each repeat has a process of its
     own, so that memory that was used before is not counted.
     """
+    spec = Spec(**options)
     with (
         bench_queue(settings, queue, synthetic=False, say=say),
         at_distance(settings, spec.rtt) as far,
@@ -167,12 +168,12 @@ def _window(work: Work, say: Say) -> dict[str, Any]:
     The best has the most enqueues a second. `ratio`: what follows latency, by the best.
     """
     asked = replace(work, in_flight=_ASKED)
-    runs: dict[int | None, list[dict[str, Any]]] = {window: [] for window in (*_WINDOWS, None)}
+    runs: dict[int | None, list[dict[str, Any]]] = {window: [] for window in (*WINDOWS, None)}
     for turn in range(_TURNS):
         for window, points in runs.items():
             say(f"turn {turn + 1} of {_TURNS}: window {window or 'that follows latency'}")
             points.append(_point(_short(asked, max(_ASKED, window or _ASKED)), window))
-    fixed = [{"window": window, **combined(runs[window], middle)} for window in _WINDOWS]
+    fixed = [{"window": window, **combined(runs[window], middle)} for window in WINDOWS]
     adaptive = combined(runs[None], middle)
     best = max(fixed, key=lambda row: row["enqueue_rate"])
     rates = "enqueue_rate", "dequeue_rate"

@@ -35,7 +35,7 @@ _CLOSED_S = 4.0
 
 
 def measure_marks(
-    settings: Settings, name: QueueName, *, rows: int, say: Callable[[str], None]
+    settings: Settings, *, queue: QueueName, rows: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Plant marks in a keyspace of its own; a cleanup with `sweep`, and one after it.
 
@@ -45,22 +45,22 @@ def measure_marks(
     groups = {"queue": {"slice_window": _WINDOW, "shared": False}, "duty": {"small_rows": 0}}
     with (
         own_stores(settings, KEYSPACE, buckets=True, **groups) as stores,
-        bench_queue(stores.settings, name, synthetic=True, say=say) as queue,
+        bench_queue(stores.settings, queue, synthetic=True, say=say) as view,
     ):
         say(f"{rows} marks: inserting")
-        _, filled = timed(lambda: _plant(queue, rows))
-        settle(queue.stores)
+        _, filled = timed(lambda: _plant(view, rows))
+        settle(stores)
         with peak_memory(settings) as peak:
             start_spark(stores.settings)
             say("the run that lists them")
-            listing = _run(queue, sweep=True)
+            listing = _run(view, sweep=True)
             time.sleep(_CLOSED_S)
             say("the run that drops them")
-            dropping = _run(queue, sweep=False)
+            dropping = _run(view, sweep=False)
         listed, dropped = listing["report"]["marks"], dropping["report"]["marks"]
         if (listed["listed"], dropped["dropped"]) != (rows, rows):
             raise RuntimeError(f"{rows} marks were planted; {listed} listed, {dropped} dropped")
-        remaining = sum(1 for _ in queue.stores.tables.deleted.ids(name))
+        remaining = sum(1 for _ in stores.tables.deleted.ids(queue))
         if remaining:
             raise RuntimeError(f"{remaining} of {rows} marks remain")
     return {

@@ -100,6 +100,7 @@ def server_process(rtt: float) -> Iterator[tuple[Process, list[int]]]:
 
 
 def measure_relay(
+    settings: Settings,
     *,
     mails: int,
     size: int,
@@ -115,7 +116,7 @@ def measure_relay(
     with server_process(rtt.total_seconds()) as (server, (plain, pipelining)):
         for name, port, per_connection in (
             ("oneMailAConnection", plain, 1),
-            ("keptConnections", pipelining, Settings().relay.mails_per_connection),
+            ("keptConnections", pipelining, settings.relay.mails_per_connection),
         ):
             say(f"{mails} mails, {name}")
             hop = {"host": "127.0.0.1", "port": port, "mails_per_connection": per_connection}

@@ -117,12 +117,12 @@ def cases(server: Server, few: int, many: int) -> list[Case]:
 
 def measure_servers(
     settings: Settings,
-    queue: QueueName,
-    servers: Sequence[Server],
     *,
+    queue: QueueName,
+    servers: Sequence[Path],
     mails: int,
     size: int,
-    in_flight: tuple[int, int],
+    in_flight: Sequence[int],
     rtt: timedelta,
     warm_up: timedelta,
     say: Callable[[str], None],
@@ -131,16 +131,17 @@ def measure_servers(
 
     Cold is the S3 server alone, just started: the other stores are warmed up before.
     """
-    own = Work(settings, queue, mails, size, in_flight[1])
+    own = Work(settings, queue, mails, size, in_flight[-1])
     if warm_up:
         with bench_queue(settings, queue, synthetic=False, say=say):
             say("warm-up of the stores")
             isolated(warm_stores, own, warm_up)
     rows: list[dict[str, Any]] = []
-    for server in servers:
+    here = [Server("of the settings", settings.s3.endpoint)]
+    for server in [Server.of_file(file) for file in servers] or here:
         with server.running(), bench_queue(server.settings(settings), queue, synthetic=False):
             is_warm = False
-            for case in cases(server, *in_flight):
+            for case in cases(server, in_flight[0], in_flight[-1]):
                 near = server.settings(settings, tls=case.way == "TLS")
                 distance = rtt if case.way == "far" else timedelta(0)
                 say(f"{server.name} S3 server: {case.state}, {case.way}, {case.in_flight}")

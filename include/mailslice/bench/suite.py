@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mailslice.bench.blobs import measure_blobs
+from mailslice.bench.blobs import measure_gc
 from mailslice.bench.clients import measure_clients
 from mailslice.bench.counters import measure_counters
-from mailslice.bench.delayed import DELAYS, measure_delays
-from mailslice.bench.hotpath import Spec, measure
+from mailslice.bench.delayed import measure_delays
+from mailslice.bench.hotpath import measure
 from mailslice.bench.isolated import isolated
 from mailslice.bench.marks import measure_marks
 from mailslice.bench.page import page_text, write_page
 from mailslice.bench.relay import measure_relay
 from mailslice.bench.scale import read_measured
-from mailslice.bench.servers import Server, measure_servers
+from mailslice.bench.servers import measure_servers
 from mailslice.bench.view import measure_view
 
 if TYPE_CHECKING:
@@ -27,27 +27,8 @@ if TYPE_CHECKING:
     from mailslice.model.settings import Settings
 
 _KIB, _MIB = 1024, 1024 * 1024
-RTT = timedelta(milliseconds=20)
-PEAK = Spec(
-    5000,
-    4 * _KIB,
-    64,
-    repeats=3,
-    load=0.8,
-    processes=(1, 2, 4),
-    waiting=30_000,
-    warm_up=timedelta(minutes=2),
-)
-"""It finds stores that have just started: it waits longer for them."""
-SIZES = (
-    Spec(3000, 50 * _KIB, 64, repeats=3, load=0.8),
-    Spec(600, 200 * _KIB, 64),
-    Spec(400, _MIB, 64, repeats=3, load=0.8),
-    Spec(64, 25 * _MIB, 64),
-)
-CURVE = Spec(2000, 4 * _KIB, 64, curve=True)
-FAR = Spec(2000, 4 * _KIB, 64, curve=True, rtt=RTT)
-SHARES = (100, 10, 1)
+_RTT = timedelta(milliseconds=20)
+_SHARES = (100, 10, 1)
 """What the largest number of rows is divided by, for the curves."""
 Measurement = tuple[str, Callable[..., Any]]
 """Which bench, and what gives its row, or rows, and takes `say`."""
@@ -55,31 +36,25 @@ Measurement = tuple[str, Callable[..., Any]]
 
 def run_all(
     out: Output,
-    settings: Settings,
-    queue: QueueName,
-    *,
-    largest: int,
+    table: Mapping[str, Sequence[Measurement]],
+    parts: Sequence[str],
     page: Path | None,
     say: Callable[[str], None],
-    parts: Sequence[str] = (),
-    servers: Sequence[Server] = (),
 ) -> None:
-    """Measure all parts, or these. JSON lines appear one by one; the page is printed at the end.
+    """Measure all parts of the table, or these. JSON lines appear one by one.
 
-    `page` is written after each measurement: what stops it is not to cost what is known. Where some
-    parts are measured, the others stay there as they were.
+    The page is printed at the end, and written to `page` after each measurement: what stops it is
+    not to cost what is known. Where some parts are measured, the others stay there as they were.
     """
-    table = parts_of(settings, queue, servers, largest)
-    measured = parts or tuple(table)
     rows: list[dict[str, Any]] = []
     if parts and page is not None:
         earlier = read_measured(page.with_suffix(".json"))["rows"]
-        rows = [row for row in earlier if row.get("part") not in measured]
-    for part in measured:
+        rows = [row for row in earlier if row.get("part") not in parts]
+    for part in parts or table:
         for bench, measure_rows in table[part]:
             say(part)
-            result = measure_rows(say=say)
-            for row in result if isinstance(result, list) else [result]:
+            measured = measure_rows(say=say)
+            for row in measured if isinstance(measured, list) else [measured]:
                 rows.append({"bench": bench, "part": part, **row})
                 if out.as_json:
                     out.one(rows[-1])
@@ -92,41 +67,49 @@ def run_all(
 
 
 def parts_of(
-    settings: Settings, queue: QueueName, servers: Sequence[Server], largest: int
+    settings: Settings, queue: QueueName, servers: Sequence[Path], largest: int
 ) -> dict[str, list[Measurement]]:
     """What belongs to each part, in the order of measuring."""
 
-    def hotpath(*specs: Spec) -> list[Measurement]:
-        return [("hotpath", partial(measure, settings, queue, spec)) for spec in specs]
-
     def mails(function: Callable[..., Any], **sizes: Any) -> Callable[..., Any]:
-        return partial(function, settings, queue, **sizes)
+        return partial(function, settings, queue=queue, **sizes)
+
+    def hotpath(count: int, size: int, **more: Any) -> Measurement:
+        return "hotpath", mails(measure, mails=count, size=size, in_flight=64, **more)
 
     def duty(bench: str, function: Callable[..., Any], **sizes: Any) -> Measurement:
         return bench, partial(_alone, function, settings, sizes)
 
-    small = {"mails": 2000, "size": 4 * _KIB, "warm_up": timedelta(seconds=30)}
-    kinds = servers or [Server("of the settings", settings.s3.endpoint)]
-    sizes = [largest // share for share in SHARES]
+    small: dict[str, Any] = {"mails": 2000, "size": 4 * _KIB, "warm_up": timedelta(seconds=30)}
+    relayed: dict[str, Any] = {
+        "mails": 400,
+        "size": 4 * _KIB,
+        "recipients": 1,
+        "concurrency": 8,
+        "rtt": _RTT,
+    }
+    # It finds stores that have just started: it waits longer for them.
+    peak = {"processes": (1, 2, 4), "waiting": 30_000, "warm_up": timedelta(minutes=2)}
+    paced = {"repeats": 3, "load": 0.8}
+    kinds = {"servers": servers, "in_flight": (16, 64), "rtt": _RTT}
+    sizes = [largest // share for share in _SHARES]
     few = sizes[0]
     return {
-        "hotpath": hotpath(PEAK),
-        "sizes": hotpath(*SIZES),
-        "curve": hotpath(CURVE),
-        "far": hotpath(FAR),
-        "s3": [("s3", mails(measure_servers, servers=kinds, in_flight=(16, 64), rtt=RTT, **small))],
-        "clients": [("clients", mails(measure_clients, in_flight=64, turns=3, **small))],
-        "delays": [("delays", mails(measure_delays, mails=500, delays=DELAYS))],
-        "relay": [
-            (
-                "relay",
-                partial(
-                    measure_relay, mails=400, size=4 * _KIB, recipients=1, concurrency=8, rtt=RTT
-                ),
-            )
+        "hotpath": [hotpath(5000, 4 * _KIB, **paced, **peak)],
+        "sizes": [
+            hotpath(3000, 50 * _KIB, **paced),
+            hotpath(600, 200 * _KIB),
+            hotpath(400, _MIB, **paced),
+            hotpath(64, 25 * _MIB),
         ],
+        "curve": [hotpath(2000, 4 * _KIB, curve=True)],
+        "far": [hotpath(2000, 4 * _KIB, curve=True, rtt=_RTT)],
+        "s3": [("s3", mails(measure_servers, **kinds, **small))],
+        "clients": [("clients", mails(measure_clients, in_flight=64, turns=3, **small))],
+        "delays": [("delays", mails(measure_delays, mails=500))],
+        "relay": [("relay", partial(measure_relay, settings, **relayed))],
         "view": [
-            duty("view", measure_view, name=queue, live=1000, dead=dead, slices=100)
+            duty("view", measure_view, queue=queue, live=1000, dead=dead, slices=100)
             for dead in (0, *sizes)
         ],
         "counters": [
@@ -134,10 +117,10 @@ def parts_of(
             for mailboxes, messages in (*((max(1, n // 1000), n) for n in sizes), (few, few))
         ],
         "blobs": [
-            duty("blob_gc", measure_blobs, blobs=size // 5, references=size, keep=keep)
+            duty("blob_gc", measure_gc, blobs=size // 5, references=size, keep=keep)
             for size, keep in (*((size, False) for size in sizes), (few, True))
         ],
-        "marks": [duty("marks", measure_marks, name=queue, rows=largest // 4)],
+        "marks": [duty("marks", measure_marks, queue=queue, rows=largest // 4)],
     }
 
 

@@ -28,8 +28,8 @@ GRACE = "2s"
 
 def measure_view(
     settings: Settings,
-    name: QueueName,
     *,
+    queue: QueueName,
     live: int,
     dead: int,
     slices: int,
@@ -39,15 +39,15 @@ def measure_view(
 
     Rates in rows a second, dead ones included; times in seconds, memory in MiB.
     """
-    with bench_queue(settings, name, synthetic=True, say=say) as queue:
+    with bench_queue(settings, queue, synthetic=True, say=say) as view:
         say(f"{dead} dead rows in {slices} slices and {live} live ones: inserting")
-        _, dead_seconds = timed(lambda: queue.fill(dead, slices, dead=True))
-        _, live_seconds = timed(lambda: queue.fill(live, 1, dead=False))
-        settle(queue.stores)
+        _, dead_seconds = timed(lambda: view.fill(dead, slices, dead=True))
+        _, live_seconds = timed(lambda: view.fill(live, 1, dead=False))
+        settle(view.stores)
         say("size and browse before the cleanup")
-        before = _read(queue, live, live + dead)
+        before = _read(view, live, live + dead)
         say("cleanup")
-        cleanup = _clean(queue.stores.settings, name, dead)
+        cleanup = _clean(view.stores.settings, queue, dead)
         say("size and browse after the cleanup")
         return {
             "live": live,
@@ -56,8 +56,20 @@ def measure_view(
             "fill_rate": rate(live + dead, dead_seconds + live_seconds),
             "before": before,
             "cleanup": cleanup,
-            "after": _read(queue, live, live),
+            "after": _read(view, live, live),
         }
+
+
+def measure_size(settings: Settings, **sizes: Any) -> dict[str, Any]:
+    """`measure_view` without its cleanup."""
+    view = measure_view(settings, **sizes)
+    return {name: value for name, value in view.items() if name != "cleanup"}
+
+
+def measure_cleanup(settings: Settings, *, rows: int, slices: int, **more: Any) -> dict[str, Any]:
+    """The cleanup of `measure_view`."""
+    view = measure_view(settings, live=1000, dead=rows, slices=slices, **more)
+    return {"slices": slices, **view["cleanup"]}
 
 
 def _read(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:

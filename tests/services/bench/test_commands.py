@@ -96,6 +96,65 @@ def test_hotpath_answers_with_its_figures_and_removes_the_queue_that_it_made(cli
     assert cli.json("report", "list") == []
 
 
+SMALL = ("--count", 8, "--size", "2k", "--warm-up", 0)
+
+
+def test_the_window_is_shown_beside_fixed_ones_far_away_too(cli, monkeypatch):
+    monkeypatch.setattr("mailslice.bench.hotpath.CURVE", (1, 2))
+    monkeypatch.setattr("mailslice.bench.hotpath.WINDOWS", (2, 4))
+    found = cli("bench", "hotpath", *SMALL, "--load", 0, "--curve", "--rtt", "30ms", "--json").one
+    assert found["rtt_ms"] == 30
+    assert found["enqueue_ms"]["p50"] >= 30
+    assert found["limits"]["s3_gets"] < 64 / 0.03
+    assert [(each["in_flight"], each["window"]) for each in found["curve"]] == [
+        (in_flight, window) for in_flight in (1, 2) for window in ("fixed", "adaptive")
+    ]
+    window = found["window"]
+    best = max(window["fixed"], key=lambda each: each["enqueue_rate"])
+    assert (window["asked"], window["best"]) == (64, best["window"])
+    assert window["ratio"]["enqueue_rate"] == round(
+        window["adaptive"]["enqueue_rate"] / best["enqueue_rate"], 2
+    )
+
+
+def test_the_client_for_small_objects_is_compared_with_obstore(cli, s3):
+    found = cli("bench", "clients", *SMALL, "--in-flight", 4, "--turns", 2, "--json").one
+    small, obstore = found["small"], found["obstore"]
+    assert small.keys() == obstore.keys() == found["ratio"].keys()
+    for name, ratio in found["ratio"].items():
+        assert ratio == round(small[name] / obstore[name], 2)
+    assert s3.list_objects_v2(Bucket=cli.env["MAILSLICE_S3_BUCKET"])["KeyCount"] == 0
+
+
+def test_servers_are_measured_near_and_far_and_the_one_of_the_settings_is_not_cold(cli):
+    rows = cli("bench", "s3", *SMALL, "--in-flight", "2,4", "--json").lines
+    assert [(row["state"], row["way"], row["in_flight"]) for row in rows] == [
+        ("warm", "near", 2),
+        ("warm", "near", 4),
+        ("warm", "far", 4),
+    ]
+    assert [row["ratio"]["enqueue_rate"] for row in rows[:2]] == [1.0, 1.0]
+    assert rows[2]["enqueue_ms"]["p50"] >= 20
+
+
+def test_delayed_mails_take_one_hop_by_a_level(cli):
+    found = cli("bench", "delays", "--count", 5, "--json").one
+    assert [(each["delay"], each["hops_a_mail"]) for each in found["measured"]] == [
+        ("1s", 1.0),
+        ("5s", 1.0),
+        ("7s", 1.0),
+    ]
+    assert all(0 <= each["late_ms"]["p99"] < 5000 for each in found["measured"])
+    assert found["computed_hops"]["1h"] == 1
+
+
+def test_a_sweep_lists_all_marks_and_the_next_run_drops_them(cli):
+    found = cli("bench", "marks", "--rows", 3000, "--json").one
+    assert found["rows"] == 3000
+    assert found["listed_marks_per_second"] > 0
+    assert found["dropped_marks_per_second"] > 0
+
+
 def test_several_processes_share_the_mails(cli):
     words = (
         "--count",

@@ -48,21 +48,19 @@ def test_a_section_without_rows_is_left_out():
 
 def test_the_parts_of_the_command_line_are_those_that_are_measured():
     queue = QueueName("q")
-    assert tuple(parts_of(Settings(), queue, [], 1000)) == tuple(PARTS)
+    assert tuple(parts_of(Settings(), queue, [], 1000)) == PARTS
     assert parts(" marks, relay") == ("marks", "relay")
     with pytest.raises(BadInput, match="'mark' is not allowed; hotpath, sizes"):
         parts("mark")
 
 
-def test_a_part_that_is_measured_anew_takes_its_place_and_the_others_stay(monkeypatch, tmp_path):
+def test_a_part_that_is_measured_anew_takes_its_place_and_the_others_stay(tmp_path):
     page = tmp_path / "performance.md"
     counters = {"bench": "counters", "part": "counters", "mailboxes": 1, "messages": 1}
     counters["plan_again_messages_per_second"] = 1
     write_page(page, [counters, {"bench": "relay", "part": "relay"}])
     measurement = [("relay", lambda say: [{"ratio": 4.5}, {"ratio": 4.6}])]
-    monkeypatch.setattr("mailslice.bench.suite.parts_of", lambda *_: {"relay": measurement})
-    arguments = {"largest": 1, "page": page, "say": lambda _: None}
-    run_all(Output(), Settings(), QueueName("q"), parts=("relay",), **arguments)
+    run_all(Output(), {"relay": measurement}, ("relay",), page, lambda _: None)
     written = json.loads(Path(page.with_suffix(".json")).read_text(encoding="utf-8"))["rows"]
     assert [(row["bench"], row.get("ratio")) for row in written] == [
         ("counters", None),
