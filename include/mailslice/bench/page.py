@@ -203,7 +203,8 @@ def page_text(rows: Sequence[Row]) -> str:
         "",
         f"Measured by `make bench` on {iso(system_clock())[:10]}: {machine()}.",
         "Client, Cassandra, RabbitMQ, S3 and Spark share the machine: compare figures of one run,",
-        "not with those of other machines.",
+        "not with those of other machines. Some parts alone (ADR 64):",
+        '`make bench ARGS="all --part curve,far --write docs/performance.md"`.',
     ]
     for section in SECTIONS:
         if section.title:
