@@ -659,7 +659,7 @@ def test_the_message_of_alerts_has_them_as_data_and_a_subject_of_their_names(mon
     monkeypatch.setattr("airflow.providers.smtp.hooks.smtp.SmtpHook", Hook)
     settings = DutySettings(notify="email", notify_email="ops@example.org")
     for told in (message, message_of(failure())):
-        notifier._by_email(told, settings)
+        notifier.send_email(told, settings.notify_email)
     assert [mail["subject"] for mail in sent] == [
         "mailslice: queue_size: dead_letters, consumers",
         "mailslice: queue_cleanup failed",

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from mailslice.local.bootstrap import DEBUG, UNEXPECTED, said
@@ -38,10 +39,11 @@ def stop(_: list[str]) -> int:
     """Ends what `make run` started in this clone; what a killed `make test` left behind, too, but nothing of one that is at work."""
     from mailslice.local.stack import stop as stop_stack
 
-    _each_stack(
-        "stop",
-        lambda stack: f"{count} processes ended" if (count := stop_stack(stack)) else "nothing ran",
-    )
+    def stopped(stack: StackSettings) -> str:
+        count = stop_stack(stack)
+        return f"{count} processes ended" if count else "nothing ran"
+
+    _each_stack("stop", stopped)
     return 0
 
 
@@ -69,22 +71,17 @@ def clean(_: list[str]) -> int:
 
 def _tell_left(home: Path) -> None:
     """Names what of the folder stays; the folder goes where there is no file in it."""
-    left = [
-        path
-        for path in sorted(home.glob("*"))
-        if path.is_symlink()
-        or not path.is_dir()
-        or any(not each.is_dir() for each in path.rglob("*"))
-    ]
-    if not left:
+
+    def is_empty(path: Path) -> bool:
+        files = path.is_symlink() or not path.is_dir()
+        return not files and all(below.is_dir() for below in path.rglob("*"))
+
+    remaining = [path for path in sorted(home.glob("*")) if not is_empty(path)]
+    if not remaining:
         shutil.rmtree(home, ignore_errors=True)
-    for path in left:
-        why = (
-            ": plans, reports and exports of deployments that this clone's command line was pointed at"
-            if path.name == "artifacts"
-            else ""
-        )
-        print(f"  left alone: {path}{why}")
+    why = ": plans, reports and exports of deployments that this clone's command line worked on"
+    for path in remaining:
+        print(f"  left alone: {path}{why if path.name == 'artifacts' else ''}")
 
 
 _OF_SETUP = ("setup.log", "setup.lock", "uv.txt")
@@ -97,11 +94,8 @@ def _each_stack(what: str, action: Callable[[StackSettings], str]) -> None:
         stack = stack_settings(profile)
         if stack.state.is_dir():
             with Steps().step(f"{what} {stack.state}") as step:
-                step.tell(
-                    "left alone: make test is at work"
-                    if profile is Profile.TEST and at_work(stack)
-                    else action(stack)
-                )
+                busy = profile is Profile.TEST and at_work(stack)
+                step.tell("left alone: make test is at work" if busy else action(stack))
 
 
 def test(arguments: list[str]) -> int:
@@ -120,16 +114,13 @@ def soak(arguments: list[str]) -> int:
 
 def lock(_: list[str]) -> int:
     """Lists the jars of the Java parts anew."""
-    from importlib import resources
-
     from mailslice.local.parts import list_file, resolve
+    from mailslice.local.program import FILES
 
     sizes = stack_settings(Profile.RUN).sizes
     with Steps().step("jars") as step, ThreadPoolExecutor() as pool:
-        for name, jars in zip(
-            NAMES, pool.map(lambda name: resolve(name, sizes), NAMES), strict=True
-        ):
-            file = Path(str(resources.files("mailslice.local"))) / "files" / list_file(name, sizes)
+        for name, jars in zip(NAMES, pool.map(partial(resolve, sizes=sizes), NAMES), strict=True):
+            file = Path(str(FILES)) / list_file(name, sizes)
             file.write_text("".join(f"{jar.line}\n" for jar in jars), encoding="utf-8")
             step.tell(f"{name}: {len(jars)}")
     return 0
@@ -163,10 +154,8 @@ def main(argv: list[str]) -> int:
     debug = argv[:1] == [DEBUG]
     argv = argv[debug:]
     if not argv or argv[0] not in COMMANDS:
-        print(
-            f"{' '.join(argv) or 'no command'}: one of {', '.join(COMMANDS)} is expected",
-            file=sys.stderr,
-        )
+        asked = " ".join(argv) or "no command"
+        print(f"{asked}: one of {', '.join(COMMANDS)} is expected", file=sys.stderr)
         return 2
     for name in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, _end)
@@ -175,16 +164,12 @@ def main(argv: list[str]) -> int:
             stream.reconfigure(errors="replace")
     try:
         return COMMANDS[argv[0]](argv[1:])
-    except MailsliceError as error:
+    except (MailsliceError, *UNEXPECTED) as error:
         if debug:
             raise
-        print(f"{argv[0]}: {error}", file=sys.stderr)
-        return error.exit_code
-    except UNEXPECTED as error:
-        if debug:
-            raise
-        print(f"{argv[0]}: {said(error)}", file=sys.stderr)
-        return 1
+        ours = isinstance(error, MailsliceError)
+        print(f"{argv[0]}: {error if ours else said(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, MailsliceError) else 1
     except KeyboardInterrupt:
         print(f"{argv[0]}: stopped", file=sys.stderr)
         return 130

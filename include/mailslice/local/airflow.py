@@ -111,23 +111,15 @@ class AirflowApi:
             health = self._call("GET", "/api/v2/monitor/health", None, {})
         except ConnectionError as error:
             return str(error)
-        wanted = ("metadatabase", "scheduler", "dag_processor")
-        return next(
-            (
-                f"{name}: {health[name]['status']}"
-                for name in wanted
-                if health[name]["status"] != "healthy"
-            ),
-            None,
-        )
+        parts = ("metadatabase", "scheduler", "dag_processor")
+        states = ((name, health[name]["status"]) for name in parts)
+        return next((f"{name}: {state}" for name, state in states if state != "healthy"), None)
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """One call of /api/v2 as the demo's admin."""
         if self._token is None:
-            login = self._patiently(
-                "POST", "/auth/token", {"username": USER, "password": PASSWORD}, {}
-            )
-            self._token = str(login["access_token"])
+            user = {"username": USER, "password": PASSWORD}
+            self._token = str(self._patiently("POST", "/auth/token", user, {})["access_token"])
         send = self._call if method == "POST" else self._patiently
         return send(method, "/api/v2/" + path, body, {"Authorization": f"Bearer {self._token}"})
 

@@ -49,13 +49,10 @@ def main(argv: list[str]) -> int:
         with _one_at_a_time():
             _step("system packages", system_packages)
             _step("Python packages", python_packages)
-    except SetupError as error:
-        print(f"setup: {error}", file=sys.stderr)
-        return 1
-    except UNEXPECTED as error:
-        if DEBUG in argv:
+    except (SetupError, *UNEXPECTED) as error:
+        if DEBUG in argv and not isinstance(error, SetupError):
             raise
-        print(f"setup: {said(error)}", file=sys.stderr)
+        print(f"setup: {error if isinstance(error, SetupError) else said(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("setup: stopped; make setup goes on where it was", file=sys.stderr)
@@ -82,14 +79,9 @@ def _remedy(error: OSError, path: Path) -> str:
         me = _name(os.geteuid())
         # all of .state or .venv, whichever it is; what is outside of the clone is not ours to give to somebody else
         inside = there.relative_to(ROOT).parts[:1] if there.is_relative_to(ROOT) else None
-        other = (
-            "name another place"
-            if inside is None
-            else f"sudo chown -R {me} {ROOT.joinpath(*inside)}"
-        )
-        return (
-            f"{there} belongs to {_owner(there)}, and this is {me}: run it as that user, or {other}"
-        )
+        ours = f"sudo chown -R {me} {ROOT.joinpath(*inside)}" if inside is not None else None
+        whose = f"{there} belongs to {_owner(there)}, and this is {me}"
+        return f"{whose}: run it as that user, or {ours or 'name another place'}"
     return "look at that path; the same command with DEBUG=1 shows what wanted it"
 
 
@@ -142,19 +134,11 @@ def system_packages() -> str:
         raise SetupError(f"{', '.join(wanted)}: not installed. Remedy: sudo {line}")
     check_disk(1024)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run(
-        ["apt-get", "update", "-q"],
-        "the package lists cannot be updated",
-        "check the network",
-        environment,
-        fatal=False,
-    )
-    _run(
-        line.split(),
-        f"{', '.join(wanted)} cannot be installed",
-        f"check the network, then {line}",
-        environment,
-    )
+    network = "check the network"
+    update = ["apt-get", "update", "-q"]
+    _run(update, "the package lists cannot be updated", network, environment, fatal=False)
+    failure = f"{', '.join(wanted)} cannot be installed"
+    _run(line.split(), failure, f"{network}, then {line}", environment)
     left = missing_packages()
     if left:
         raise SetupError(
@@ -171,36 +155,19 @@ def python_packages() -> str:
     check_disk(_wanted_mib())
     stamp.unlink(missing_ok=True)
     if not _venv_works():
-        _run(
-            [sys.executable, "-m", "venv", "--clear", str(VENV)],
-            ".venv cannot be made",
-            "see the log",
-        )
+        make = [sys.executable, "-m", "venv", "--clear", str(VENV)]
+        _run(make, ".venv cannot be made", "see the log")
     network = "check the network or the proxy settings, then make setup"
     python, uv = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv")
     pinned = ROOT / ".state" / "uv.txt"
     pinned.write_text(_requirement("uv"), encoding="utf-8")
     if _version_of_uv(uv) != _pinned_version("uv"):
-        pip = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            "--require-hashes",
-            "-r",
-            str(pinned),
-        ]
+        quiet = ["-q", "--disable-pip-version-check", "--require-hashes"]
+        pip = [python, "-m", "pip", "install", *quiet, "-r", str(pinned)]
         _run(pip, "uv cannot be downloaded", network)
     environment = {**os.environ, **_network_of_pip(python), "VIRTUAL_ENV": str(VENV)}
-    requirements = str(ROOT / "requirements.txt")
-    _run(
-        [uv, "pip", "install", "--require-hashes", "-r", requirements],
-        "the Python packages cannot be downloaded",
-        network,
-        environment,
-    )
+    pinned_all = [uv, "pip", "install", "--require-hashes", "-r", str(ROOT / "requirements.txt")]
+    _run(pinned_all, "the Python packages cannot be downloaded", network, environment)
     editable = [uv, "pip", "install", "--no-deps", "--no-build-isolation", "-e", str(ROOT)]
     _run(editable, "mailslice cannot be installed into .venv", "see the log", environment)
     stamp.write_text(key, encoding="utf-8")
@@ -308,18 +275,13 @@ def _run(
             check=False,
         )
     if done.returncode and fatal:
-        last = [
-            line.strip() for line in LOG.read_text(errors="replace").splitlines() if line.strip()
-        ][-1]
+        last = LOG.read_text(errors="replace").rstrip().rpartition("\n")[2].strip()
         raise SetupError(f"{what} ({last[:200]}). Remedy: {remedy}; all of it: {LOG}")
 
 
 def _step(name: str, action: Callable[[], str]) -> None:
     start = time.monotonic()
-    if sys.stdout.isatty():
-        print(f"  … {name}", end="\r", flush=True)
-    else:
-        print(f"  … {name}", flush=True)
+    print(f"  … {name}", end="\r" if sys.stdout.isatty() else "\n", flush=True)
     said = action()
     print(f"  ✓ {name}: {said} ({time.monotonic() - start:.1f} s)", flush=True)
 

@@ -25,17 +25,11 @@ class Cluster:
     """
 
     def __init__(self, stack: StackSettings, count: int = 3) -> None:
-        self._stack = stack
-        seed = "127.0.0.1"
+        self._stack, folder = stack, stack.state
+        seed, jmx_port = "127.0.0.1", stack.ports.cassandra_jmx_port
         self.nodes = tuple(
-            Node(
-                f"127.0.0.{number}",
-                seed,
-                stack.state / f"cassandra{number}",
-                stack.ports.cassandra_jmx_port + number - 1,
-                _RING_DELAY_MS,
-            )
-            for number in range(1, count + 1)
+            Node(f"127.0.0.{n}", seed, folder / f"cassandra{n}", jmx_port + n - 1, _RING_DELAY_MS)
+            for n in range(1, count + 1)
         )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 

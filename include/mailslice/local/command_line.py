@@ -28,14 +28,10 @@ class CommandLine:
 
     def lines(self, *words: str) -> Iterator[dict[str, Any]]:
         """One dict a line of `--json`. Raises CannotStart with the command's own message when it ends with another code than 0 or 1."""
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         command = [self._program, *words, "--json"]
         with subprocess.Popen(
-            command,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
+            command, env=self._environment, stdout=pipe, stderr=pipe, stdin=nothing, text=True
         ) as process:
             if process.stdout is None or process.stderr is None:
                 raise AssertionError("asked for pipes")

@@ -24,11 +24,8 @@ def run_demo() -> int:
     began = time.monotonic()
     stack = stack_settings(Profile.RUN)
     steps = Steps()
-    source = source_of(
-        stack,
-        os.environ.get("MAIL"),
-        from_environment=os.environ.get("MAIL_ORIGIN") == "environment",
-    )
+    from_environment = os.environ.get("MAIL_ORIGIN") == "environment"
+    source = source_of(stack, os.environ.get("MAIL"), from_environment=from_environment)
     mail = DemoMail(stack, source)
     with one_at_a_time(stack):
         check_room(stack)
@@ -81,12 +78,10 @@ def _show_report(steps: Steps, report: dict[str, Any], run: str) -> None:
     for name in ("browseStart", "contentStart", "live", "dead"):
         table.add_row(name, _text(before.get(name)), _text(after.get(name)))
     steps.console.print(table)
-    counts = Table()
-    for name in ("planned", "applied", "skipped", "failed"):
+    counts, names = Table(), ("planned", "applied", "skipped", "failed")
+    for name in names:
         counts.add_column(name, justify="right")
-    counts.add_row(
-        *(_text(report.get(name)) for name in ("planned", "applied", "skipped", "failed"))
-    )
+    counts.add_row(*(_text(report.get(name)) for name in names))
     steps.console.print(counts)
 
 

@@ -25,12 +25,8 @@ def run_cleanup(api: AirflowApi, logs: Path, conf: dict[str, object], step: Step
         _wait_parsed(api, logs)
         api.call("PATCH", f"dags/{DAG}", {"is_paused": False})
         run = f"make_run__{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
-        _post(
-            api,
-            f"dags/{DAG}/dagRuns",
-            {"dag_run_id": run, "logical_date": None, "conf": conf},
-            f"dags/{DAG}/dagRuns/{run}",
-        )
+        body = {"dag_run_id": run, "logical_date": None, "conf": conf}
+        _post(api, f"dags/{DAG}/dagRuns", body, run)
         return _watched(api, run, logs, step)
     except ConnectionError as error:
         raise CannotStart(f"Airflow: {error}. Remedy: see {logs}") from error
@@ -38,6 +34,7 @@ def run_cleanup(api: AirflowApi, logs: Path, conf: dict[str, object], step: Step
 
 def _watched(api: AirflowApi, run: str, logs: Path, step: Step) -> str:
     deadline = time.monotonic() + _RUN_SECONDS
+    remedy = f"Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}"
     while time.monotonic() < deadline:
         state = api.call("GET", f"dags/{DAG}/dagRuns/{run}")["state"]
         tasks = api.call("GET", f"dags/{DAG}/dagRuns/{run}/taskInstances")["task_instances"]
@@ -45,24 +42,14 @@ def _watched(api: AirflowApi, run: str, logs: Path, step: Step) -> str:
             step.tell("all tasks green")
             return run
         if state == "failed":
-            causes = "; ".join(
-                _cause(api, run, task)
-                for task in tasks
-                if task["state"] == "failed" and task["task_id"] != "report"
-            )
-            raise CannotStart(
-                f"{causes or DAG + ' failed'}. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}"
-            )
-        at_work = {
-            str(task["task_id"]): None
-            for task in tasks
-            if task["state"] in ("running", "queued", "scheduled")
-        }
-        step.tell(", ".join(at_work) or "waiting for the scheduler")
+            failed = [task for task in tasks if task["state"] == "failed"]
+            causes = [_cause(api, run, task) for task in failed if task["task_id"] != "report"]
+            raise CannotStart(f"{'; '.join(causes) or DAG + ' failed'}. {remedy}")
+        busy = [task for task in tasks if task["state"] in ("running", "queued", "scheduled")]
+        names = dict.fromkeys(str(task["task_id"]) for task in busy)
+        step.tell(", ".join(names) or "waiting for the scheduler")
         time.sleep(1)
-    raise CannotStart(
-        f"{DAG} did not end within {_RUN_SECONDS} s. Remedy: see {api.url}/dags/{DAG}/runs/{run} and {logs}"
-    )
+    raise CannotStart(f"{DAG} did not end within {_RUN_SECONDS} s. {remedy}")
 
 
 def _cause(api: AirflowApi, run: str, task: dict[str, Any]) -> str:
@@ -90,25 +77,19 @@ def _error_of(line: dict[str, Any]) -> str | None:
 def _pool(api: AirflowApi) -> None:
     """One Spark job at a time on a small machine."""
     if api.find(f"pools/{SPARK_POOL}") is None:
-        _post(
-            api,
-            "pools",
-            {
-                "name": SPARK_POOL,
-                "slots": 1,
-                "description": "Spark jobs, one at a time",
-                "include_deferred": False,
-            },
-            f"pools/{SPARK_POOL}",
-        )
+        about = {"slots": 1, "description": "Spark jobs, one at a time", "include_deferred": False}
+        _post(api, "pools", {"name": SPARK_POOL, **about}, SPARK_POOL)
 
 
-def _post(api: AirflowApi, path: str, body: object, made: str) -> None:
-    """Creates something of a name of its own. An answer that did not come is no failure when what was asked for is there."""
+def _post(api: AirflowApi, path: str, body: object, name: str) -> None:
+    """Creates something of a name of its own.
+
+    An answer that did not come is no failure when what was asked for is there.
+    """
     try:
         api.call("POST", path, body)
     except ConnectionError:
-        if api.find(made) is None:
+        if api.find(f"{path}/{name}") is None:
             raise
 
 
@@ -117,10 +98,7 @@ def _wait_parsed(api: AirflowApi, logs: Path) -> None:
     while api.find(f"dags/{DAG}") is None:
         if time.monotonic() > deadline:
             errors = api.call("GET", "importErrors").get("import_errors") or []
-            cause = (
-                str(errors[0]["stack_trace"]).strip().splitlines()[-1]
-                if errors
-                else "it was not found"
-            )
+            traces = [str(error["stack_trace"]).strip() for error in errors[:1]]
+            cause = traces[0].splitlines()[-1] if traces else "it was not found"
             raise CannotStart(f"Airflow did not load the DAG {DAG} ({cause}). Remedy: see {logs}")
         time.sleep(1)

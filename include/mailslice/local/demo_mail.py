@@ -73,11 +73,9 @@ class DemoMail:
         self._waiting = self._folder / "waiting"
         self._known = self._folder / "enqueued"
         self._file = self._folder / "progress.json"
-        self.progress = (
-            Progress(**json.loads(self._file.read_text(encoding="utf-8")))
-            if self._file.is_file()
-            else Progress(str(source))
-        )
+        self.progress = Progress(str(source))
+        if self._file.is_file():
+            self.progress = Progress(**json.loads(self._file.read_text(encoding="utf-8")))
 
     @property
     def enqueued(self) -> bool:
@@ -96,11 +94,8 @@ class DemoMail:
     def spool(self) -> None:
         """Writes each mail of the source that was not enqueued into a file of its own, dealt out over the slices in order."""
         shutil.rmtree(self._waiting, ignore_errors=True)
-        known = (
-            Counter(self._known.read_text(encoding="ascii").split())
-            if self._known.is_file()
-            else Counter[str]()
-        )
+        text = self._known.read_text(encoding="ascii") if self._known.is_file() else ""
+        known = Counter(text.split())
         skipped = known.total()
         files: list[Path] = []
         self.progress.failures = []
@@ -137,17 +132,9 @@ class DemoMail:
     def drain(self, commands: CommandLine, step: Step) -> None:
         """Takes the mails of the first slices off the queue, as a worker does."""
         if self.progress.to_drain:
-            for line in commands.lines(
-                "worker",
-                "drain",
-                QUEUE,
-                "--max",
-                str(self.progress.to_drain),
-                "--outcome",
-                "success",
-                "--prefetch",
-                "1",  # the oldest first: a wider window hands out what is ready first
-            ):
+            # Of one: a wider window hands out what is ready first, and not the oldest.
+            options = ("--max", str(self.progress.to_drain), "--prefetch", "1")
+            for line in commands.lines("worker", "drain", QUEUE, *options):
                 if "enqueueId" in line:
                     self.progress.drained += 1
                     step.tell(f"{self.progress.drained} completed")
@@ -189,11 +176,8 @@ def source_of(stack: StackSettings, given: str | None, *, from_environment: bool
 
 def _look(source: Path) -> tuple[str, int]:
     """Path, names, sizes and times as a digest, which differs for a source that changed; and its bytes."""
-    files = (
-        [source]
-        if source.is_file()
-        else sorted(Path(parent, name) for parent, _, names in os.walk(source) for name in names)
-    )
+    walked = ((parent, name) for parent, _, names in os.walk(source) for name in names)
+    files = [source] if source.is_file() else sorted(Path(*words) for words in walked)
     looks = [(file, file.stat()) for file in files if file.is_file()]
     digest = hashlib.sha256(os.fsencode(source))
     for file, stat in looks:

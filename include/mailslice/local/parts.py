@@ -69,11 +69,8 @@ def part(name: str, sizes: Sizes) -> Path:
     """The folder with the jars of `cassandra` or `s3proxy`, fetched when it is not there. Raises CannotStart with the remedy."""
     jars = listed(name, sizes)
     module = _listed_module(name, jars) if jars else _wanted_module(name, sizes)
-    folder = (
-        sizes.cache
-        / "java"
-        / f"{name}-{_version(name, sizes)}-{hashlib.sha256((module + repr(jars)).encode()).hexdigest()[:12]}"
-    )
+    digest = hashlib.sha256((module + repr(jars)).encode()).hexdigest()[:12]
+    folder = sizes.cache / "java" / f"{name}-{_version(name, sizes)}-{digest}"
     if folder.is_dir():
         return folder
     try:
@@ -95,11 +92,8 @@ def part(name: str, sizes: Sizes) -> Path:
 def listed(name: str, sizes: Sizes) -> tuple[Jar, ...]:
     """The jars of a part as this repository lists them; empty for a version that it does not list."""
     file = FILES / list_file(name, sizes)
-    return (
-        tuple(Jar(*line.split()) for line in file.read_text(encoding="utf-8").splitlines())
-        if file.is_file()
-        else ()
-    )
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return tuple(Jar(*line.split()) for line in lines)
 
 
 def list_file(name: str, sizes: Sizes) -> str:
@@ -135,11 +129,8 @@ def _version(name: str, sizes: Sizes) -> str:
 
 
 def _wanted_module(name: str, sizes: Sizes) -> str:
-    return (
-        (FILES / f"{name}.ivy.xml")
-        .read_text(encoding="utf-8")
-        .format(version=_version(name, sizes))
-    )
+    template = (FILES / f"{name}.ivy.xml").read_text(encoding="utf-8")
+    return template.format(version=_version(name, sizes))
 
 
 def _listed_module(name: str, jars: tuple[Jar, ...]) -> str:
@@ -153,15 +144,12 @@ def _listed_module(name: str, jars: tuple[Jar, ...]) -> str:
     for jar in jars:
         key = (jar.organisation, jar.module, jar.revision)
         if key not in nodes:
-            nodes[key] = ET.SubElement(
-                dependencies,
-                "dependency",
-                {"org": key[0], "name": key[1], "rev": key[2], "transitive": "false"},
-            )
-        classifier = {} if jar.classifier == "-" else {"m:classifier": jar.classifier}
-        ET.SubElement(
-            nodes[key], "artifact", {"name": jar.module, "type": "jar", "ext": "jar", **classifier}
-        )
+            about = dict(zip(("org", "name", "rev"), key, strict=True), transitive="false")
+            nodes[key] = ET.SubElement(dependencies, "dependency", about)
+        artifact = {"name": jar.module, "type": "jar", "ext": "jar"}
+        if jar.classifier != "-":
+            artifact["m:classifier"] = jar.classifier
+        ET.SubElement(nodes[key], "artifact", artifact)
     return ET.tostring(module, encoding="unicode")
 
 
@@ -209,21 +197,14 @@ def _sha256(file: Path) -> str:
 
 
 def _classifier(artifact: ET.Element) -> str:
-    return next(
-        (value for name, value in artifact.attrib.items() if name.endswith("classifier")), "-"
-    )
+    named = (value for name, value in artifact.attrib.items() if name.endswith("classifier"))
+    return next(named, "-")
 
 
 def _cause(output: str) -> str:
     telling = ("unresolved dependency", "UNRESOLVED", "FAILED", "Exception", "timed out")
-    return next(
-        (
-            line.strip(" :\t")
-            for line in output.splitlines()
-            if any(word in line for word in telling)
-        ),
-        "no reason given",
-    )
+    lines = [line for line in output.splitlines() if any(word in line for word in telling)]
+    return lines[0].strip(" :\t") if lines else "no reason given"
 
 
 def _ivy_jar() -> Path:

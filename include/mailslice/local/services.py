@@ -86,49 +86,34 @@ def wait_healthy(
     """Returns when all answer, telling each as it comes up. Raises CannotStart with the last words of the one that does not."""
     deadline = time.monotonic() + stack.sizes.start_timeout
     waiting = {program.name: program for program in programs}
-    reasons: dict[str, str] = {}
     while waiting:
+        reasons: dict[str, str] = {}
         states = supervisor.states()
-        for name, program in list(waiting.items()):
-            reason = (
-                program.healthy()
-                if states.get(name) == "RUNNING"
-                else f"supervisor says {states.get(name)}"
-            )
-            if states.get(name) in ("FATAL", "EXITED"):
+        for name, program in waiting.items():
+            state = states.get(name)
+            if state in ("FATAL", "EXITED"):
                 raise CannotStart(_failed(stack, name, "ended by itself"))
+            reason = program.healthy() if state == "RUNNING" else f"supervisor says {state}"
             if reason is None:
-                del waiting[name]
                 on_up(name)
             else:
                 reasons[name] = reason
+        waiting = {name: waiting[name] for name in reasons}
         if waiting and time.monotonic() > deadline:
-            name = next(iter(waiting))
-            raise CannotStart(
-                _failed(
-                    stack,
-                    name,
-                    f"did not answer within {stack.sizes.start_timeout} s ({reasons[name]})",
-                )
-            )
+            name, reason = next(iter(reasons.items()))
+            late = f"did not answer within {stack.sizes.start_timeout} s ({reason})"
+            raise CannotStart(_failed(stack, name, late))
         time.sleep(0.3)
 
 
 def _failed(stack: StackSettings, name: str, what: str) -> str:
     log = stack.state / "log" / f"{name}.log"
-    lines = (
-        [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        if log.is_file()
-        else []
-    )
-    telling = [
-        line
-        for line in lines
-        if any(word in line for word in ("rror", "xception", "FATAL", "already"))
-    ] or lines
-    return (
-        f"{name} {what}: {telling[-1][:200] if telling else 'it said nothing'}. Remedy: see {log}"
-    )
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = ("rror", "xception", "FATAL", "already")
+    telling = [line for line in lines if any(word in line for word in words)] or lines
+    last = telling[-1][:200] if telling else "it said nothing"
+    return f"{name} {what}: {last}. Remedy: see {log}"
 
 
 def _listeners() -> dict[int, str]:

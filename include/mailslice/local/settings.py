@@ -92,12 +92,8 @@ class StackSettings(BaseModel):
 
     def variable(self, field: str) -> str:
         """The environment variable that changes this port or size."""
-        prefix = (
-            TEST_PREFIX
-            if self.profile is Profile.TEST and (field in Ports.model_fields or field == "state")
-            else PREFIX
-        )
-        return prefix + field.upper()
+        own = self.profile is Profile.TEST and field in (*Ports.model_fields, "state")
+        return (TEST_PREFIX if own else PREFIX) + field.upper()
 
     @property
     def settings_file(self) -> Path:
@@ -113,25 +109,19 @@ def stack_settings(
     _require_known(environ)
     root = root or clone_root()
     prefix = TEST_PREFIX if profile is Profile.TEST else PREFIX
-    defaults = (
-        {name: field.default + _TEST_OFFSET for name, field in Ports.model_fields.items()}
-        if profile is Profile.TEST
-        else {}
-    )
+    defaults = {}
     if profile is Profile.TEST:
+        fields = Ports.model_fields.items()
+        defaults = {name: field.default + _TEST_OFFSET for name, field in fields}
         defaults["airflow_port"] = 18080
     ports = Ports(**{**defaults, **_read(Ports, prefix, environ)})
     sizes = Sizes(**_read(Sizes, PREFIX, environ))
     _distinct(ports, prefix)
-    state = (
-        Path(environ.get(prefix + "STATE") or root / ".state" / profile.value)
-        .expanduser()
-        .absolute()
-    )
+    state = Path(environ.get(prefix + "STATE") or root / ".state" / profile.value)
     return StackSettings(
         profile=profile,
         root=root,
-        state=state,
+        state=state.expanduser().absolute(),
         ports=ports,
         sizes=sizes.model_copy(update={"cache": sizes.cache.expanduser().absolute()}),
     )
@@ -154,12 +144,10 @@ def _require_known(environ: Mapping[str, str]) -> None:
     }
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and name not in INNER:
-            near = get_close_matches(
-                name.removeprefix(PREFIX), sorted(each.removeprefix(PREFIX) for each in known), 1
-            )
-            raise BadSetting(
-                f"{name} (in the environment) is no setting of the local stack{f'. Did you mean {PREFIX}{near[0]}?' if near else ''}"
-            )
+            words = sorted(each.removeprefix(PREFIX) for each in known)
+            near = get_close_matches(name.removeprefix(PREFIX), words, 1)
+            hint = f". Did you mean {PREFIX}{near[0]}?" if near else ""
+            raise BadSetting(f"{name} (in the environment) is no setting of the local stack{hint}")
 
 
 def _read(cls: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, object]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mailslice.local.airflow import airflow
 from mailslice.local.cassandra import nodetool_setting
@@ -25,20 +26,9 @@ from mailslice.local.steps import Step, Steps
 from mailslice.local.supervise import Supervisor
 
 DEMO_WINDOW = "2s"
-_OURS = frozenset(
-    {
-        "airflow",
-        "artifacts",
-        "cassandra",
-        "log",
-        "mail",
-        "nodetool",
-        "rabbitmq",
-        "s3",
-        "settings.env",
-    }
-)
-"""What a stack puts into its folder before its supervisor's configuration, which no other folder has."""
+_OURS = {"airflow", "artifacts", "cassandra", "log", "mail", "nodetool", "rabbitmq", "s3"}
+"""What a stack puts into its folder, beside its settings file, before its supervisor's
+configuration, which no other folder has."""
 _REMOVALS = 5
 
 
@@ -115,17 +105,15 @@ def remove(stack: StackSettings) -> None:
     _check_folder(stack)
     stop(stack)
     folder, failed = stack.state.resolve(), list[str]()
+
+    def note(_: object, path: str, raised: Any) -> None:
+        failed.append(f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}")
+
     for _ in range(_REMOVALS):
         failed.clear()
-        shutil.rmtree(
-            folder,
-            onerror=lambda _, path, raised: failed.append(
-                f"{path}: {getattr(raised[1], 'strerror', None) or raised[1]}"
-            ),
-        )
-        if not folder.exists() or (
-            (folder.is_mount() or stack.state.is_symlink()) and not any(folder.iterdir())
-        ):
+        shutil.rmtree(folder, onerror=note)
+        stays = folder.exists() and (folder.is_mount() or stack.state.is_symlink())
+        if not folder.exists() or (stays and not any(folder.iterdir())):
             break
         time.sleep(0.3)  # what has just ended may have written meanwhile
     else:
@@ -147,7 +135,9 @@ def _owner(path: Path) -> str:
 def _check_folder(stack: StackSettings) -> None:
     if not stack.state.is_dir() or (stack.state / "supervisord.conf").is_file():
         return
-    foreign = sorted(path.name for path in stack.state.iterdir() if path.name not in _OURS)
+    foreign = sorted(
+        path.name for path in stack.state.iterdir() if path.name not in {*_OURS, "settings.env"}
+    )
     if foreign:
         raise CannotStart(
             f"{stack.variable('state')}={str(stack.state)!r} holds {foreign[0]!r}, which no stack of mailslice put there, and `make clean` would remove it. "

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -59,9 +60,8 @@ class Supervisor:
 
     def runs(self, programs: tuple[Program, ...]) -> bool:
         """Whether exactly these programs, with these commands and settings, are what supervisor runs now."""
-        if not self._configuration.is_file() or self._configuration.read_text(
-            encoding="utf-8"
-        ) != self._text(programs):
+        file = self._configuration
+        if not file.is_file() or file.read_text(encoding="utf-8") != self._text(programs):
             return False
         states = self.states()
         return all(states.get(program.name) in ("RUNNING", "STARTING") for program in programs)
@@ -93,28 +93,27 @@ class Supervisor:
         mine = str(self._stack.state)
         found = []
         for process in psutil.process_iter():
-            try:
+            with suppress(psutil.Error, OSError):
                 if process.pid != os.getpid() and process.environ().get(OWNER) == mine:
                     found.append(process)
-            except (psutil.Error, OSError):
-                continue
         return found
 
     def end_leftovers(self) -> None:
         """TERM, then KILL after 15 s, to what carries this stack's mark."""
         left = self.owned()
         for process in left:
-            _signal(process.terminate)
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
         _, alive = psutil.wait_procs(left, timeout=15)
         for process in alive:
-            _signal(process.kill)
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(alive, timeout=5)
 
     def _refuse_anothers(self) -> None:
         try:
-            process = psutil.Process(
-                int((self._stack.state / "supervisord.pid").read_text(encoding="utf-8"))
-            )
+            pid = (self._stack.state / "supervisord.pid").read_text(encoding="utf-8")
+            process = psutil.Process(int(pid))
             user, mine = process.uids().real, str(self._configuration) in process.cmdline()
         except (OSError, ValueError, psutil.Error):
             return
@@ -131,14 +130,8 @@ class Supervisor:
         ]
 
     def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "supervisor.supervisorctl",
-            "-c",
-            str(self._configuration),
-            *words,
-        ]
+        program = [sys.executable, "-m", "supervisor.supervisorctl"]
+        command = [*program, "-c", str(self._configuration), *words]
         if not self._configuration.is_file() or not self._socket.exists():
             return subprocess.CompletedProcess(command, returncode=1, stdout="", stderr="")
         return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -207,13 +200,6 @@ def _socket(state: Path) -> Path:
         return near
     digest = hashlib.sha256(str(state).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"mailslice-{os.getuid()}-{digest}.sock"
-
-
-def _signal(send: Callable[[], None]) -> None:
-    try:
-        send()
-    except psutil.NoSuchProcess:
-        return
 
 
 def _command_line(process: psutil.Process) -> list[str]:

@@ -52,13 +52,8 @@ def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:
     if arguments:
         return _run(arguments, environment)
     processes = stack_settings(Profile.TEST).sizes.test_processes
-    spread = [
-        "-n",
-        str(processes),
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-    ]  # as they are found: whole systems first, quick ones fill the end
+    # As they are found: whole systems first, quick ones fill the end.
+    spread = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
     code = _run(["--cov=mailslice", "--cov-report=term:skip-covered", *spread], environment)
     if code != _TESTS_FAILED:
         return code
@@ -73,17 +68,8 @@ def _run(arguments: list[str], environment: Mapping[str, str]) -> int:
         for name, value in os.environ.items()
         if not name.startswith("MAILSLICE_") or name.startswith("MAILSLICE_STACK_")
     }
-    wanted = {
-        name: environment[name]
-        for name in (
-            "JAVA_HOME",
-            "PATH",
-            "GX_ANALYTICS_ENABLED",
-            "PYTHONPATH",
-            "NO_PROXY",
-            "no_proxy",
-        )
-    }
+    names = ("JAVA_HOME", "PATH", "GX_ANALYTICS_ENABLED", "PYTHONPATH", "NO_PROXY", "no_proxy")
+    wanted = {name: environment[name] for name in names}
     tests = {
         "MAILSLICE_REQUIRE_SERVICES": "1",
         "MAILSLICE_TEST_SETTINGS": str(stack.settings_file),

@@ -49,12 +49,8 @@ def _queues() -> Param:
 
 def _param(name: str, info: FieldInfo) -> Param:
     types = kinds(info.annotation)
-    nullable = type(None) in types
-    shown: dict[str, Any] = {
-        "title": name.replace("_", " ").capitalize(),
-        "description": info.description,
-    }
     kind, more = _schema(types, info)
+    more |= {"title": name.replace("_", " ").capitalize(), "description": info.description}
     default = info.get_default(call_default_factory=True)
     if isinstance(default, timedelta):
         default = format_duration(default)
@@ -62,9 +58,8 @@ def _param(name: str, info: FieldInfo) -> Param:
         default = default.value
     elif isinstance(default, tuple | frozenset):
         default = list(default)
-    return Param(
-        default, type=["null", kind] if nullable or kind == "array" else kind, **more, **shown
-    )
+    nullable = type(None) in types or kind == "array"
+    return Param(default, type=["null", kind] if nullable else kind, **more)
 
 
 def _schema(types: tuple[Any, ...], info: FieldInfo) -> tuple[str, dict[str, Any]]:
@@ -84,9 +79,9 @@ def _schema(types: tuple[Any, ...], info: FieldInfo) -> tuple[str, dict[str, Any
     if any(get_origin(kind) in (list, tuple, set, frozenset) for kind in types):
         return "array", {"items": {"type": "string"}}
     allowed = [value for kind in types for value in _values(kind)]
-    return "string", {
-        "enum": [*allowed, *([None] if type(None) in types else [])]
-    } if allowed else {"maxLength": 500}
+    if not allowed:
+        return "string", {"maxLength": 500}
+    return "string", {"enum": [*allowed, *([None] if type(None) in types else [])]}
 
 
 def _values(kind: Any) -> list[Any]:

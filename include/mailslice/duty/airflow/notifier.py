@@ -70,22 +70,13 @@ def tell_alerts(report: Mapping[str, Any]) -> None:
         speak(message_of_alerts(report, found))
 
 
-def _to_log(message: Mapping[str, Any], _settings: DutySettings) -> None:
-    log.error("%s", message["text"])
-
-
-def _by_email(message: Mapping[str, Any], settings: DutySettings) -> None:
-    _send_email(message, settings.notify_email)
-
-
-def _send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
+def send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str) -> None:
+    """Send the message as a mail of its own, through Airflow's connection."""
     from airflow.providers.smtp.hooks.smtp import SmtpHook
 
-    subject = (
-        f"{message['dag']}: {', '.join(each['name'] for each in message['alerts'])}"
-        if "alerts" in message
-        else f"{message['dag']} failed"
-    )
+    subject = f"{message['dag']} failed"
+    if "alerts" in message:
+        subject = f"{message['dag']}: {', '.join(alert['name'] for alert in message['alerts'])}"
     with SmtpHook(**connection) as hook:
         hook.send_email_smtp(
             to=list(to),
@@ -95,10 +86,8 @@ def _send_email(message: Mapping[str, Any], to: Sequence[str], **connection: str
 
 
 def _by_webhook(message: Mapping[str, Any], settings: DutySettings) -> None:
-    _post(
-        message,
-        Webhook(settings.notify_webhook.get_secret_value() if settings.notify_webhook else ""),
-    )
+    url = settings.notify_webhook
+    _post(message, Webhook(url.get_secret_value() if url else ""))
 
 
 def _post(message: Mapping[str, Any], hook: Webhook) -> None:
@@ -111,12 +100,12 @@ def _post(message: Mapping[str, Any], hook: Webhook) -> None:
 
 
 _SPEAK: dict[str, Callable[[Mapping[str, Any], DutySettings], None]] = {
-    "log": _to_log,
-    "email": _by_email,
+    "log": lambda message, _: log.error("%s", message["text"]),
+    "email": lambda message, settings: send_email(message, settings.notify_email),
     "webhook": _by_webhook,
 }
 _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]] = {
-    EMAIL: lambda message, settings, connection: _send_email(
+    EMAIL: lambda message, settings, connection: send_email(
         message, recipients_of(connection, settings.notify_email), smtp_conn_id=EMAIL
     ),
     WEBHOOK: lambda message, _settings, connection: _post(message, webhook_of(connection)),
@@ -149,11 +138,9 @@ def message_of(context: Mapping[str, Any]) -> dict[str, Any]:
     dag = _of(run, "dag_id") or _of(context.get("dag"), "dag_id") or "a DAG"
     run_id = _of(run, "run_id") or _of(run, "dag_run_id")
     task = _of(ti, "task_id")
-    reason = (
-        "deadline missed"
-        if context.get("deadline")
-        else str(context.get("exception") or context.get("reason") or "failed")
-    )
+    reason = str(context.get("exception") or context.get("reason") or "failed")
+    if context.get("deadline"):
+        reason = "deadline missed"
     text = f"{dag} run {run_id}" + (f", task {task}" if task else "") + f": {reason}"
     return {"dag": dag, "run": run_id, "task": task, "reason": reason, "text": text}
 
@@ -162,9 +149,7 @@ def message_of_alerts(
     report: Mapping[str, Any], found: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """`{"dag", "run", "task", "reason", "text", "queue", "alerts"}` of a report's new alerts."""
-    subject = (
-        f"{report['duty']}, queue {report['queue']}" if report.get("queue") else str(report["duty"])
-    )
+    subject = str(report["duty"]) + (f", queue {report['queue']}" if report.get("queue") else "")
     text = f"{subject}: {'; '.join(str(each['text']) for each in found)} (run {report['run']})"
     about = {
         "dag": report["duty"],

@@ -46,23 +46,15 @@ def webhook_of(connection: Any) -> Webhook:
         host = f"{connection.schema or 'https'}://{host}{port}"
     if not host.startswith(("http://", "https://")):
         raise BadSetting(f"Airflow's connection {WEBHOOK} is not of http or https")
-    bearer = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
-    return Webhook(
-        host + str(extra.get("path", "")),
-        {
-            **bearer,
-            **{str(name): str(value) for name, value in dict(extra.get("headers", {})).items()},
-        },
-    )
+    headers = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
+    headers |= {str(name): str(value) for name, value in dict(extra.get("headers", {})).items()}
+    return Webhook(host + str(extra.get("path", "")), headers)
 
 
 def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
     """Whom an email goes to. Raises BadSetting when nobody is named."""
-    named = [
-        each.strip()
-        for each in str(connection.extra_dejson.get("to", "")).split(",")
-        if each.strip()
-    ]
+    words = str(connection.extra_dejson.get("to", "")).split(",")
+    named = [word.strip() for word in words if word.strip()]
     if not (named or others):
         raise BadSetting(
             f"Airflow's connection {EMAIL} has no recipients; name them in its extra as `to`, or in MAILSLICE_DUTY_NOTIFY_EMAIL"

@@ -46,12 +46,9 @@ def request_of(context: Mapping[str, Any], duty: str, queue: str) -> RunRequest:
     """The request of one queue in this DAG run: the same run for every task of it and every retry. Raises BadInput for a backfill that means nothing."""
     dag_run = context["dag_run"].run_id
     timeout: timedelta | None = getattr(context.get("task"), "execution_timeout", None)
-    limit = (
-        {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s"}
-        if timeout is not None
-        else {}
-    )
-    params = limit | duty_params(context) | weekly_params(context, duty)
+    params = duty_params(context) | weekly_params(context, duty)
+    if timeout is not None:
+        params = {"time_limit": f"{timeout.total_seconds() * _WORKING_SHARE:.0f}s", **params}
     if "slices_from" in params and "slices_from" not in load(duty).params.model_fields:
         raise BadInput(
             f"{duty} works on what is there now: there is nothing to backfill; trigger it instead"

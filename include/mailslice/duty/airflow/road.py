@@ -65,15 +65,8 @@ def dag_arguments(
 
     `timeout` is of the whole run; a step has half of it. A run that has not ended `deadline` after it was queued is told of, and goes on.
     """
-    late = (
-        DeadlineAlert(
-            reference=DeadlineReference.DAGRUN_QUEUED_AT,
-            interval=deadline,
-            callback=AsyncCallback(DutyNotifier),
-        )
-        if deadline
-        else None
-    )
+    queued, callback = DeadlineReference.DAGRUN_QUEUED_AT, AsyncCallback(DutyNotifier)
+    late = deadline and DeadlineAlert(reference=queued, interval=deadline, callback=callback)
     return {
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,
@@ -143,19 +136,16 @@ def _chain(
     duty: str, noun: str, asset: Asset, queue: str, *, plan_in_spark: bool, apply_in_spark: bool
 ) -> None:
     def step(task_id: str, name: str, in_spark: bool) -> Any:
-        return (
-            SparkStep(task_id=task_id, duty=duty, step=name, mail_queue=queue)
-            if in_spark
-            else _step(task_id, duty, name)(queue)
-        )
+        if in_spark:
+            return SparkStep(task_id=task_id, duty=duty, step=name, mail_queue=queue)
+        return _step(task_id, duty, name)(queue)
 
     plan = step(f"plan_{noun}", "plan", plan_in_spark)
     check = step("check_plan", "check", False)
     apply = step(f"apply_{noun}", "apply", apply_in_spark)
     verify = step("verify", "verify", False)
-    report = _report(duty, asset, before=[f"plan_{noun}", "check_plan", f"apply_{noun}", "verify"])(
-        queue
-    )
+    before = [f"plan_{noun}", "check_plan", f"apply_{noun}", "verify"]
+    report = _report(duty, asset, before)(queue)
     plan >> check >> apply >> verify >> report
 
 
@@ -179,13 +169,11 @@ def _report(duty: str, asset: Asset, before: list[str]) -> Callable[[str], Any]:
     def report(queue: str) -> dict[str, Any]:
         context = get_current_context()
         failed = failed_steps(context, before)
-        written = (_recorded(context, duty, queue) if failed else None) or _run(
-            duty, "report", queue
-        )
+        recorded = _recorded(context, duty, queue) if failed else None
+        written = recorded or _run(duty, "report", queue)
         tell_alerts(written)
-        told = {
-            name: written.get(name) for name in ("run", "status", "planned", "applied", "failed")
-        }
+        names = ("run", "status", "planned", "applied", "failed")
+        told = {name: written.get(name) for name in names}
         context["outlet_events"][asset].extra = {"duty": duty, "queue": queue, **told}
         if failed or written["status"] in BAD:
             steps = f"{' and '.join(failed)} failed: " if failed else ""
@@ -203,15 +191,8 @@ def failed_steps(context: Any, before: list[str]) -> list[str]:
     states = ti.get_task_states(
         dag_id=ti.dag_id, task_ids=before, map_index=ti.map_index, run_ids=[ti.run_id]
     )[ti.run_id]
-    return [
-        name
-        for name in before
-        if any(
-            state == "failed"
-            for key, state in states.items()
-            if key in (name, f"{name}_{ti.map_index}")
-        )
-    ]
+    failed = {key for key, state in states.items() if state == "failed"}
+    return [name for name in before if failed & {name, f"{name}_{ti.map_index}"}]
 
 
 def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
@@ -229,10 +210,8 @@ def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
     settings = load_settings()
     with suppress(BadInput):
         request = request_of(context, duty, queue)
-        if (
-            RunFolder(artifacts(settings), duty, request.queue, request.run).read_json(FAILURE)
-            is not None
-        ):
+        folder = RunFolder(artifacts(settings), duty, request.queue, request.run)
+        if folder.read_json(FAILURE) is not None:
             with open_stores(settings) as stores:
                 found = Ledger(stores, settings).show(request.run)
             return found if found["status"] in BAD else None
@@ -241,11 +220,8 @@ def _recorded(context: Any, duty: str, queue: str) -> dict[str, Any] | None:
 
 def _told(summary: dict[str, Any]) -> dict[str, Any]:
     """What the task's XCom keeps: the single values. Lists of slices and the like stay in the run's folder."""
-    return {
-        name: value
-        for name, value in summary.items()
-        if value is None or isinstance(value, str | int | float)
-    }
+    single = (str, int, float, type(None))
+    return {name: value for name, value in summary.items() if isinstance(value, single)}
 
 
 def _run(duty: str, step: str, queue: str) -> dict[str, Any]:
