@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from mailslice.cli.arguments import Counts, count, counts, duration, share, size
+from mailslice.cli.arguments import count, counts, duration, share, size
 from mailslice.cli.command import command, group
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput
@@ -245,11 +245,10 @@ _measuring(
     size=_SIZE,
     in_flight=_option(
         "--in-flight",
-        Counts((16, 64)),
+        "16,64",
         "K,K",
         counts("--in-flight", most=4096),
         "Few mails in flight, for cold servers, too, and many.",
-        show_default="16,64",
     ),
     rtt=_rtt("Of a far server, by a proxy."),
     warm_up=_warm_up("Of the stores, and of each server, at most; 0 = not."),

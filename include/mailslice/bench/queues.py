@@ -156,7 +156,7 @@ def _clear(queue: BenchQueue, settings: Settings, say: Say, *, ours: bool) -> No
     _refuse_mails(stores, name)
     if ours:
         queue.empty()
-        _remove_runs(stores, name)
+        _remove_own_rows(stores, name)
         _remove(stores, name)
 
 
@@ -217,9 +217,11 @@ def _holds(name: QueueName, foreign: str) -> Refused:
     return Refused(f"queue {name} holds mails that are not a benchmark's ({foreign!r}): {_REMEDY}")
 
 
-def _remove_runs(stores: Stores, name: QueueName) -> None:
-    """From the ledger and the artifacts, where `report last` would find them."""
+def _remove_own_rows(stores: Stores, name: QueueName) -> None:
+    """What mailslice's own tables say of the queue, and its runs' artifacts."""
     own = stores.own
+    for mail in own.delayed_mails.rows(name):
+        own.delayed_mails.delete_future(name, mail.enqueue_id, mail.written_us).result()
     for row in own.runs.list(None, name, 10_000):
         own.runs.delete(row)
         artifacts(stores.settings).remove_folder(queue_folder(row.duty, name))
