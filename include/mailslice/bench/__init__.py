@@ -1,1 +1,1 @@
-"""Benchmarks: tools that the product does not import; the command line mounts them where they are installed."""
+"""Benchmarks: tools beside the product, which `mailslice bench` has where they are installed."""

@@ -295,7 +295,7 @@ def all_(
     part: Any = _option("--part", None, "NAME,NAME", parts, f"Only these: {', '.join(PARTS)}."),
     servers: list[Path] = _SERVERS,
 ) -> None:
-    """All of the above with the sizes of the issue: a table, JSON lines with --json, and the page."""
+    """All of the above in fixed sizes: a table, JSON lines with --json, and the page."""
     from mailslice.bench.suite import parts_of, run_all
     from mailslice.model.settings import load_settings
 

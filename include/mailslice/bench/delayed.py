@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mailslice.model.settings import Settings
 
 DELAYS = tuple(timedelta(seconds=seconds) for seconds in (1, 5, 7))
-LONG = tuple(timedelta(hours=hours, minutes=7) for hours in (0.9, 1, 23, 29 * 24 + 13))
-_LEVELS = tuple(timedelta(hours=hours) for hours in (1, 24, 30 * 24))
+_LONG = tuple(timedelta(minutes=minutes) for minutes in (54, 60, 67, 1440, 1447, 42547, 43200))
+"""With levels among them: an hour, a day, 30 days."""
 _ON_THE_WAY = timedelta(milliseconds=5)
 """Between the due time of a delay and the choice of its level."""
 
@@ -40,8 +40,8 @@ def measure_delays(
         for delay in DELAYS:
             say(f"{mails} mails in {format_duration(delay)}")
             rows.append(isolated(_measure, Work(settings, queue, mails, 4096, 64), delay))
-    computed = {format_duration(delay): hops(delay) for delay in (*_LEVELS, *LONG)}
-    return {"count": mails, "measured": rows, "computed_hops": computed}
+    computed = [{"delay": format_duration(delay), "hops": hops(delay)} for delay in _LONG]
+    return {"count": mails, "measured": rows, "computed": computed}
 
 
 def hops(delay: timedelta) -> int:

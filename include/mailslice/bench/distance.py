@@ -1,4 +1,4 @@
-"""S3 that is far away: a proxy, in a process of its own, that passes each byte half a trip later."""
+"""S3 that is far away: a proxy, in a process of its own, passes each byte half a trip later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench hotpath`: the hot path in a queue of its own, repeated: medians, and the spread of runs."""
+"""`bench hotpath`: the hot path in a queue of its own: medians of runs, and their spread."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OF_CURVE = (
 )
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
 _CURVE_LEAST, _CURVE_ROUNDS = 200, 25
-"""Mails of a point, by those that S3 has at once: the slower points are not to take all the time."""
+"""Mails of a point, by those that S3 has at once: slow points take few."""
 _BLOBS_A_MAIL = 2
 _ASKED, WINDOWS, _TURNS = 64, (4, 8, 16, 32, 64, 128), 2
 """The window that follows latency beside fixed ones, in turns."""
@@ -88,7 +88,9 @@ class Spec:
 
 
 def measure(settings: Settings, *, queue: QueueName, say: Say, **options: Any) -> dict[str, Any]:
-    """`options`: those of Spec. Rates a second, latencies in ms, CPU seconds, peak MiB: the median of the repeats.
+    """`options`: those of Spec. Of all figures the median of the repeats.
+
+    Rates a second, latencies in ms, CPU seconds, peak MiB.
 
     `limits` are the stores alone; `runs` has min, median and max. Each repeat has a process of its
     own, so that memory that was used before is not counted.

@@ -17,7 +17,7 @@ from mailslice.stores.cassandra.lean import without_numpy
 
 
 def isolated(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """The result of `function`, awaited where it is a coroutine. Raises the MailsliceError of it."""
+    """The result of `function`, awaited where it is one to await. Raises its MailsliceError."""
     with Process(_alone, function, arguments, named) as process:
         return process.answer()
 

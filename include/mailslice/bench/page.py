@@ -110,9 +110,9 @@ SECTIONS = (
         "waiting",
     ),
     Section(
-        "By S3 server and way. Tuned: 32 threads, a large heap; untuned: 200 threads, 512 MiB. Cold: "
-        "that server alone was just started. Far: a proxy adds 20 ms. Ratio: to the first server, "
-        "warm and near, with as many in flight.",
+        "By S3 server and way. Tuned: 32 threads, a large heap; untuned: 200 threads, 512 MiB. "
+        "Cold: that server alone was just started. Far: a proxy adds 20 ms. Ratio: to the first "
+        "server, warm and near, with as many in flight.",
         "s3",
         "server state way in_flight enqueue_rate enqueue_ms dequeue_rate dequeue_ms "
         "ratio.enqueue_rate ratio.enqueue_ms_p99 ratio.dequeue_rate ratio.dequeue_ms_p99 "
@@ -134,7 +134,7 @@ SECTIONS = (
         "measured",
         title="Delays and relay",
     ),
-    Section("Hops of delays that were not waited for.", "delays", "computed_hops"),
+    Section("Hops of delays that were not waited for.", "delays", "delay hops", "computed"),
     Section(
         "Relay to a server that is a round trip away: kept connections by one mail a connection.",
         "relay",

@@ -142,8 +142,8 @@ What stands as `-` was not measured.
 
 ## Slices and buckets
 
-At most {most:,} mails of the busiest slice in one partition. A window of a minute keeps browse and \
-cleanup fine-grained;
+At most {most:,} mails of the busiest slice in one partition. A window of a minute keeps browse \
+and cleanup fine-grained;
 take at least as many buckets as Cassandra has nodes ({nodes}), so that the mail of one moment is \
 written by all of them.
 

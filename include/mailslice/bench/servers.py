@@ -1,4 +1,4 @@
-"""`bench s3`: the hot path against S3 servers of several kinds: cold and warm, far away, over TLS."""
+"""`bench s3`: the hot path against S3 servers of several kinds: cold, warm, far, over TLS."""
 
 from __future__ import annotations
 

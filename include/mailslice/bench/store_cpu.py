@@ -66,7 +66,7 @@ def _is_here(host: str) -> bool:
 
 
 def _listening() -> dict[int, tuple[int, ...]]:
-    """Port -> the processes that listen on it. Nothing without psutil, or without the right to look."""
+    """Port -> the processes that listen on it; nothing without psutil, or the right to look."""
     try:
         import psutil
     except ImportError:  # the worker image has none

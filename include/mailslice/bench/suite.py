@@ -1,4 +1,4 @@
-"""`bench all`: the parts in the sizes of the issue, one after the other, and the page."""
+"""`bench all`: the parts, one after the other, and the page."""
 
 from __future__ import annotations
 
