@@ -150,6 +150,12 @@ SECTIONS = (
         title="Counting, browsing and cleaning the view",
     ),
     Section(
+        "CPU of both, before: microseconds a row, Cassandra's / ours; rows a second that would keep "
+        "all cores busy, by both / by Cassandra alone.",
+        "view",
+        "dead before.cpu.size before.cpu.browse",
+    ),
+    Section(
         "The cleanup, Spark's start before it. Memory: the most of all processes, of the JVM (it "
         "grows to its heap), and of Python.",
         "view",
@@ -157,8 +163,7 @@ SECTIONS = (
         "cleanup",
     ),
     Section(
-        "CPU, microseconds a row; rows a second at which Cassandra and we, or Cassandra alone, "
-        "would keep all cores busy.",
+        "Its CPU, as above.",
         "view",
         "rows cpu.plan cpu.apply",
         "cleanup",

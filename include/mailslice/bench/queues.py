@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import islice
@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from pika.exceptions import ChannelClosedByBroker
 
+from mailslice.bench.inserts import insert_all
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import take_stale
 from mailslice.cli.door import guard
@@ -18,7 +19,7 @@ from mailslice.duty.artifacts import artifacts, queue_folder
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import MailsliceError, Refused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, QueueName, ViewRow
-from mailslice.model.names import BENCH_NAMES, RabbitNames
+from mailslice.model.names import BENCH_NAMES, DELETED_MAILS, RabbitNames
 from mailslice.model.slices import bucket_of, slice_start
 from mailslice.queue import directory
 from mailslice.queue.configuration import view_shape
@@ -70,8 +71,13 @@ class BenchQueue:
         while chunk := list(islice(made, _AT_ONCE)):
             tables.written.insert_many(chunk, in_flight=256)
             if dead:
-                ids = (row.enqueue_id for row in chunk)
-                tables.deleted.mark_many(self.name, ids, in_flight=256)
+                self.mark(row.enqueue_id for row in chunk)
+
+    def mark(self, ids: Iterable[EnqueueId]) -> None:
+        """Insert deleted marks."""
+        table = f"{self.stores.settings.cassandra.keyspace}.{DELETED_MAILS}"
+        insert = f"INSERT INTO {table} (queuename, enqueueid) VALUES (?, ?)"
+        insert_all(self.stores.cassandra, insert, ([self.name, each] for each in ids))
 
     def empty(self) -> None:
         """Delete all rows and marks of the queue."""

@@ -150,7 +150,7 @@ def _resident(process: Any) -> int:
 
 
 class StepCpu:
-    """CPU seconds of each step of a run: Cassandra's, and those of this process and its children.
+    """CPU seconds of each step: Cassandra's, and those of this process and its children.
 
     Cassandra's are None where it runs elsewhere.
     """
@@ -168,8 +168,8 @@ class StepCpu:
         self._steps[name] = known, ours - ours_before
         self._last = now
 
-    def by_rows(self, rows: int) -> dict[str, Any]:
-        """Of plan and apply: microseconds a row, and the rows a second that keep all cores busy.
+    def by_rows(self, rows: int, *steps: str) -> dict[str, Any]:
+        """Of these steps: microseconds a row, and the rows a second that keep all cores busy.
 
         Those of both together, and those of Cassandra alone.
         """
@@ -188,8 +188,8 @@ class StepCpu:
                 "rows_per_second": None if cassandra is None else most(cassandra + ours),
                 "rows_per_second_of_cassandra": most(cassandra),
             }
-            for step, (cassandra, ours) in self._steps.items()
-            if step in {"plan", "apply"}
+            for step in steps
+            for cassandra, ours in (self._steps[step],)
         }
 
     def _read(self) -> tuple[float | None, float]:

@@ -75,8 +75,11 @@ def measure_cleanup(settings: Settings, *, rows: int, slices: int, **more: Any) 
 def _read(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
     """Size, and the browse of everything; RuntimeError when they do not find the live mails."""
     mails = MailQueue(queue.stores, queue.name, system_clock)
+    cpu = StepCpu(queue.stores.settings)
     size, size_seconds = timed(mails.size)
+    cpu.step("size")
     browsed, browse_seconds = timed(lambda: sum(1 for _ in mails.browse(MailFilter(), None)))
+    cpu.step("browse")
     if (size, browsed) != (live, live):
         raise RuntimeError(
             f"queue {queue.name} holds {live} live mails; size says {size}, browse gives {browsed}"
@@ -86,6 +89,7 @@ def _read(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
         "size_rows_per_second": rate(rows, size_seconds),
         "browse_seconds": round(browse_seconds, 3),
         "browse_rows_per_second": rate(rows, browse_seconds),
+        "cpu": cpu.by_rows(rows, "size", "browse"),
     }
 
 
@@ -108,6 +112,6 @@ def _clean(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
         "step_seconds": steps,
         "plan_rows_per_second": rate(dead, steps.get("plan", 0)),
         "apply_rows_per_second": rate(dead, steps.get("apply", 0)),
-        "cpu": cpu.by_rows(dead),
+        "cpu": cpu.by_rows(dead, "plan", "apply"),
         **peak.as_json(),
     }

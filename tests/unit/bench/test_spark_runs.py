@@ -23,7 +23,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> StepCpu:
 def test_cpu_of_a_step_is_what_came_since_the_step_before(cpu: StepCpu) -> None:
     for step in ("plan", "check", "apply"):
         cpu.step(step)
-    assert cpu.by_rows(1_000_000) == {
+    assert cpu.by_rows(1_000_000, "plan", "apply") == {
         "plan": {
             "cassandra": 2.0,
             "ours": 1.0,
@@ -41,7 +41,7 @@ def test_cpu_of_a_step_is_what_came_since_the_step_before(cpu: StepCpu) -> None:
 
 def test_without_rows_there_is_no_cpu_of_a_row(cpu: StepCpu) -> None:
     cpu.step("plan")
-    assert cpu.by_rows(0)["plan"] == {
+    assert cpu.by_rows(0, "plan")["plan"] == {
         "cassandra": None,
         "ours": None,
         "rows_per_second": 0,
@@ -61,7 +61,7 @@ def test_cassandra_elsewhere_is_unknown_and_this_process_is_not(
     cpu = StepCpu(elsewhere)
     sum(number * number for number in range(300_000))
     cpu.step("plan")
-    plan = cpu.by_rows(1)["plan"]
+    plan = cpu.by_rows(1, "plan")["plan"]
     assert plan["ours"] > 0
     assert (plan["cassandra"], plan["rows_per_second"], plan["rows_per_second_of_cassandra"]) == (
         None,
