@@ -54,10 +54,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Unit costs of one machine of two cores; None: not measured.
-
-    Rates are a second, CPU seconds are of 1,000 mails.
-    """
+    """Of one machine of two cores: rates a second, CPU seconds of 1,000 mails; None: unknown."""
 
     enqueue_rate: float | None = None
     dequeue_rate: float | None = None
@@ -115,17 +112,15 @@ def processes(rate: float, each: float | None) -> int | None:
     return None if not each else -(-int(rate) // max(1, int(each)))
 
 
-def hours(items: float, rate: float | None) -> float | None:
-    """Hours that one executor of two cores takes."""
-    return None if not rate else items / rate / 3600
+def hours(items: float, *rates: float | None) -> float | None:
+    """Hours that one executor of two cores takes for these passes, one after the other."""
+    return sum(items / rate for rate in rates if rate) / 3600 if all(rates) else None
 
 
 def executors(items: float, rates: Sequence[float | None], limit: timedelta) -> int | None:
-    """The fewest of two cores that do all the passes, one after the other, within the limit."""
-    if not all(rates):
-        return None
-    alone = sum(items / rate for rate in rates if rate)
-    return max(1, -(-int(alone) // int(limit.total_seconds())))
+    """The fewest of two cores that do all the passes within the limit."""
+    alone = hours(items, *rates)
+    return None if alone is None else max(1, -(-int(3600 * alone) // int(limit.total_seconds())))
 
 
 _PAGE = """# Scale
@@ -215,39 +210,38 @@ def _workers(has: Deployment, costs: Costs) -> Iterable[tuple[str, ...]]:
 def _requests(has: Deployment) -> Iterable[tuple[str, ...]]:
     day = has.mails_a_day
     listed = -(-has.stored_blobs // LISTED) // 7
-    for name, count in (
-        ("S3 PUT: header and body", 2 * day),
-        ("S3 GET: header and body", 2 * day),
-        (f"S3 bulk deletes of up to {DELETED} keys, at least", -(-2 * day // DELETED)),
-        (f"S3 list pages of a weekly blob_gc, a {LISTED:,} keys, a day of seven", listed),
-        ("Cassandra: rows and marks written", 2 * day),
-        ("Cassandra: deleted checks", day),
-        (f"Cassandra: drops of marks, {MARKS_A_REQUEST} a request", -(-day // MARKS_A_REQUEST)),
-        ("RabbitMQ: confirmed publishes", day),
-    ):
+    counts = {
+        "S3 PUT: header and body": 2 * day,
+        "S3 GET: header and body": 2 * day,
+        f"S3 bulk deletes of up to {DELETED} keys, at least": -(-2 * day // DELETED),
+        f"S3 list pages of a weekly blob_gc, a {LISTED:,} keys, a day of seven": listed,
+        "Cassandra: rows and marks written": 2 * day,
+        "Cassandra: deleted checks": day,
+        f"Cassandra: drops of marks, {MARKS_A_REQUEST} a request": -(-day // MARKS_A_REQUEST),
+        "RabbitMQ: confirmed publishes": day,
+    }
+    disk = "Cassandra: disk that a day's rows take until cleanup and reclaim"
+    sizes = {
+        disk: day * has.row_bytes * has.copies,
+        "S3: bytes in and out": 2 * day * has.mail_bytes,
+    }
+    for name, count in counts.items():
         yield name, f"{count:,}", f"{count / _DAY:,.0f}"
-    for name, size in (
-        (
-            "Cassandra: disk that a day's rows take until cleanup and reclaim",
-            day * has.row_bytes * has.copies,
-        ),
-        ("S3: bytes in and out", 2 * day * has.mail_bytes),
-    ):
+    for name, size in sizes.items():
         yield name, f"{size / 2**30:,.0f} GiB", f"{size / 2**20 / _DAY:,.1f} MiB"
 
 
 def _duties(has: Deployment, costs: Costs) -> Iterable[tuple[str, ...]]:
-    cleanup = [costs.plan_rows, costs.apply_rows]
-    blobs = has.stored_blobs
-    for name, unit, items, rates in (
-        ("queue_cleanup, nightly: plan and apply", "dead rows", has.mails_a_day, cleanup),
-        ("blob_gc, weekly: scan of references", "rows", blobs, [costs.scan_rows]),
-        ("blob_gc, weekly: listing", "keys", blobs, [costs.list_keys]),
-        ("blob_gc, weekly: deleting 1 in 1,000", "keys", blobs / 1000, [costs.delete_keys]),
-        ("counter_repair, weekly", "messages", has.messages, [costs.counter_messages]),
+    cleanup, blobs = (costs.plan_rows, costs.apply_rows), has.stored_blobs
+    for name, unit, items, *rates in (
+        ("queue_cleanup, nightly: plan and apply", "dead rows", has.mails_a_day, *cleanup),
+        ("blob_gc, weekly: scan of references", "rows", blobs, costs.scan_rows),
+        ("blob_gc, weekly: listing", "keys", blobs, costs.list_keys),
+        ("blob_gc, weekly: deleting 1 in 1,000", "keys", blobs / 1000, costs.delete_keys),
+        ("counter_repair, weekly", "messages", has.messages, costs.counter_messages),
     ):
-        alone = [hours(items, rate) for rate in rates]
-        total = "-" if None in alone else f"{sum(one or 0 for one in alone):,.1f}"
+        alone = hours(items, *rates)
+        total = "-" if alone is None else f"{alone:,.1f}"
         yield name, f"{items:,.0f} {unit}", total, _count(executors(items, rates, has.night))
 
 
