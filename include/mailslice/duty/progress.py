@@ -29,7 +29,12 @@ class Progress:
         self._unsaved = 0
         kept = run.folder.read_json(PROGRESS) or {}
         self.earlier: Mapping[str, Any] = kept if kept.get("planDigest") == plan.digest else {}
-        """What an earlier try of this very plan saved, as applied.json has it; empty in a first try."""
+        """What an earlier try of this very plan saved, as applied.json has it; empty in a first try.
+
+        Its counts are not taken over, for the duty finds out what became of each item. What it had
+        reported is reported again, until the duty says otherwise: a third try has it, too.
+        """
+        run.report(**Result.from_json(self.earlier, kinds).fields)
 
     def done(self, kind: str | None = None, count: int = 1) -> None:
         """Items were applied; `kind` is one of the duty's `kinds`."""
@@ -73,8 +78,10 @@ class Progress:
         self._unsaved = 0
 
     def __enter__(self) -> Self:
-        # Before anything is changed: a second try knows by this that items may be gone by its own doing.
-        self.save()
+        # Before anything is changed: a second try knows by this that items may be gone by its own
+        # doing. It saves nothing until it has got somewhere itself.
+        if not self.earlier:
+            self.save()
         return self
 
     def __exit__(

@@ -126,11 +126,9 @@ def _judged(run: Run, gate: str, frames: list[Frame]) -> dict[str, Any]:
 
 def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
     """One row: how old the plan is. An hour of another machine's clock is let pass."""
-    hours = max_age / _HOUR
-    expect = Expectation.between(
-        "age_hours", -1, hours, f"The plan is not older than {hours:g} hours."
-    )
-    return Frame("plan", [{"age_hours": (run.clock() - plan.made_at) / _HOUR}], [expect])
+    age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
+    sentence = f"The plan is not older than {most:g} hours."
+    return Frame.facts("plan", (age, Expectation.between("age_hours", -1, most, sentence)))
 
 
 def _remove_files(folder: RunFolder, below: str, but: Collection[str]) -> None:

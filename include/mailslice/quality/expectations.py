@@ -77,6 +77,12 @@ class Frame:
     expectations: Sequence[Expectation]
     may_be_empty: bool = False
 
+    @classmethod
+    def facts(cls, name: str, *facts: tuple[object, Expectation]) -> Self:
+        """One row of facts, each with what is expected of it; a column each."""
+        row = {column: value for value, rule in facts for column in rule.columns}
+        return cls(name, [row], [rule for _, rule in facts])
+
     def rules(self) -> Iterator[Expectation]:
         """The expectations, after those that no column they are about lacks a value."""
         for column in dict.fromkeys(name for each in self.expectations for name in each.columns):

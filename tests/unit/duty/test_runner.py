@@ -237,6 +237,19 @@ def test_an_error_leaves_what_was_done_for_the_report_and_for_the_next_try(take,
     assert duty.events[1]["applied"] == 2
 
 
+def test_what_a_first_try_reported_survives_a_second_that_comes_to_nothing(take, duty):
+    take("plan", "check")
+    duty.stop = "c"
+    with suppress(StoreUnavailable):
+        take("apply")
+    duty.there, duty.stop = ["c"], "a"
+    with suppress(StoreUnavailable):
+        take("apply")
+    with suppress(StoreUnavailable):
+        take("apply")
+    assert [earlier.get("last") for earlier in duty.events] == [None, "b", "b"]
+
+
 def test_what_an_earlier_plan_came_to_is_nothing_to_go_by(take, duty):
     take("plan", "check")
     duty.stop = "a"

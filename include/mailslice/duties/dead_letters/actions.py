@@ -94,7 +94,7 @@ class LetterWork:
         for letter in letters:
             if letter.is_acted_on:
                 self.pending.setdefault(letter.key, []).append(letter)
-        self.exports: list[str] = []
+        self.exports: list[str] = list(progress.earlier.get("exports", ()))
         run.report(exports=self.exports)  # files below the artifacts location; the list grows
 
     def perform_all(self) -> None:

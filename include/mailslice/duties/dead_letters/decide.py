@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -120,11 +120,3 @@ def _candidate(
         return Decision(each, Action.KEEP, NO_CONTENT)
     redriven.add(enqueue_id)
     return Decision(each, Action.REDRIVE, ASKED)
-
-
-def counts(words: Iterable[str]) -> dict[str, int]:
-    """How often each word occurs, in the order of their first time."""
-    found: dict[str, int] = {}
-    for word in words:
-        found[word] = found.get(word, 0) + 1
-    return found

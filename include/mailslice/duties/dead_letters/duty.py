@@ -8,7 +8,7 @@ from typing import Any
 
 from mailslice.duties.dead_letters.actions import GONE, LetterWork
 from mailslice.duties.dead_letters.candidates import Candidates
-from mailslice.duties.dead_letters.decide import Action, counts, decide
+from mailslice.duties.dead_letters.decide import Action, decide
 from mailslice.duties.dead_letters.export import folder_of, is_exported
 from mailslice.duties.dead_letters.letters import PlannedLetter, ages_by_cause, sample
 from mailslice.duties.dead_letters.params import Params
@@ -95,18 +95,9 @@ class DeadLetters(Duty[LetterPlan]):
         letters, params = run.read_rows(plan.letters, PlannedLetter), run.params(Params)
         redriven = [letter for letter in letters if letter.action == Action.REDRIVE]
         most = params.limit if params.redrive else 0
-        yield Frame(
-            "totals",
-            [{"redriven": len(redriven)}],
-            [
-                Expectation.between(
-                    "redriven",
-                    0,
-                    most,
-                    f"At most {most} letters are redriven (limit; none without redrive).",
-                )
-            ],
-        )
+        sentence = f"At most {most} letters are redriven (limit; none without redrive)."
+        within_limit = Expectation.between("redriven", 0, most, sentence)
+        yield Frame.facts("totals", (len(redriven), within_limit))
         yield _actions(letters)
         yield _redriven(redriven, params.most_redrives)
 
@@ -122,22 +113,17 @@ class DeadLetters(Duty[LetterPlan]):
         acted_on = Counter(letter.key for letter in planned if letter.is_acted_on)
         still_queued = acted_on & Counter(letter.key for letter in letters)
         exports = result.fields.get("exports", ())
-        row = {
-            "planned_still_there": still_queued.total(),
-            "exports_missing": sum(not is_exported(run.folder.artifacts, one) for one in exports),
-        }
-        expect = [
-            Expectation.between(
-                "planned_still_there",
-                0,
-                result.not_done,
-                "Of the planned letters none is in the queue but those that were skipped or left.",
+        missing = sum(not is_exported(run.folder.artifacts, export) for export in exports)
+        gone = "Of the planned letters none is in the queue but those that were skipped or left."
+        whole = "Every exported letter is in its file, byte for byte."
+        yield Frame.facts(
+            "after",
+            (
+                still_queued.total(),
+                Expectation.between("planned_still_there", 0, result.not_done, gone),
             ),
-            Expectation.equal(
-                "exports_missing", 0, "Every exported letter is in its file, byte for byte."
-            ),
-        ]
-        yield Frame("after", [row], expect)
+            (missing, Expectation.equal("exports_missing", 0, whole)),
+        )
 
     def describe(self, run: Run, steps: Summaries) -> str:
         """How many letters were dealt with how."""
@@ -179,14 +165,13 @@ def _letters_now(run: Run) -> Sequence[Letter]:
 
 
 def _summary(letters: Sequence[PlannedLetter], unseen: int) -> dict[str, Any]:
+    actions = Counter(letter.action for letter in letters)
     return {
         "letters": len(letters),
         "unseen": unseen,
-        "causes": counts(letter.cause for letter in letters),
-        "actions": {
-            action.value: sum(letter.action == action for letter in letters) for action in Action
-        },
-        "keptBy": counts(letter.why for letter in letters if not letter.is_acted_on),
+        "causes": Counter(letter.cause for letter in letters),
+        "actions": {action.value: actions[action] for action in Action},
+        "keptBy": Counter(letter.why for letter in letters if not letter.is_acted_on),
         "bytes": sum(letter.size for letter in letters if letter.is_acted_on),
     }
 

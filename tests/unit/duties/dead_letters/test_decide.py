@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pika.data import encode_table
 
 from mailslice.duties.dead_letters.actions import redrive_headers
 from mailslice.duties.dead_letters.decide import (
@@ -19,12 +18,9 @@ from mailslice.duties.dead_letters.decide import (
     TWICE,
     Action,
     Standing,
-    counts,
     decide,
 )
-from mailslice.duties.dead_letters.export import told_of
 from mailslice.duties.dead_letters.params import Params
-from mailslice.duty.artifacts import plain
 from mailslice.model.dead_letters import Cause
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import EnqueueId, Place
@@ -315,46 +311,6 @@ def test_causes_as_people_write_them():
         "OTHER": Cause.OTHER,
     }
     assert {word: Params.parse({"redrive": True, "cause": word}).cause for word in words} == words
-
-
-def test_counts_of_words():
-    assert counts(["a", "b", "a"]) == {"a": 2, "b": 1}
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {b"\xff": 1, "x-death": [{b"\xfe": b"\xff", "queue": None, "time": None, "reason": 7}]},
-        {"x-death": "text"},
-        {"x-death": {"queue": "w"}},
-        {"x-death": [None, 3, [], {"time": "yesterday", "reason": ["rejected"]}]},
-        {"x-redrive-count": "many", "x-mailslice-reason": 5},
-        {"x-mailslice-slice": 2**62, "x-mailslice-bucket": 2**40, "x-redrive-count": -3},
-        {"nested": {"a": [{b"\xff": datetime(2026, 1, 1, tzinfo=UTC)}, None, b"\x00", True]}},
-    ],
-)
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b'"x"',
-        b"\xff\xfe",
-        b'{"enqueueId": 1, "recipients": {}, "name": null, "headerBlobId": []}',
-    ],
-)
-def test_whatever_lies_in_the_queue_can_be_looked_at_exported_and_published_again(headers, body):
-    letter = letter_of(HeldMessage(1, body, headers, None), 0, "w")
-    assert (letter.problem is not None, letter.redrives, letter.place, letter.died_at) == (
-        True,
-        0,
-        None,
-        None,
-    )
-    assert cause_of(letter, None) is Cause.BAD_JSON
-    encode_table([], redrive_headers(headers, 1))
-    json.loads(json.dumps(told_of(headers), default=plain))
 
 
 def test_a_blob_id_that_no_bucket_can_hold_makes_a_letter_undecodable():
