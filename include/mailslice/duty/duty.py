@@ -53,7 +53,7 @@ class BaseDuty(ABC, Generic[PlanT]):
         """
 
     @abstractmethod
-    def describe(self, run: Run, steps: Summaries) -> str:
+    def describe(self, steps: Summaries) -> str:
         """What was done, in words; empty: nothing was, and `nothing` says why."""
 
     def locks(self, request: RunRequest) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class BaseDuty(ABC, Generic[PlanT]):
                 FAILED,
                 "verify did not end: what apply did is in the numbers, it was not checked",
             )
-        words = self.describe(run, steps)
+        words = self.describe(steps)
         return (DONE, words) if words else (NOTHING, self.nothing(steps))
 
     def nothing(self, steps: Summaries) -> str:

@@ -81,7 +81,7 @@ class Burn(Duty[LetterPlan]):
         rule = Expectation.equal("there", result.not_done, "Only what was not burned is there.")
         return [Frame("after", [{"there": len(self.there)}], [rule])]
 
-    def describe(self, run, steps):
+    def describe(self, steps):
         result = steps.result
         return ", ".join([f"{result.applied} burned", *result.rest()]) if result.touched else ""
 
@@ -366,7 +366,7 @@ class Weigh(ReportDuty[LetterPlan]):
         rule = Expectation.equal("published", 1, "It was published.")
         return [Frame("published", [{"published": int("metrics" in result.fields)}], [rule])]
 
-    def describe(self, run, steps):
+    def describe(self, steps):
         return f"{steps.plan['size']} grams"
 
 

@@ -125,9 +125,8 @@ class DeadLetters(Duty[LetterPlan]):
             (missing, Expectation.equal("exports_missing", 0, whole)),
         )
 
-    def describe(self, run: Run, steps: Summaries) -> str:
+    def describe(self, steps: Summaries) -> str:
         """How many letters were dealt with how."""
-        del run
         result, kept = steps.result, _kept(steps)
         if not result.planned:
             return ""

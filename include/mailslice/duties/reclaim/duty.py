@@ -85,9 +85,8 @@ class Reclaim(Duty[NodesPlan]):
         ]
         yield Frame("nodes", rows, expect, may_be_empty=True)
 
-    def describe(self, run: Run, steps: Summaries) -> str:
+    def describe(self, steps: Summaries) -> str:
         """How much came back."""
-        del run
         result = steps.result
         if not result.applied:
             return ""
