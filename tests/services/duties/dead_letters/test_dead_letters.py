@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.codec import message
+from mailslice.duties.dead_letters.duty import DUTY
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.lock import LockHeld, locked
 from mailslice.model.errors import PlanRefused, Refused, StoreUnavailable, TryAgain, UnknownQueue
@@ -394,14 +395,10 @@ def test_a_store_that_does_not_answer_stops_the_run_before_anything_is_concluded
 
 
 def test_two_runs_at_once_and_a_census_beside_a_look_wait_or_are_refused(letters, monkeypatch):
-    from mailslice.duties.dead_letters import apply
-
     letters.letter(letters.mail("gone", marked=True))
     request = letters.request()
     letters.steps(request, "plan", "check")
-    monkeypatch.setattr(
-        apply, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0))
-    )
+    monkeypatch.setattr(DUTY, "lock_patience", timedelta(0))
     with (
         locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another"),
         pytest.raises(LockHeld, match="another"),
@@ -420,16 +417,11 @@ def test_a_look_waits_for_the_run_that_is_at_work_and_does_not_meet_its_consumer
     letters, monkeypatch, step, error
 ):
     """What a verify would tell of is done already: it is tried again, and nothing was refused."""
-    from mailslice.duties.dead_letters import plan, verify
-
     letters.letter(letters.mail("gone", marked=True))
     request = letters.request()
     before = ["plan", "check", "apply", "verify"]
     letters.steps(request, *before[: before.index(step)])
-    module = {"plan": plan, "verify": verify}[step]
-    monkeypatch.setattr(
-        module, "locked", lambda table, name, run: locked(table, name, run, patience=timedelta(0))
-    )
+    monkeypatch.setattr(DUTY, "lock_patience", timedelta(0))
     at_work = locked(letters.stores.own.locks, f"dead_letters/{letters.queue}", "another")
     with (
         at_work,
