@@ -1,8 +1,12 @@
-"""How long a mail waits between its attempts, and after how many it is given up. Pure: who calls it brings the chance."""
+"""How long a mail waits between its attempts, and after how many it is given up.
+
+BackOff is pure: who calls it brings the chance. `pause_seconds` is for requests and connections.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -34,3 +38,11 @@ class BackOff:
         if self.factor > 1 and steps >= math.log(self.cap / self.base, self.factor):
             return self.cap
         return self.base * self.factor**steps if self.factor > 1 else self.base
+
+
+def pause_seconds(failures: int, first: float, longest: float) -> float:
+    """Seconds between two tries after so many failures, from 0: `first`, then doubled each time.
+
+    At most `longest`, and shorter by up to a half at random.
+    """
+    return min(longest, first * 2.0 ** min(failures, 30)) * random.uniform(0.5, 1.0)

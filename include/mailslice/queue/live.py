@@ -9,9 +9,10 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 
 from mailslice.codec.row import instant
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
 from mailslice.model.slices import places_between, slice_start
 from mailslice.queue.configuration import Shape
@@ -193,7 +194,7 @@ class LiveRows:
         self, candidates: Iterable[Candidate], at_a_time: int = _ROWS_AT_A_TIME
     ) -> Iterator[ViewRow]:
         """The rows of the candidates, in their order; one that is gone meanwhile is left out."""
-        for batch in _batches(candidates, at_a_time):
+        for batch in batches(candidates, at_a_time):
             found = {
                 row.enqueue_id: row
                 for table, wanted in self._by_table(batch)
@@ -203,7 +204,7 @@ class LiveRows:
 
     def present(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Those candidates whose rows are still there, in their order."""
-        for batch in _batches(candidates, _ROWS_AT_A_TIME):
+        for batch in batches(candidates, _ROWS_AT_A_TIME):
             yield from self._present(batch)
 
     def find(self, now: datetime, enqueue_id: EnqueueId) -> ViewRow | None:
@@ -305,11 +306,6 @@ class LiveRows:
                 (_Few(table, place, times, number * IDS_A_REQUEST), some)
                 for number, some in enumerate(cut(times.packed))
             )
-
-
-def _batches(candidates: Iterable[Candidate], at_a_time: int) -> Iterator[list[Candidate]]:
-    remaining = iter(candidates)
-    return iter(lambda: list(islice(remaining, at_a_time)), [])
 
 
 def trusted(

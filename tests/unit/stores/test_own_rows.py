@@ -12,7 +12,7 @@ from mailslice.stores.cassandra.own import TABLES
 from mailslice.stores.cassandra.own.columns import declared
 from mailslice.stores.cassandra.own.rows import Rows
 from mailslice.stores.cassandra.own.table import ttl_seconds
-from mailslice.stores.cassandra.table import Statement, Table, batches, insert, select
+from mailslice.stores.cassandra.table import Statement, Table, insert, select
 
 AT = datetime(2026, 11, 22, 12, 30, 1, 234567, tzinfo=UTC)
 
@@ -121,10 +121,3 @@ def test_a_ttl_beyond_2038_is_for_ever_and_never_nothing():
     assert ttl_seconds(timedelta(days=365 * 5 + 1)) == 0
     assert ttl_seconds(timedelta(days=365 * 5)) == 365 * 5 * 86400
     assert ttl_seconds(timedelta(milliseconds=1)) == 1
-
-
-def test_batches_are_drawn_as_they_are_needed():
-    drawn = []
-    found = batches((drawn.append(one) or one for one in range(5)), 2)
-    assert (next(found), drawn) == ([0, 1], [0, 1])
-    assert list(found) == [[2, 3], [4]]

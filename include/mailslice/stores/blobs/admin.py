@@ -1,15 +1,18 @@
-"""The blob store as administrators use it: synchronous, by boto3, which can create buckets and express every key."""
+"""The blob store as administrators use it: synchronous, by boto3.
+
+boto3 can create buckets and express every key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -20,6 +23,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
+from mailslice.model.batches import batches
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
@@ -28,53 +32,41 @@ from mailslice.stores.blobs.keys import crate_changes, is_impossible
 from mailslice.stores.blobs.place import s3_place, wrong_key
 
 _PIECE = 1024 * 1024
-KEYS_A_DELETE = 1000
+_KEYS_A_DELETE = 1000
 """The most keys that one DeleteObjects request may hold."""
+KEYS_A_PAGE = 1000
 _REFUSED = frozenset(
-    {
-        "InvalidAccessKeyId",
-        "SignatureDoesNotMatch",
-        "AccessDenied",
-        "Forbidden",
-        "403",
-        "AuthorizationHeaderMalformed",
-    }
+    """
+    InvalidAccessKeyId SignatureDoesNotMatch AccessDenied Forbidden 403
+    AuthorizationHeaderMalformed
+    """.split()  # noqa: SIM905 - as they are written in S3's documentation
 )
-_THERE_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
+_BUCKET_EXISTS = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
-_NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
-_NO_SUCH_KEYS = frozenset(
-    {
-        "400",
-        "BadRequest",
-        "InvalidRequest",
-        "InvalidURI",
-        "KeyTooLongError",
-        "XMinioInvalidObjectName",
-    }
+NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
+_INVALID_KEY = frozenset(
+    """
+    400 BadRequest InvalidRequest InvalidURI KeyTooLongError XMinioInvalidObjectName
+    """.split()  # noqa: SIM905 - as they are written in S3's documentation
 )
-"""What servers that keep files say of a key that they can never hold, such as one that begins with a slash."""
+"""Answers of servers that keep files about a key that they can never hold ("/a")."""
 BUSY = frozenset(
-    {
-        "SlowDown",
-        "503",
-        "ServiceUnavailable",
-        "Throttling",
-        "ThrottlingException",
-        "RequestLimitExceeded",
-        "TooManyRequests",
-        "429",
-    }
+    """
+    SlowDown 503 ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded
+    TooManyRequests 429
+    """.split()  # noqa: SIM905 - as they are written in S3's documentation
 )
-"""What S3 says when it is asked too fast: ask again later, and slower."""
-
-
+"""S3 is asked too fast: ask again later, and slower."""
 _CREATING = Lock()
+T = TypeVar("T")
 
 
 @cache
 def _session() -> Any:
-    """One for all clients: each of its own would read the megabytes of S3's model again. Makes one client at a time."""
+    """One for all clients: each of its own would read the megabytes of S3's model again.
+
+    It makes one client at a time.
+    """
     return boto3.session.Session()
 
 
@@ -86,9 +78,17 @@ class StoredBlob:
     size: int
     modified: datetime
 
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], key: str, size: str) -> StoredBlob:
+        """From an answer of S3; `size` is its field of that name."""
+        return cls(BlobId(key), int(answer[size]), answer["LastModified"])
+
 
 class AdminBlobs:
-    """One bucket. Safe to share between threads. Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key."""
+    """One bucket. Safe to share between threads.
+
+    Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key.
+    """
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self.settings = settings
@@ -96,7 +96,10 @@ class AdminBlobs:
 
     @cached_property
     def client(self) -> Any:
-        """The boto3 client: addresses by path, one retry, and checksums only where S3 asks for them (many servers know no others)."""
+        """The boto3 client: addresses by path, one retry, checksums only where S3 asks for them.
+
+        Many servers know no others.
+        """
         seconds = self.settings.timeout.total_seconds()
         config = Config(
             s3={"addressing_style": "path"},
@@ -121,40 +124,25 @@ class AdminBlobs:
 
     def bucket_exists(self) -> bool:
         """Whether there is such a bucket."""
-        with self._translated():
-            try:
-                self.client.head_bucket(Bucket=self.bucket)
-            except ClientError as error:
-                if _code(error) not in _NO_BUCKET:
-                    raise
-                return False
-            return True
+        head = partial(self.client.head_bucket, Bucket=self.bucket)
+        return self._unless(_NO_BUCKET, head) is not None
 
     def now_skew(self, clock: Clock = system_clock) -> timedelta:
-        """How far S3's clock is ahead of this machine's, to the second; zero when S3 does not say."""
-        with self._translated():
-            answer = self.client.head_bucket(Bucket=self.bucket)
-        said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-        return parsedate_to_datetime(said) - clock() if said else timedelta(0)
+        """How far S3's clock is ahead of this machine's, to the second; zero when unknown."""
+        answer = self._ask(partial(self.client.head_bucket, Bucket=self.bucket))
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return parsedate_to_datetime(date) - clock() if date else timedelta(0)
 
     def ensure_bucket(self) -> bool:
         """Creates the bucket when it is missing, as James does; True when it did."""
         if self.bucket_exists():
             return False
-        with self._translated():
-            region = self.settings.region
-            where = (
-                {}
-                if region in ("", "us-east-1")
-                else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-            )
-            try:
-                self.client.create_bucket(Bucket=self.bucket, **where)
-            except ClientError as error:
-                if _code(error) not in _THERE_ALREADY:
-                    raise
-                return False
-            return True
+        options: dict[str, Any] = {"Bucket": self.bucket}
+        if self.settings.region not in ("", "us-east-1"):
+            where = {"LocationConstraint": self.settings.region}
+            options["CreateBucketConfiguration"] = where
+        create = partial(self.client.create_bucket, **options)
+        return self._unless(_BUCKET_EXISTS, create) is not None
 
     def put(self, blob_id: BlobId, content: bytes) -> None:
         """Writes the object, over an older one of the same key."""
@@ -162,35 +150,38 @@ class AdminBlobs:
             self.client.put_object(Bucket=self.bucket, Key=blob_id, Body=content)
 
     def get(self, blob_id: BlobId) -> bytes:
-        """The object's bytes. Raises ContentMissing when the bucket is there and the object is not."""
-        self._refuse_impossible(blob_id)
-        with self._translated(blob_id):
-            found: bytes = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].read()
-            return found
+        """The object's bytes. Raises ContentMissing when the bucket exists and the object does not."""
+        return b"".join(self.pieces(blob_id))
 
     def pieces(self, blob_id: BlobId) -> Iterator[bytes]:
         """The object's bytes, a mebibyte at a time; asked for at the first one. Raises as `get`."""
         self._refuse_impossible(blob_id)
         with self._translated(blob_id):
-            yield from self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"].iter_chunks(
-                _PIECE
-            )
+            body = self.client.get_object(Bucket=self.bucket, Key=blob_id)["Body"]
+            yield from body.iter_chunks(_PIECE)
 
     def exists(self, blob_id: BlobId) -> bool:
-        """Whether the object is there. A HEAD has no words, so a miss is asked again by a listing, which fails when the bucket is gone."""
+        """Whether the object exists.
+
+        A HEAD has no words, so a miss is asked again by a listing, which fails when the bucket is
+        gone.
+        """
         with self._translated():
             if not is_impossible(blob_id):
                 try:
                     self.client.head_object(Bucket=self.bucket, Key=blob_id)
                 except ClientError as error:
-                    if _code(error) not in _NO_KEY and not _never_there(error, blob_id):
+                    if _code(error) not in NO_KEY and not _never_there(error, blob_id):
                         raise
                 else:
                     return True
             return self._is_listed(blob_id)
 
     def _is_listed(self, blob_id: BlobId) -> bool:
-        """Whether a listing has the key. One that cannot be listed for what it is cannot be there either. Raises ClientError when the bucket is gone."""
+        """Whether a listing has the key. Raises ClientError when the bucket is gone.
+
+        A key that cannot be listed cannot exist either.
+        """
         if not is_impossible(blob_id):
             try:
                 listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
@@ -198,41 +189,70 @@ class AdminBlobs:
                 if not _never_there(error, blob_id):
                     raise
             else:
-                return any(found["Key"] == blob_id for found in listed.get("Contents", ()))
+                return any(entry["Key"] == blob_id for entry in listed.get("Contents", ()))
         self.client.head_bucket(Bucket=self.bucket)
         return False
 
     def list(self, prefix: str = "") -> Iterator[StoredBlob]:
         """All objects whose key begins with `prefix`, page by page, in the order of their keys."""
-        token: dict[str, str] = {}
-        while True:
-            with self._translated():
-                page = self.client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, **token)
-            for found in page.get("Contents", ()):
-                yield StoredBlob(BlobId(found["Key"]), int(found["Size"]), found["LastModified"])
-            if not page.get("IsTruncated"):
-                return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+        for page, _ in self._listing({"Prefix": prefix}):
+            yield from page
+
+    def _listing(
+        self, first: dict[str, str], most: int = KEYS_A_PAGE
+    ) -> Iterator[tuple[Sequence[StoredBlob], bool]]:
+        """Pages of a ListObjectsV2, each with whether another one follows."""
+        request: dict[str, Any] = {"Bucket": self.bucket, "MaxKeys": most, **first}
+        more = True
+        while more:
+            answer = self._ask(partial(self.client.list_objects_v2, **request))
+            more = bool(answer.get("IsTruncated"))
+            entries = answer.get("Contents", ())
+            yield [StoredBlob.of(entry, entry["Key"], "Size") for entry in entries], more
+            if more:
+                request.pop("StartAfter", None)
+                request["ContinuationToken"] = answer["NextContinuationToken"]
 
     def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
-        """Deletes up to 1,000 keys a request; a key that is not there counts as deleted. Returns those that S3 could not delete."""
-        keys = [*blob_ids]
-        failed: Sequence[BlobId] = []
-        for at in range(0, len(keys), KEYS_A_DELETE):
-            objects = [{"Key": key} for key in keys[at : at + KEYS_A_DELETE]]
-            with self._translated():
-                answer = self.client.delete_objects(
-                    Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}
-                )
-            failed = [
-                *failed,
-                *(
-                    BlobId(error["Key"])
-                    for error in answer.get("Errors", ())
-                    if error.get("Code") not in _NO_KEY
-                ),
-            ]
+        """Deletes up to 1,000 keys a request; those that S3 could not delete.
+
+        A key that does not exist counts as deleted.
+        """
+        return list(self.delete(blob_ids))
+
+    def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:
+        """As `delete_many`: those that S3 could not delete, with its code."""
+        failed: dict[BlobId, str] = {}
+        for batch in batches(keys, _KEYS_A_DELETE):
+            failed |= self._delete(batch)
         return failed
+
+    def _delete(self, keys: Sequence[BlobId]) -> dict[BlobId, str]:
+        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        ask = partial(self.client.delete_objects, Bucket=self.bucket, Delete=wanted)
+        return {
+            BlobId(error["Key"]): str(error.get("Code", ""))
+            for error in self._ask(ask).get("Errors", ())
+            if error.get("Code") not in NO_KEY
+        }
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        """What `ask` gives; S3's errors as mailslice's."""
+        with self._translated():
+            return ask()
+
+    def _unless(self, codes: Collection[str], ask: Callable[[], T]) -> T | None:
+        """As `_ask`; None where S3 answers with one of these codes."""
+
+        def known() -> T | None:
+            try:
+                return ask()
+            except ClientError as error:
+                if _code(error) not in codes:
+                    raise
+                return None
+
+        return self._ask(known)
 
     def _refuse_impossible(self, blob_id: BlobId) -> None:
         if is_impossible(blob_id) and not self.exists(blob_id):
@@ -272,7 +292,7 @@ class AdminBlobs:
 
 
 def _never_there(error: ClientError, blob_id: BlobId) -> bool:
-    return _code(error) in _NO_SUCH_KEYS and crate_changes(blob_id)
+    return _code(error) in _INVALID_KEY and crate_changes(blob_id)
 
 
 def _code(error: ClientError) -> str:

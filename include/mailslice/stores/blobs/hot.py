@@ -12,16 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import S3Store
 
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
+from mailslice.stores.blobs.crate import CRATE_ERRORS, s3_store
 from mailslice.stores.blobs.keys import crate_changes, is_impossible
 from mailslice.stores.blobs.place import s3_place, wrong_key
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
@@ -38,18 +38,19 @@ _CHUNK = 1024 * 1024
 _BOTO_THREADS = 4
 T = TypeVar("T")
 _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
-_ERRORS = (BaseError, OSError, TimeoutError)
-"""obstore raises FileNotFoundError for a missing object, its own classes for the rest."""
 
 
 class HotBlobs:
-    """One bucket, for one event loop. Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key."""
+    """One bucket, for one event loop.
+
+    Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key.
+    """
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._settings = settings
         self._bucket = bucket
         self._seconds = settings.timeout.total_seconds()
-        self._store = _store(settings, bucket)
+        self._store = s3_store(settings, bucket, timeout=timedelta(hours=1), retries=2)
         self._threads: ThreadPoolExecutor | None = None
         self._small = SmallObjects(settings, bucket) if speaks_to(settings) else None
         self.puts, self.gets = Window(), Window()
@@ -69,7 +70,10 @@ class HotBlobs:
 
     @cached_property
     def _admin(self) -> AdminBlobs:
-        """For the few things that obstore cannot do. boto3 takes 25 MiB, so it is imported when it is needed; call it in a thread."""
+        """For the few things that obstore cannot do; to be called in a thread.
+
+        boto3 takes 25 MiB: it is imported when it is needed.
+        """
         from mailslice.stores.blobs.admin import AdminBlobs
 
         return AdminBlobs(self._settings, self._bucket)
@@ -81,7 +85,7 @@ class HotBlobs:
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask, *args)
 
     async def bucket_is_there(self) -> bool:
-        """Whether S3 says that the bucket is there; False when it says that it is not, or may not tell us."""
+        """Whether the bucket exists, by S3; False also when S3 may not tell us."""
         try:
             async with asyncio.timeout(self._seconds):
                 await obstore.get_async(self._store, _NOBODYS_KEY)
@@ -89,12 +93,12 @@ class HotBlobs:
             return "NoSuchKey" in str(error)
         except (UnauthenticatedError, PermissionDeniedError):
             return False
-        except _ERRORS as error:
+        except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         return True
 
     async def put(self, blob_id: BlobId, content: Buffer) -> None:
-        """Writes the object in one request, over an older one of the same key, so that its last-modified moves."""
+        """Writes the object in one request, over an older one: its last-modified moves."""
         size = memoryview(content).nbytes
         if _needs_boto(blob_id):
             await self._by_boto(lambda: self._admin.put(blob_id, bytes(content)))
@@ -103,7 +107,7 @@ class HotBlobs:
             async with self.puts.entered() if size <= SMALL else nullcontext():
                 async with asyncio.timeout(self._allowed(size)):
                     await self._put(blob_id, content, size)
-        except _ERRORS as error:
+        except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:put")
 
@@ -112,7 +116,10 @@ class HotBlobs:
             await obstore.put_async(self._store, blob_id, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> OpenBlob:
-        """Asks for the object; its size is known before its bytes are read. Raises ContentMissing when the bucket is there and the object is not."""
+        """Asks for the object; its size is known before its bytes are read.
+
+        Raises ContentMissing when the bucket exists and the object does not.
+        """
         if _needs_boto(blob_id):
             content = await self._by_boto(lambda: self._admin.get(blob_id))
             return OpenBlob(self, blob_id, content, len(content))
@@ -121,7 +128,7 @@ class HotBlobs:
                 return await self._opened(blob_id)
         except FileNotFoundError as error:
             raise await self._missing(blob_id, error) from error
-        except _ERRORS as error:
+        except CRATE_ERRORS as error:
             raise self._meaning(error) from error
 
     async def _opened(self, blob_id: BlobId) -> OpenBlob:
@@ -145,7 +152,10 @@ class HotBlobs:
         return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
 
     async def missing(self, blob_ids: Iterable[BlobId], in_flight: int = 64) -> set[BlobId]:
-        """Those of many that are not there, by a HEAD each; that the bucket is there is asked once, after them. Raises StoreUnavailable when it is not."""
+        """Those of many that do not exist, by a HEAD each.
+
+        That the bucket exists is asked once, after them. Raises StoreUnavailable when it does not.
+        """
         at_once = asyncio.Semaphore(in_flight)
 
         async def one(blob_id: BlobId) -> BlobId | None:
@@ -160,7 +170,7 @@ class HotBlobs:
 
         try:
             found = {each for each in await asyncio.gather(*map(one, blob_ids)) if each is not None}
-        except _ERRORS as error:
+        except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         if found and not await self.bucket_is_there():
             raise StoreUnavailable(
@@ -178,12 +188,15 @@ class HotBlobs:
         try:
             async with asyncio.timeout(self._seconds):
                 await obstore.delete_async(self._store, list(blob_ids))
-        except _ERRORS as error:
+        except CRATE_ERRORS as error:
             raise self._meaning(error) from error
         crash.point("blobs:deleted")
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
-        """A mail is dead-lettered for this, so it is asked twice: a bucket that is gone, or a proxy's 404, is not a lost blob."""
+        """A mail is dead-lettered for this, so it is asked twice.
+
+        A bucket that is gone, or a proxy's 404, is not a lost blob.
+        """
         if "NoSuchBucket" in str(error) or await self._by_boto(self._exists, blob_id):
             return self._meaning(error)
         return ContentMissing(
@@ -218,7 +231,7 @@ class OpenBlob:
         """Bytes of the object."""
 
     async def chunks(self) -> AsyncIterator[Buffer]:
-        """The bytes: in one piece when they are few, else piece by piece, so that no second copy of a large object is ever held."""
+        """The bytes, piece by piece: no second copy of a large object is ever in memory."""
         if self._first:
             yield self._first
         at = memoryview(self._first).nbytes
@@ -239,39 +252,8 @@ class OpenBlob:
                     yield chunk
         except FileNotFoundError as error:
             raise await blobs._missing(self._blob_id, error) from error  # noqa: SLF001
-        except _ERRORS as error:
+        except CRATE_ERRORS as error:
             raise blobs._meaning(error) from error  # noqa: SLF001
-
-
-def _store(settings: S3Settings, bucket: str) -> S3Store:
-    """Addresses by path; retries are few and short, because the callers back off by themselves."""
-    config: dict[str, Any] = {
-        "endpoint": settings.endpoint,
-        "region": settings.region,
-        "virtual_hosted_style_request": False,
-    }
-    if settings.access_key is not None and settings.secret_key is not None:
-        config |= {
-            "access_key_id": settings.access_key,
-            "secret_access_key": settings.secret_key.get_secret_value(),
-        }
-    client: dict[str, Any] = {
-        "allow_http": settings.endpoint.startswith("http://"),
-        "connect_timeout": min(settings.timeout, timedelta(seconds=5)),
-        "read_timeout": settings.timeout,
-        "timeout": timedelta(hours=1),
-        "pool_idle_timeout": timedelta(seconds=20),
-    }
-    if settings.ca:
-        client["root_certificate"] = settings.ca.read_bytes()
-    backoff = {
-        "init_backoff": timedelta(milliseconds=100),
-        "max_backoff": timedelta(seconds=1),
-        "base": 2,
-    }
-    retry: Any = {"max_retries": 2, "backoff": backoff, "retry_timeout": settings.timeout / 2}
-    options: Any = client
-    return S3Store(bucket, config=config, client_options=options, retry_config=retry)  # type: ignore[arg-type]
 
 
 def _needs_boto(blob_id: str) -> bool:
@@ -280,6 +262,6 @@ def _needs_boto(blob_id: str) -> bool:
 
 
 def _first_words(error: Exception) -> str:
-    """What obstore says, without the chain of causes in Rust's debug form that it puts behind the first line."""
+    """The error's text, without the chain of causes in Rust's debug form behind its first line."""
     text = str(error).partition("\n\nDebug source")[0]
     return " ".join(text.split())[:300]

@@ -8,12 +8,13 @@ from typing import Generic, TypeVar
 from cassandra import ConsistencyLevel
 from cassandra.cluster import ResponseFuture
 
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import DELETED_MAILS
-from mailslice.stores.cassandra.ids import WIDTH, as_list, each_of
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST, WIDTH, as_list, each_of
 from mailslice.stores.cassandra.ranges import TokenRange
 from mailslice.stores.cassandra.session import CassandraSession, Params
-from mailslice.stores.cassandra.table import Statement, Table, batches, insert, select
+from mailslice.stores.cassandra.table import Statement, Table, insert, select
 
 T = TypeVar("T")
 _TOKEN = "token(queuename, enqueueid)"  # noqa: S105 - of the partitioner
@@ -135,7 +136,7 @@ class DeletedMails(Table):
 
     @staticmethod
     def _chunks(queue: QueueName, ids: Iterable[EnqueueId]) -> Iterator[Params]:
-        return ([queue, batch] for batch in batches(ids))
+        return ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
 
 
 class _Asked(list[bytes], Generic[T]):

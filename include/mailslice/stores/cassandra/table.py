@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
 
 from cassandra.query import PreparedStatement
 
-from mailslice.stores.cassandra.ids import IDS_A_REQUEST
-
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.session import CassandraSession, Row
-
-T = TypeVar("T")
 
 
 class Table:
@@ -76,9 +71,3 @@ def assignments(columns: Iterable[str]) -> str:
 def applied(rows: list[Row]) -> bool:
     """Whether a conditional write was done, by its answer."""
     return bool(rows[0][0])
-
-
-def batches(items: Iterable[T], size: int = IDS_A_REQUEST) -> Iterator[list[T]]:
-    """The items, at most `size` at a time, drawn as they are needed."""
-    remaining = iter(items)
-    return iter(lambda: list(islice(remaining, size)), [])

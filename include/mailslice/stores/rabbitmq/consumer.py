@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from mailslice.codec.headers import moment
 from mailslice.model import crash
+from mailslice.model.back_off import pause_seconds
 from mailslice.model.errors import MailsliceError, QueueMissing, TryAgain
 from mailslice.model.names import HEADER_PARKED, HEADER_RENEWED
 from mailslice.model.settings import RabbitSettings
@@ -142,8 +142,8 @@ class Consumer:
                 await asyncio.wait({link.lost})
                 why = link.lost.result()
             self._on_lost(self._link, why)
-            pause = min(LONGEST_PAUSE, 0.25 * 2**attempt) * random.uniform(0.5, 1.0)
-            attempt = min(attempt + 1, 10)
+            pause = pause_seconds(attempt, 0.25, LONGEST_PAUSE)
+            attempt += 1
             log.warning(
                 "consumer of %s lost its connection, again in %.1f s: %s",
                 self._queue,

@@ -10,7 +10,6 @@ publish may take. A broker that confirms nothing at all for so long is taken for
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +19,7 @@ from pika import BasicProperties
 from pika.spec import Basic
 
 from mailslice.model import crash
+from mailslice.model.back_off import pause_seconds
 from mailslice.model.errors import MailsliceError, QueueMissing, StoreUnavailable, Unconfirmed
 from mailslice.model.names import HEADER_DEAD_LETTER_ROUTING_KEY, ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
@@ -193,9 +193,7 @@ class Publisher:
 
     async def _open(self) -> Link:
         if self._fruitless:
-            await asyncio.sleep(
-                min(LONGEST_PAUSE, 0.1 * 2 ** min(self._fruitless, 10)) * random.uniform(0.5, 1.0)
-            )
+            await asyncio.sleep(pause_seconds(self._fruitless, 0.1, LONGEST_PAUSE))
         self._fruitless += (
             1  # until something is confirmed: an exchange that is gone costs the channel, too
         )

@@ -17,11 +17,13 @@ from uuid import UUID
 from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, Place, QueueName
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.rows import Rows
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.session import Row
-from mailslice.stores.cassandra.table import Statement, batches, insert, select
+from mailslice.stores.cassandra.table import Statement, insert, select
 
 _SHARDS = 16
 _CLOSED_TTL_SECONDS = 30 * 86400
@@ -172,7 +174,7 @@ class DelayedMails(OwnTable):
         params = (
             [queue, shard, batch]
             for shard, of_shard in by_shard.items()
-            for batch in batches(of_shard)
+            for batch in batches(of_shard, IDS_A_REQUEST)
         )
         for _, rows in self._session.map(self._some, params, in_flight):
             for enqueue_id, due, published, throttled in rows:

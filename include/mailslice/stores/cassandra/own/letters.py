@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.rows import Rows
 from mailslice.stores.cassandra.own.table import OwnTable
-from mailslice.stores.cassandra.table import Statement, batches, insert, select
+from mailslice.stores.cassandra.table import Statement, insert, select
 
 _TTL_SECONDS = 365 * 86400
 
@@ -61,6 +63,6 @@ class DeadLetterNotes(OwnTable):
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> dict[EnqueueId, DeadLetterNote]:
         """The notes of those ids that have one."""
-        params = ([queue, some] for some in batches(dict.fromkeys(ids)))
+        params = ([queue, some] for some in batches(dict.fromkeys(ids), IDS_A_REQUEST))
         pages = self._session.map(self._some, params, in_flight)
         return {enqueue_id: _ROWS.record(note) for _, rows in pages for enqueue_id, *note in rows}

@@ -14,11 +14,13 @@ from typing import Any
 from cassandra.cluster import ResponseFuture
 
 from mailslice.codec.row import epoch_ms, instant
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import MailStage, Stage
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.table import OwnTable
 from mailslice.stores.cassandra.session import Params
-from mailslice.stores.cassandra.table import Statement, applied, assignments, batches, select
+from mailslice.stores.cassandra.table import Statement, applied, assignments, select
 
 _VALUES = ("owner", "attempt", "step", "stage", "remaining", "recipients", "updated")
 OPEN_TTL = timedelta(days=365)
@@ -75,7 +77,7 @@ class MailStages(OwnTable):
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> dict[EnqueueId, MailStage]:
         """The records of those of `ids` that have one, 100 a request."""
-        params = ([queue, batch] for batch in batches(ids))
+        params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
         pages = self._session.map(self._some, params, in_flight)
         return {one: self.record(values, one) for _, rows in pages for one, *values in rows}
 

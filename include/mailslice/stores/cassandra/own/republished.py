@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from mailslice.model.batches import batches
 from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 from mailslice.stores.cassandra.own.rows import Rows
 from mailslice.stores.cassandra.own.table import OwnTable, ttl_seconds
-from mailslice.stores.cassandra.table import Statement, assignments, batches, insert, select
+from mailslice.stores.cassandra.table import Statement, assignments, insert, select
 
 
 class PublishState(StrEnum):
@@ -108,7 +110,7 @@ class RepublishedMails(OwnTable):
         self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
     ) -> dict[EnqueueId, Republished]:
         """Those of `ids` on which something was decided."""
-        params = ([queue, batch] for batch in batches(ids))
+        params = ([queue, batch] for batch in batches(ids, IDS_A_REQUEST))
         pages = self._session.map(self._some, params, in_flight)
         decisions = (_ROWS.record(row) for _, rows in pages for row in rows)
         return {decision.enqueue_id: decision for decision in decisions}
