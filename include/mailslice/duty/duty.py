@@ -125,4 +125,7 @@ class ReportDuty(BaseDuty[PlanT]):
 
     @abstractmethod
     def publish(self, run: Run, plan: PlanT) -> None:
-        """Publish what was measured, once it passed the gate. May run any number of times."""
+        """Publish what was measured, once it passed the gate. May run any number of times.
+
+        Where its report counts what was published: `run.report(applied=...)`.
+        """

@@ -72,7 +72,7 @@ def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
     run = _run(duty, context)
     if isinstance(duty, ReportDuty):
         duty.publish(run, plan)
-        return {"planDigest": plan.digest, **run.fields}
+        return {"planDigest": plan.digest, "planned": plan.planned, **run.fields}
     if not plan.has_work:
         return Result(plan.digest, kinds=dict.fromkeys(duty.kinds, 0)).as_json()
     with run.locked() as run:

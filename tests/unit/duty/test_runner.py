@@ -360,7 +360,7 @@ class Weigh(ReportDuty[LetterPlan]):
         return [Frame("letters", [{"rows": plan.planned}], [rule])]
 
     def publish(self, run, plan):
-        run.report(metrics=f"{plan.planned} letters")
+        run.report(metrics=f"{plan.planned} letters", applied=1)
 
     def verify(self, run, plan, result):
         rule = Expectation.equal("published", 1, "It was published.")
@@ -377,5 +377,6 @@ def test_a_duty_that_only_reads_measures_and_publishes_without_lock_or_progress(
         "7 grams",
         "1 letters",
     )
+    assert (report["planned"], report["applied"], report["left"]) == (1, 1, 0)
     assert locks.taken == []
     assert take.folder.read_json(PROGRESS) is None
