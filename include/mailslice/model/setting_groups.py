@@ -424,7 +424,9 @@ class SmtpInSettings(Group):
         False,
         "allow passwords to come in the clear where MAILSLICE_SMTP_IN_HOST is not loopback: behind a port that is published on loopback only",
     )
-    max_connections: int = setting(100, "clients at once", ge=1)
+    max_connections: int = setting(
+        100, "clients at once: outside of the allowed networks, and as many within them", ge=1
+    )
     connections_per_client: int = setting(
         10,
         "connections at once from one address (of IPv6 from one /64) outside of the allowed networks",

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from functools import partial
 
 from mailslice.codec import message as codec
-from mailslice.codec.headers import place_in
+from mailslice.codec.headers import count_in, place_in
 from mailslice.model import crash
 from mailslice.model.errors import ContentMissing, MailsliceError, Undecodable
 from mailslice.model.mail import EnqueueId, QueuedMail
-from mailslice.model.names import HEADER_DOUBT
+from mailslice.model.names import HEADER_DOUBT, HEADER_PARKED
 from mailslice.model.stages import Decision, MailStage, Verdict
 from mailslice.worker import strikes
 from mailslice.worker.cleaned import REASON, Standing, row_of, standing
 from mailslice.worker.delivery import Delivery, DeliveryContext, dead_letter
+from mailslice.worker.lease import LAST_RESORT
 from mailslice.worker.park import (
     FAULT_ROUNDS,
     LONGEST_UNACKNOWLEDGED,
@@ -33,6 +34,12 @@ from mailslice.worker.slots import Slot, Slots
 from mailslice.worker.stages import WAIT_SECONDS, Doubt
 
 log = logging.getLogger(__name__)
+
+
+def _longest(slot: Slot) -> float:
+    """Seconds in the window: more in each round for a content that takes long to load."""
+    rounds = count_in(slot.message.headers, HEADER_PARKED) if slot.ready is None else 0
+    return min((1 + rounds) * LONGEST_UNACKNOWLEDGED, LAST_RESORT)
 
 
 class Preparer:
@@ -97,7 +104,7 @@ class Preparer:
         """Parks what has been in the window for too long, whatever it waits for: a store, room, another delivery, or a handler that is free."""
         now = asyncio.get_running_loop().time()
         for slot in list(self._slots):
-            if now < slot.message.arrived + LONGEST_UNACKNOWLEDGED or not slot.trial.may_park():
+            if now < slot.message.arrived + _longest(slot) or not slot.trial.may_park():
                 continue
             before, slot.task = slot.task, asyncio.create_task(self._clear(slot, slot.task))
             if before is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,17 +33,19 @@ _LEAST_TIME, _LEAST_RATE = 600.0, 100_000.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Connections at once: of all clients, and of each one outside of the allowed networks."""
+    """Connections at once: of all strangers together and, apart from them, of all clients of the
+    allowed networks; and of each stranger.
+    """
 
     of_all: int
     of_client: int
 
-    def exceeded(self, one: Conversation, others: Collection[Conversation]) -> str | None:
+    def exceeded(self, one: Conversation, others: Iterable[Conversation]) -> str | None:
         """The limit, `all` or `client`, that is exceeded by `one` more."""
-        if len(others) >= self.of_all:
+        alike = [other.client for other in others if bool(other.client) is bool(one.client)]
+        if len(alike) >= self.of_all:
             return "all"
-        of_client = sum(other.client == one.client for other in others) if one.client else 0
-        return "client" if of_client >= self.of_client else None
+        return "client" if one.client and alike.count(one.client) >= self.of_client else None
 
 
 class Conversation(SMTP):  # type: ignore[misc]
@@ -52,7 +54,12 @@ class Conversation(SMTP):  # type: ignore[misc]
     line_length_limit = 1 << 16  # what the reader keeps of a line; a mail's lines may be longer
 
     def __init__(
-        self, intake: Intake, open_now: set[Conversation], limits: ConnectionLimits, **options: Any
+        self,
+        intake: Intake,
+        policy: SmtpPolicy,
+        open_now: set[Conversation],
+        limits: ConnectionLimits,
+        **options: Any,
     ) -> None:
         self.hold = intake.hold()
         """Of the mail whose recipients are being named."""
@@ -63,6 +70,8 @@ class Conversation(SMTP):  # type: ignore[misc]
             ident="mailslice",
             authenticator=intake.authenticate,
             command_call_limit={"AUTH": _AUTH_TRIES, "*": 1_000_000},
+            tls_context=policy.tls,
+            auth_require_tls=not (policy.auth_without_tls and policy.offers_auth),
             **options,
         )
         self._intake = intake
@@ -192,21 +201,3 @@ class Conversation(SMTP):  # type: ignore[misc]
         if not self.transport.is_closing():
             self._writer.write(b"421 4.3.2 The server is shutting down, try again later\r\n")
             self.transport.close()
-
-
-def conversation_factory(
-    intake: Intake,
-    open_now: set[Conversation],
-    limits: ConnectionLimits,
-    policy: SmtpPolicy,
-    **options: Any,
-) -> Callable[[], Conversation]:
-    """What makes a conversation for each client."""
-    return lambda: Conversation(
-        intake,
-        open_now,
-        limits,
-        tls_context=policy.tls,
-        auth_require_tls=not (policy.auth_without_tls and policy.offers_auth),
-        **options,
-    )

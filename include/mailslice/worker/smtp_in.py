@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mailslice.model.clock import Clock, system_clock
@@ -18,11 +19,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker.budget import ContentBudget
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
-from mailslice.worker.smtp_conversation import (
-    ConnectionLimits,
-    Conversation,
-    conversation_factory,
-)
+from mailslice.worker.smtp_conversation import ConnectionLimits, Conversation
 from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import SmtpPolicy, policy_of
 from mailslice.worker.smtp_session import Enqueuer, Intake
@@ -149,11 +146,12 @@ async def serve(
     open_now: set[Conversation] = set()
     metrics.count_connections(lambda: len(open_now))
     loop = asyncio.get_running_loop()
-    conversation = conversation_factory(
+    conversation = partial(
+        Conversation,
         intake,
+        policy,
         open_now,
         ConnectionLimits(wanted.max_connections, wanted.connections_per_client),
-        policy,
         data_size_limit=settings.queue.max_mail_bytes,
         hostname=hostname,
         timeout=wanted.timeout.total_seconds(),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mailslice.model.errors import StoreUnavailable
-from mailslice.model.names import HEADER_FAULTS
+from mailslice.model.names import HEADER_FAULTS, HEADER_PARKED
 from mailslice.stores.cassandra import session
 from mailslice.stores.rabbitmq import consumer, publisher
 from mailslice.worker import park, preparing
@@ -181,3 +181,28 @@ async def test_what_the_broker_counts_is_parked_at_once(
     async with asyncio.timeout(10):
         await made.preparer.prepare(slot)
     assert made.parked == [("bad", 0)]
+
+
+async def test_a_content_that_takes_long_to_load_has_more_time_in_each_round(made: Made) -> None:
+    now = asyncio.get_running_loop().time()
+    for rounds, parked_after in ((0, 240), (1, 480), (9, 900)):
+        slow = message("slow", **{HEADER_PARKED: rounds})
+        for seconds, expected in ((parked_after - 1, []), (parked_after + 1, [("slow", 0)])):
+            made.parked.clear()
+            slow.arrived = now - seconds
+            slot = made.slots.arrived(slow)
+            made.preparer.clear_out()
+            await asyncio.sleep(0.05)
+            assert made.parked == expected, (rounds, seconds)
+            if not expected:
+                made.slots.remove(slot)
+
+
+async def test_what_waits_for_a_handler_has_no_more_time_in_later_rounds(made: Made) -> None:
+    ready = message("ready", **{HEADER_PARKED: 5})
+    ready.arrived = asyncio.get_running_loop().time() - 241
+    slot = made.slots.arrived(ready)
+    made.slots.make_ready(slot, SimpleNamespace(abandon=lambda: None))  # type: ignore[arg-type]
+    made.preparer.clear_out()
+    await asyncio.sleep(0.05)
+    assert made.parked == [("ready", 0)]

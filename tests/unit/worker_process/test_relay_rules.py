@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import re
 import smtplib
 import tracemalloc
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.codec.reports import Failure
+from mailslice.model.errors import BadSetting
 from mailslice.model.mail import Mail, RecipientHeader
-from mailslice.model.settings import Settings
-from mailslice.worker.handlers import relay, smtp_dialogue
+from mailslice.model.settings import RelaySettings, Settings, StartTls
+from mailslice.worker.handlers import next_hop, relay, smtp_dialogue
 from mailslice.worker.handlers.next_hop import NextHop
 from mailslice.worker.handlers.relay import outcome_of, transactions
 from mailslice.worker.handlers.smtp_dialogue import Patience, Transaction
@@ -243,3 +246,26 @@ def test_a_report_has_the_servers_words_and_its_status() -> None:
     assert refused.failure(C) == Failure(
         C, "4.4.7", "it could not be delivered for too long, and is given up", None
     )
+
+
+def test_a_certificate_that_is_renewed_is_used_and_half_a_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text("first")
+    made: list[object] = []
+
+    def tls(_: RelaySettings) -> object:
+        if authorities.read_text() == "half":
+            raise BadSetting("MAILSLICE_RELAY_TLS_CA cannot be loaded")
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(next_hop, "tls_of", tls)
+    hop = NextHop(RelaySettings(starttls=StartTls.VERIFIED, tls_ca=authorities))
+    assert hop._current_tls() is hop._current_tls() is made[0]
+    for number, (text, current) in enumerate((("half", 0), ("second", 1)), start=1):
+        authorities.write_text(text)
+        os.utime(authorities, ns=(number, number))
+        assert hop._current_tls() is made[current]
+    assert len(made) == 2

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from mailslice.model.errors import BadSetting
 from mailslice.model.settings import RelaySettings, StartTls
 from mailslice.worker.handlers.smtp_security import log_in, login_of, start_tls, tls_of
 
@@ -123,6 +124,7 @@ class NextHop:
         """Raises BadSetting for what contradicts itself, cannot be read, or shows a password."""
         self._settings = settings
         self._tls = tls_of(settings)
+        self._files = self._file_times()
         self._login = login_of(settings)
         self._name = socket.getfqdn()
         self._lock = threading.Lock()
@@ -139,7 +141,7 @@ class NextHop:
                 if self._idle:
                     return self._idle.pop()
         try:
-            return Connection(self._opened(self._tls))
+            return Connection(self._opened(self._current_tls()))
         except ssl.SSLError as error:
             if self._settings.starttls is not StartTls.MAY or self._settings.implicit_tls:
                 raise
@@ -152,6 +154,21 @@ class NextHop:
                 extra={"action": "relay_clear"},
             )
             return Connection(self._opened(None))
+
+    def _current_tls(self) -> ssl.SSLContext | None:
+        """Made anew when one of its files was changed: certificates are renewed under a worker."""
+        with self._lock:
+            if (files := self._file_times()) != self._files:
+                try:
+                    self._tls, self._files = tls_of(self._settings), files
+                except BadSetting as error:  # half of them may be written yet
+                    log.warning("TLS stays as it is: %s", error, extra={"action": "relay_tls"})
+            return self._tls
+
+    def _file_times(self) -> list[int]:
+        hop = self._settings
+        files = (hop.tls_ca, hop.tls_certificate, hop.tls_key)
+        return [file.stat().st_mtime_ns for file in files if file is not None and file.exists()]
 
     def release(self, connection: Connection) -> None:
         """Keeps it for the next mail, or closes it: after its last mail, or when it has ended."""
