@@ -1,11 +1,13 @@
 """The hot path: enqueue, dequeue, complete; the consumer process, handlers, SMTP in.
 
-The names below are the public ones (docs/worker.md has examples). Without an event loop: `open_queue`. On one: `open_worker`, `consume`. Each is imported
-when it is first used, so importing this package costs nothing and brings no driver. Errors are those of `mailslice.model.errors`:
+The names below are the public ones (docs/worker.md has examples). Without an event loop:
+`open_queue`. On one: `open_worker`, `consume`. Each is imported when it is first used. Errors
+(`mailslice.model.errors`), by what to do:
 
 - `BadInput`: fix what was given; `BadSetting` and `UnknownQueue` are of it
 - `Refused`: a guard said no, nothing was changed; `ConfigurationDiffers` is of it
-- `TryAgain`: a store cannot answer now; `StoreUnavailable` names it; `Unconfirmed`, one of those: an enqueue of which nobody knows whether it is delivered
+- `TryAgain`: a store cannot answer now; `StoreUnavailable` names it; `Unconfirmed`: an enqueue of
+  which nobody knows whether it is delivered
 - `TakenOver`: another one has the mail; a handler lets it pass
 - `DeadLetter`: raised by a handler, the mail goes to the dead letter queue
 """

@@ -1,6 +1,6 @@
-"""The Cassandra driver's callbacks, which come on its own thread, as awaitables of the loop: one wake-up of the loop for many of them.
+"""The Cassandra driver's callbacks, which come on its thread, as awaitables of the event loop.
 
-A wake-up each (call_soon_threadsafe a callback) took half of the hot path's CPU (reference/hot-path.md).
+Many share one wake-up: one each took half of the hot path's CPU (reference/hot-path.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Deleted checks that are asked for together, sent as one request: a turn of the event loop that brings ten deliveries asks Cassandra once.
+"""Deleted checks of one turn of the event loop, sent as one request.
 
-A check alone costs client and server as much as ten in one request (reference/hot-path.md: 9,400 against 93,000 a second).
+A check alone costs as much as ten in one request (reference/hot-path.md: 9,400 against 93,000/s).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One consuming process: queue -> handlers, until a signal or until the parent is gone.
 
-Loss of a store is no reason to end: the mails go back to the broker, and the connection is opened anew with back-off.
+When a store is lost the mails go back to the broker, and the process connects anew with back-off.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Link:
 
 
 def main(task: ConsumerTask, pipe: Connection, cells: MutableSequence[int], struck: Struck) -> None:
-    """Entry point of the process; `cells` and `struck` as in `strikes`.
+    """Entry point of the process. Ends it with 0 after draining; a failed start goes to the parent.
 
-    Ends it with exit code 0 after draining; what keeps it from starting goes to the parent.
+    `cells` and `struck`: as in `strikes`.
     """
     logging.basicConfig(
         level=task.log_level, format="%(asctime)s %(levelname)s %(name)s [%(process)d] %(message)s"
@@ -161,30 +161,7 @@ async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> i
         worker.context.on_buried = link.buried.append
         deliveries = worker.deliveries(task.prefetch)
         turning = asyncio.create_task(_turn(link, worker, deliveries, handling, metrics))
-        marked = " and stage marks" if worker.context.in_doubt is not None else ""
-        log.info(
-            "consuming %s with %s%s, %d at once",
-            task.queue,
-            task.handler,
-            marked,
-            task.concurrency,
-            extra={"action": "consume", "queue": task.queue},
-        )
-        if marked and "stage" not in handler.takes:
-            log.warning(
-                "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice, as on any queue",
-                task.queue,
-                task.handler,
-                extra={"action": "unmarked_handler", "queue": task.queue},
-            )
-        if task.handler == "relay" and not marked:
-            log.info(
-                "queue %s has no stage marks: what a relay was sending when it is killed is sent "
-                "again; with MAILSLICE_QUEUE_STAGE_MARKS=%s it is not",
-                task.queue,
-                task.queue,
-                extra={"action": "unmarked_relay", "queue": task.queue},
-            )
+        _log_start(task, handler.takes, has_marks=worker.context.in_doubt is not None)
         try:
             try:
                 await hand_out(deliveries, handling, stop)
@@ -196,6 +173,29 @@ async def _consume(task: ConsumerTask, link: Link, in_handlers: InHandlers) -> i
         finally:
             turning.cancel()
             metrics.observe(worker.wiring.doings)
+
+
+def _log_start(task: ConsumerTask, takes: frozenset[str], *, has_marks: bool) -> None:
+    queue, name = task.queue, task.handler
+    log.info(
+        "consuming %s with %s%s, %d at once",
+        queue,
+        name,
+        " and stage marks" if has_marks else "",
+        task.concurrency,
+        extra={"action": "consume", "queue": queue},
+    )
+    if has_marks and "stage" not in takes:
+        text = (
+            "queue %s has stage marks, and handler %s takes no `stage`: a mail may be handled twice"
+        )
+        log.warning(text, queue, name, extra={"action": "unmarked_handler", "queue": queue})
+    if name == "relay" and not has_marks:
+        text = (
+            "queue %s has no stage marks: what a relay was sending when it is killed is sent "
+            "again; with MAILSLICE_QUEUE_STAGE_MARKS=%s it is not"
+        )
+        log.info(text, queue, queue, extra={"action": "unmarked_relay", "queue": queue})
 
 
 async def _turn(

@@ -1,11 +1,11 @@
-"""How a mail stands at its delivery: live, done (marked), or cleaned away.
+"""The status of a mail at its delivery: live, done (marked), or cleaned away.
 
-On queues that are mailslice's alone (MAILSLICE_QUEUE_SHARED=false) a cleanup drops the deleted marks with the rows. A message that the broker hands
-out again after that has neither row nor mark, at quorum: it was dealt with, and goes to the dead letter queue as "cleaned". Queues that James
-shares need no such check: there the marks stay until the broker was seen drained.
+On queues that are mailslice's alone (MAILSLICE_QUEUE_SHARED=false) a cleanup drops deleted marks
+with their rows. A message that is delivered after that has neither, at quorum, and is a dead
+letter, "cleaned". On queues that James shares marks stay until the broker was seen drained.
 
-Delayed mails are asked for before they are published, on every queue (`was_cleaned`): James' own cleanup drops rows and marks whatever waits in our delay
-levels, and a delayed mail that was deleted must not come back when it is due.
+Delayed mails are checked before they are published, on every queue (`was_cleaned`): James' own
+cleanup drops rows and marks whatever waits in our delay levels.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ class Standing(Enum):
 
 
 async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Standing:
-    """The deleted check and, where marks may have been dropped, the look for the row: none while the slice that the delivery names is still open.
+    """The deleted check and, where marks may have been dropped, a search for the row.
 
-    Open by today's window: after a change of it a cleanup goes by that as soon as it is told that all workers were restarted (`--restarted`). Until the slice
-    is over by the largest window, too, workers that were not may still write into it, and the row is waited for longer.
+    There is none while the message's slice is open by today's window: after a change of the window
+    a cleanup goes by that once all workers were restarted (`--restarted`). Workers that were not
+    may write into the slice until it is over by the largest window: till then the row is waited for
+    longer.
     """
     if await wiring.is_marked(item.enqueue_id):
         return Standing.DONE
@@ -70,11 +72,11 @@ def _over_for(wiring: Wiring, place: Place) -> timedelta:
 
 
 async def was_cleaned(wiring: Wiring, enqueue_id: EnqueueId, *where: Place | None) -> bool:
-    """Whether an unmarked mail has no row either in the places that its message and its delay name: it was done or deleted, and then cleaned away.
+    """Whether an unmarked mail has no row in the places of its message and its delay: cleaned away.
 
-    To be asked after the mark was looked for, for cleanups delete rows first. In doubt it is False: no place is known (a message of James), or its slice is
-    open by the largest window (only a cleanup with `--restarted` cleans it then, ADR 35). A row before browseStart counts, too: James' clear moves browseStart
-    first, so whether that mail is deleted is not known yet. Raises StoreUnavailable, which says nothing of the row.
+    Look for the mark first, for cleanups delete rows first. False in doubt: no place is known (a
+    message of James), or its slice is open by the largest window (ADR 35). A row before browseStart
+    counts: James' clear moves browseStart first. Raises StoreUnavailable.
     """
     places = {place for place in where if place is not None}
     if not places:
@@ -110,9 +112,10 @@ async def _is_in_one(
 async def row_of(
     wiring: Wiring, item: QueuedMail, place: Place | None, *, most: int | None = None
 ) -> ViewRow | None:
-    """The mail's row, in V3 or V4. Without a place every slice from browseStart to now is looked at, the newest first, in the bucket of the mail's name.
+    """The mail's row, in V3 or V4, by at most `most` reads (None: as many as it takes).
 
-    At most `most` reads, None for as many as it takes.
+    Without a place, slices from browseStart to now are searched in the bucket of its name, newest
+    first.
     """
     places = (
         [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)

@@ -71,14 +71,16 @@ async def consume(
     stop: asyncio.Event | None = None,
     give_up_after: timedelta | None = None,
 ) -> Consumed:
-    """Calls `handler(mail, content)` for each mail, at most `concurrency` at once, and settles each by what it says (`Outcome`; None is `Complete()`).
+    """Calls `handler(mail, content)` for each mail, at most `concurrency` at once, and settles each
+    by the `Outcome` it gives (None: `Complete()`). Async handlers run on this loop, others in
+    threads.
 
-    Async handlers run on this loop, plain functions in threads. An exception is a retry with a growing pause (MAILSLICE_WORKER_BACK_OFF_*), and after
-    MAILSLICE_WORKER_ATTEMPTS the end of the mail; a `DeadLetter` is a reject.
-    Ends when `stop` is set, when the queue gave nothing for `idle`, or after `most` mails; what runs in handlers then comes to its end. Else it never ends.
-    An outcome that no store takes for 30 s from then on is given up: its mail goes back, and is handed out again.
-    Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or StoreUnavailable after `give_up_after` without a store;
-    what runs in handlers has 30 s before that.
+    An exception is a retry with a growing pause (MAILSLICE_WORKER_BACK_OFF_*), and after
+    MAILSLICE_WORKER_ATTEMPTS the end of the mail; a `DeadLetter` is a reject. Ends when `stop` is
+    set, when the queue gave nothing for `idle`, or after `most` mails: handlers may finish, and an
+    outcome that no store takes for 30 s is given up, so that its mail is handed out again.
+    Cancelled, it cancels async handlers and gives back what is not settled. Raises BadSetting, or
+    StoreUnavailable after `give_up_after` without a store (handlers have 30 s before that).
     """
     if most is not None:
         check_count("most", most)

@@ -1,14 +1,15 @@
-"""Mails that are to be delivered later: a copy waits in a delay level (a TTL queue) and surfaces in the hop queue, which mailslice alone consumes.
+"""Mails that are delivered later: a copy waits in a delay level (a TTL queue) and surfaces in the
+hop queue, which mailslice alone consumes.
 
-The row in delayed_mails says when the mail is due, and the token of its true copies. What holds at every moment, so that no crash loses
-a mail: **a copy whose token is the row's exists** (in a level, in the hop queue, or unacknowledged), or the delivery that asked for the delay is
-still unacknowledged. (One that has a lease is not: there the copy comes before its row.) For a copy is acknowledged only when its successor, with the
-same token, is confirmed; so a copy with another token than the row's may be dropped, whatever crashed. What a crash doubles meets a closed row when it
-surfaces after the other one, and is dropped.
-A row is not deleted when its mail is published but closed (`published`), for 30 days: a copy without any row means that the row was lost, and
-is delivered rather than dropped. A mail that has lost its row in the view since it was delayed is not delivered, though it has no mark: it was deleted,
-and cleaned away (`cleaned.was_cleaned`). Closing is written at the write time of the row that was read, plus 1 us: a handler may have delayed the mail
-anew since.
+The row in delayed_mails has the due time and the token of the true copies. Invariant: **a copy
+whose token is the row's exists** (in a level, in the hop queue, or unacknowledged), or the delivery
+that asked for the delay is unacknowledged (or has a lease: then the copy comes before its row). For
+a copy is acknowledged only when its successor with the same token is confirmed. So a copy with
+another token is dropped, and a double meets a closed row and is dropped.
+
+A row whose mail is published is closed (`published`) and stays for 30 days: a copy without a row
+means that the row was lost, and is delivered. A mail that has lost its row in the view is not
+delivered, for it was deleted and cleaned away (`cleaned.was_cleaned`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _LAST_WAIT = 2.0
 
 
 def checked_delay(delay: timedelta | None) -> timedelta | None:
-    """The delay, None for none at all. Raises BadInput beyond 30 days, and for what is no timedelta."""
+    """The delay, None for none at all. Raises BadInput beyond 30 days, and for no timedelta."""
     check_span("delay", delay)
     if delay is None or delay <= timedelta(0):
         return None
@@ -150,16 +151,16 @@ class Delays:
             await self._publish_copy(copy, token, due)
 
     async def forget(self, enqueue_id: EnqueueId) -> None:
-        """The mail was dealt with otherwise (rejected): a copy that a crash left in a level is not to be delivered."""
+        """The mail was dealt with otherwise (rejected): no copy of it is to be delivered."""
         row = await self._read(enqueue_id)
         if row is not None and not row.published:
             await self._close(row)
 
     async def is_overtaken(self, enqueue_id: EnqueueId, message: Message) -> bool:
-        """Whether a later attempt waits for its time, so that this older message of the mail is not to be delivered.
+        """Whether a later attempt waits for its time: then this older message is not delivered.
 
-        The row is written before its copy exists, so it proves none: a copy with its token is published first. A row with as many failures says nothing:
-        it may be the delay that this very message ended, or a lease.
+        The row comes before its copy, so a copy with its token is published first. A row with as
+        many failures proves nothing: it may be the delay that this message ended, or a lease.
         """
         row = await self._read(enqueue_id) if await self._exists() else None
         if row is None or row.published or row.due is None:
@@ -170,9 +171,9 @@ class Delays:
         return True
 
     async def surfaced(self, message: Message) -> None:
-        """One copy in the hop queue: publish it, send it round again, or drop it; then acknowledge it. Raises StoreUnavailable: try again, it is still held.
+        """One copy in the hop queue is published, sent round again, or dropped; then acknowledged.
 
-        Raises Undecodable when it is no mail.
+        Raises Undecodable when it is no mail, StoreUnavailable when it is still held: try again.
         """
         item = codec.decode(message.body)
         while wait := await self._wait_of(item, message):
@@ -213,9 +214,10 @@ class Delays:
         return _NO_WAIT
 
     def _longest_wait(self, message: Message) -> timedelta:
-        """For how long a copy may wait here: the less, the more wait already. What is over goes through a level.
+        """For how long a copy may wait here rather than in a level: the less, the more wait
+        already.
 
-        So does a copy whose returns a quorum queue counts: past its limit the broker drops it, for the hop queue has no dead letters.
+        One whose returns a quorum queue counts waits a second: the broker drops it past its limit.
         """
         is_counted = count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
         free = 0.0 if is_counted else max(0.0, 1 - self._waiting_bytes / _WAITING_BYTES)
@@ -230,9 +232,8 @@ class Delays:
             self._waiting_bytes -= taken
 
     async def flush(self) -> int:
-        """Delivers every delayed mail of the queue now; how many. Their late copies are dropped when they surface.
-
-        A mail that is in a handler is left there, though it has a row (`lease`).
+        """Delivers every delayed mail of the queue now, but for those in a handler (`lease`); how
+        many.
         """
         rows = await asyncio.to_thread((await self._rows()).rows, self._wiring.queue)
         flushed = 0
@@ -253,7 +254,7 @@ class Delays:
         return True
 
     async def _is_gone(self, enqueue_id: EnqueueId, *where: Place | None) -> bool:
-        """Whether an unmarked mail was done or deleted, and then cleaned away. Its blobs are left to blob_gc: nothing refers to them any more."""
+        """Whether an unmarked mail was cleaned away. Its blobs are left to blob_gc."""
         gone = await was_cleaned(self._wiring, enqueue_id, *where)
         if gone:
             extra = {
@@ -269,12 +270,12 @@ class Delays:
         return gone
 
     async def settled(self) -> None:
-        """Waits a little for mails that were published and whose rows are being closed: left open, they would be published again by the next worker."""
+        """Waits a little for rows that are being closed: open, the next worker would publish again."""
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=_LAST_WAIT)
 
     def has_published(self, message: Message) -> bool:
-        """Whether the mail of this copy was published here, though its row may be open still: no other worker is to see the copy."""
+        """Whether the mail of this copy was published here, though its row may be open still."""
         token = message.headers.get(HEADER_DELAY_TOKEN)
         return any(str(each) == token for each in self._published)
 

@@ -39,7 +39,7 @@ from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 _LOOKS_FOR_PLACE = 64
-"""Reads for the row of a mail that is delayed, newest slice first. One that is not found names no place, which costs nothing but a doubt."""
+"""Reads for the row of a delayed mail, newest slice first. Not found, it names no place."""
 
 
 @dataclass(slots=True)
@@ -65,11 +65,14 @@ class DeliveryContext:
 
 
 class Delivery:
-    """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`, which give what became of it; until then the broker keeps it.
+    """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`, which
+    give what became of it; until then the broker keeps it. Each may raise StoreUnavailable: call
+    it again.
 
-    Where the queue has stage marks, `item` names only the recipients that nobody has begun, and a mail that another one has taken meanwhile is
-    given back, whatever it is settled by. Each of the four may raise StoreUnavailable: nothing is lost then, call it again. When the connection was lost
-    meanwhile it does what it can without the broker, which hands the mail out again: the deleted check drops it then if it was completed.
+    With stage marks `item` names only recipients that nobody has begun, and a mail that another one
+    has taken is given back, whatever it is settled by. After a lost connection it does what it can
+    without the broker, which hands the mail out again; the deleted check drops it if it was
+    completed.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Delivery:
         self._context = context
         self._wiring = context.wiring
         self._delays = context.delays
-        self._lease = Lease(context.wiring, context.delays, message, item.enqueue_id)
+        self.lease = Lease(context.wiring, context.delays, message, item.enqueue_id)
         self._hold = hold
         self._message_recipients = item.mail.recipients
         self._marks: Marks | None = None
@@ -122,32 +125,23 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker has handed it out before; after a restart of the broker it may say so of any mail."""
+        """Whether the broker has handed it out before; after its restart it may say so of any mail."""
         return self.message.redelivered
 
     @property
     def message(self) -> Message:
         """What the broker delivered last for it."""
-        return self._lease.message
+        return self.lease.message
 
     @property
     def arrived(self) -> float:
         """When the broker handed it out, by the event loop's clock."""
         return self.message.arrived
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the broker has the mail back: its connection is gone, and no later message of it was adopted."""
-        return self._lease.is_lost
-
-    def adopt(self, message: Message) -> bool:
-        """Whether a later message of the mail, which the broker has handed out again, is this delivery's from now on."""
-        return self._lease.adopt(message)
-
     def extend_when_due(self) -> None:
         """No message is left unacknowledged for long: begins to replace it, where it is time."""
         if self.handed is not None:
-            self._lease.extend_when_due()
+            self.lease.extend_when_due()
 
     def hand_out(self) -> None:
         """From now on it is a handler's."""
@@ -156,7 +150,7 @@ class Delivery:
 
     @property
     def age(self) -> timedelta | None:
-        """Since the mail was enqueued, to the second; None for a message of James that was never published again."""
+        """Since the enqueue, to the second; None for a message of James that was never retried."""
         return (
             None
             if self.message.timestamp is None
@@ -182,7 +176,7 @@ class Delivery:
         )
 
     async def complete(self) -> Disposition:
-        """The mail is done: deleted mark, then ack, then its blobs if their ids are random. Returns when mark and ack are sent."""
+        """The mail is done: deleted mark, ack, then its blobs if their ids are random."""
         return await self._settled(lambda: self._finish(Stage.SENT, Disposition.COMPLETED))
 
     @property
@@ -198,13 +192,15 @@ class Delivery:
         counted: bool = True,
         throttled: bool = False,
     ) -> Disposition:
-        """Hand it out again: at once, or `after` a delay of up to 30 days; to the `recipients` that remain (some of the mail's; none: it is complete).
+        """Hand it out again, at once or `after` a delay of up to 30 days, to the `recipients` that
+        remain.
 
-        A delayed one is a failed attempt (`failures`, `attempt`) unless `counted` is False; `throttled` says that it waits for a destination.
-
-        At once and with the same recipients it is a requeue, as James does. Else a new message is confirmed before the old one is acknowledged:
-        a crash in between leaves both. A mail that was deleted meanwhile is dropped. With stage marks the record comes first: one attempt more, and those
-        who remain; a recipient that was being sent to and never answered for is failed instead.
+        A delayed one is a failed attempt unless `counted` is False; `throttled`: it waits for a
+        destination. Without recipients the mail is complete. At once and with the same recipients
+        it is a requeue, as in James; else a new message is confirmed before the old one is
+        acknowledged, and a crash in between leaves both. A mail that was deleted meanwhile is
+        dropped. With stage marks the record of the next attempt comes first; a recipient that was
+        begun and never answered for is failed.
         """
         delay = checked_delay(after)
         left = self._item.mail.recipients if recipients is None else tuple(recipients)
@@ -224,17 +220,17 @@ class Delivery:
         again = await self._begun_again(left)
         if isinstance(again, Disposition):
             return again
-        if again == self._message_recipients and delay is None and not self._lease.is_closed:
+        if again == self._message_recipients and delay is None and not self.lease.is_closed:
             return await self._give_back(Disposition.RETRIED)
-        if self._lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id):
-            return await self._end(self._lease.ack, Disposition.DROPPED)
+        if self.lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id):
+            return await self._end(self.lease.ack, Disposition.DROPPED)
         counts = counted and delay is not None and not throttled
         await self._publish_again(
             again, delay, self._again_headers(counted=counts, throttled=throttled)
         )
         if delay is None:
-            await self._lease.end()
-        return await self._end(self._lease.ack, Disposition.RETRIED, put_off=throttled)
+            await self.lease.end()
+        return await self._end(self.lease.ack, Disposition.RETRIED, put_off=throttled)
 
     async def reject(self, reason: str) -> Disposition:
         """To the dead letter queue, with the recipients that remain. The reason goes to the log: no address in it."""
@@ -242,12 +238,12 @@ class Delivery:
 
     async def _reject(self, reason: str) -> Disposition:
         if await self._is_closed():
-            return await self._end(self._lease.ack, Disposition.DROPPED)
+            return await self._end(self.lease.ack, Disposition.DROPPED)
         left = await self._begun_again(self._item.mail.recipients)
         if isinstance(left, Disposition):
             return left
         message = self.message
-        if message.redelivered and not self._lease.is_out:  # else that copy is all there is yet
+        if message.redelivered and not self.lease.is_out:  # else that copy is all there is yet
             await self._delays.forget(self._item.enqueue_id)
         if left != self._message_recipients:
             message = replace(message, body=codec.encode(_narrowed(self._item, left)))
@@ -256,15 +252,16 @@ class Delivery:
             message,
             reason,
             str(self._item.enqueue_id),
-            settle=lambda: self._settle(self._lease.ack, Disposition.REJECTED),
+            settle=lambda: self._settle(self.lease.ack, Disposition.REJECTED),
         )
-        await self._lease.end()
+        await self.lease.end()
         return Disposition.REJECTED
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        """The mail's sender is told that these recipients (those that the mail still has) failed, and the mail is done.
+        """The sender is told that these recipients (those the mail still has) failed; the mail is
+        done.
 
-        It is rejected where nobody can be told: the null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, or a mail of which no report can be made.
+        Rejected where nobody can be told: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, no report.
         """
         return await self._settled(lambda: self._bounce(reason, failures))
 
@@ -290,18 +287,18 @@ class Delivery:
         return await self._settled(lambda: self._give_back(Disposition.GIVEN_BACK))
 
     async def _give_back(self, disposition: Disposition) -> Disposition:
-        await self._lease.bring_back()
-        return await self._end(self._lease.give_back, disposition)
+        await self.lease.bring_back()
+        return await self._end(self.lease.give_back, disposition)
 
     async def _settled(self, settle: Callable[[], Awaitable[Disposition]]) -> Disposition:
         """Once: whoever asks beside it, or after it, learns what became of the mail."""
-        async with self._lease.settling():
+        async with self.lease.settling():
             return self._disposition or await settle()
 
     async def _is_closed(self) -> bool:
-        """Whether the mail was deleted, or closed for being stuck, since it was handed out: then no dead letter is to come back. Not known counts as no."""
+        """Whether it was deleted, or closed for being stuck, meanwhile. Not known counts as no."""
         try:
-            return self._lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id)
+            return self.lease.is_closed or await self._wiring.is_marked(self._item.enqueue_id)
         except StoreUnavailable:
             return False
 
@@ -322,12 +319,14 @@ class Delivery:
         await self._wiring.mark(self._item.enqueue_id)
         crash.point("complete:marked")
         self._wiring.doings.done(self._item.enqueue_id, self._seconds())
-        await self._end(self._lease.ack, disposition)
+        await self._end(self.lease.ack, disposition)
         await self._wiring.discarder.add((self._item.header_blob_id, self._item.body_blob_id))
         return disposition
 
     async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | Disposition:
-        """Those of `left` who are served by the next attempt, which is durable then; or what became of the mail by this: done, or taken by another."""
+        """Those of `left` whom the next attempt serves, durably; or what became of the mail by
+        this.
+        """
         marks, in_doubt = self._marks, self._context.in_doubt
         if marks is None or in_doubt is None:
             return left
@@ -385,7 +384,7 @@ class Delivery:
             await self._wiring.publish(copy)
         else:
             await self._delays.schedule(
-                self._item.enqueue_id, copy, now + after, held=not self._lease.is_out
+                self._item.enqueue_id, copy, now + after, held=not self.lease.is_out
             )
 
     def _may_be_cleaned(self, place: Place) -> bool:
@@ -400,7 +399,7 @@ class Delivery:
         await self._wiring.bridge.rows(self._wiring.tables.written.insert_future(row))
 
     async def _rewrite_row(self, row: ViewRow, recipients: tuple[str, ...]) -> None:
-        """The view shows the recipients that remain. Only a row that is still there is written: a cleaned one must not come back."""
+        """The view shows who remains. A row that is gone is not written: it was cleaned."""
         fewer = replace(row, item=_narrowed(row.item, recipients))
         for table in self._wiring.tables.existing:
             await self._wiring.bridge.rows(table.replace_future(fewer))
@@ -420,7 +419,7 @@ class Delivery:
     def _settle(
         self, settle: Callable[[], bool], disposition: Disposition, *, put_off: bool = False
     ) -> None:
-        """`put_off`: nothing was tried, so it says nothing of how long mails take, nor of what fails."""
+        """`put_off`: nothing was tried, so it says nothing of how long mails take."""
         self._disposition = disposition
         if self.handed is not None and not put_off:
             self._wiring.doings.ended(self._seconds())

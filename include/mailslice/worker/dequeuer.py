@@ -1,4 +1,4 @@
-"""Deliveries: the broker's messages, fetched ahead, each prepared (`preparing`) and handed out in its turn (`slots`), over connections that come and go."""
+"""Deliveries: messages, fetched ahead, prepared (`preparing`) and handed out (`slots`)."""
 
 from __future__ import annotations
 
@@ -63,9 +63,8 @@ class Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next mail. Raises StopAsyncIteration after `aclose`.
-
-        Raises BadSetting when the broker refuses us, StoreUnavailable after `give_up_after` without a store.
+        """The next mail. Raises StopAsyncIteration after `aclose`, BadSetting when the broker
+        refuses us, StoreUnavailable after `give_up_after` without a store.
         """
         if self._ticking is None and not self._stopped:
             self._start()
@@ -82,7 +81,9 @@ class Deliveries:
 
     @property
     def idle_seconds(self) -> float:
-        """Since the broker gave something, or since it was connected; 0 while something is being loaded, held or parked, or there is no connection."""
+        """Since the broker gave something; 0 while something is loaded, held or parked, or
+        unconnected.
+        """
         if self._slots or not self._connected or self._preparer.park.is_expecting:
             return 0.0
         return asyncio.get_running_loop().time() - self._slots.last_moved
@@ -106,9 +107,10 @@ class Deliveries:
         )
 
     async def aclose(self) -> None:
-        """No more deliveries. What was not handed out goes back to the broker; deliveries in hand can still be settled until the worker closes.
+        """No more deliveries: what was not handed out goes back, what is in hand can still be
+        settled.
 
-        Cancelled, it goes on without its caller: half of it would keep mails, room and a consumer of the hop queue for good.
+        It ends also when its caller is cancelled: half of it would keep mails and room for good.
         """
         self._stopped = True
         if self._closing is None:

@@ -1,4 +1,4 @@
-"""Blobs of done mails, deleted after the ack, gathered across mails into one request: the one large win of the hot path.
+"""Blobs of done mails, deleted after the ack, many in one request.
 
 What a crash, or S3, leaves here is an orphan for blob_gc; how much is bounded.
 """
@@ -49,10 +49,7 @@ class BlobDiscarder:
             self._dropped += len(keys)
             return
         self._pending += keys
-        if len(self._pending) >= KEYS_A_REQUEST:
-            self._flush()
-        elif self._pending and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._flush)
+        self._flush_soon()
         if len(self._pending) + self._under_way > MOST_PENDING:
             self._room.clear()
             try:
@@ -77,6 +74,12 @@ class BlobDiscarder:
             self._flush()
             if self._requests:
                 await asyncio.wait(self._requests)
+
+    def _flush_soon(self) -> None:
+        if len(self._pending) >= KEYS_A_REQUEST:
+            self._flush()
+        elif self._pending and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._flush)
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -114,7 +117,4 @@ class BlobDiscarder:
             self._dropped = 0
         if len(self._pending) + self._under_way <= MOST_PENDING:
             self._room.set()
-        if len(self._pending) >= KEYS_A_REQUEST:
-            self._flush()
-        elif self._pending and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._flush)
+        self._flush_soon()

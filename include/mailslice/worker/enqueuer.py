@@ -1,8 +1,8 @@
 """Enqueue: header and body blob together -> view row -> confirmed publish -> return.
 
-Row first: what RabbitMQ delivers before an insert that then fails could not be taken back. On failure: deleted mark, then
-this enqueue's own blobs (random ids only), beside the caller as long as it takes (`undoing`). An error of the broker is
-not "not sent": such a message may be delivered before its mark is written, and the error says so.
+Row first: a message that RabbitMQ delivers before a failed insert could not be taken back. On
+failure: deleted mark, then this enqueue's own blobs (`undoing`). An error of the broker is not "not
+sent": the message may be delivered before its mark is written, and the error says so.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Enqueuer:
     async def enqueue(
         self, mail: Mail, content: bytes | Path, delay: timedelta | None = None
     ) -> QueuedMail:
-        """Returns when the mail is durable. A Path is read only when the memory budget has room for it.
+        """Returns when the mail is durable. A Path is read when the memory budget has room for it.
 
-        Raises BadInput (too large, no recipients), StoreUnavailable (then it is not enqueued), Unconfirmed (then nobody knows: mostly its deleted
-        mark drops it), or what the file raises.
+        Raises BadInput (too large, no recipients), StoreUnavailable (not enqueued), Unconfirmed
+        (nobody knows; mostly its deleted mark drops it), or what the file raises.
         """
         if not mail.recipients:
             raise BadInput(f"mail {mail.name!r} has no recipients; at least one")

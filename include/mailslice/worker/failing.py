@@ -1,7 +1,7 @@
-"""Recipients of whom nobody can say whether they have the mail: told, and only then written down as failed. They are never tried again.
+"""Recipients of whom nobody can say whether they have the mail: told, then written down as failed.
 
-A crash before the record is written tells again, at the next delivery; a crash after it has told. So nobody fails in silence. The mail, with these
-recipients alone, is in quarantine before that: a person may look, ask the recipient, release or discard it.
+They are never tried again. A crash before the record is written tells again: nobody fails in
+silence. The mail with these recipients is in quarantine before that, for a person to judge.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class InDoubt:
     async def sent_after_all(
         self, item: QueuedMail, record: MailStage, recipients: Sequence[str]
     ) -> None:
-        """Recipients that were told as failed have the mail: quarantine and decisions say so, lest somebody releases it to them."""
+        """Recipients that were told as failed have the mail: quarantine and decisions say so."""
         log.warning(
             "mail %s: %d recipients that were failed were sent to after all",
             item.enqueue_id,

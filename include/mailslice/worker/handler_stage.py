@@ -1,10 +1,11 @@
-"""What a handler marks its progress with, when it takes the keyword `stage`: `def handle(mail, content, *, stage)`.
+"""What a handler marks its progress with: `def handle(mail, content, *, stage)`.
 
-Before the first step that cannot be taken back: `stage.sending(recipients)`, which is durable when it returns. Right after that step: `stage.sent(recipients)`,
-or `stage.not_sent(recipients)` when it surely did not happen. A mail whose worker dies in between is failed for these recipients and told, never sent
-twice; a handler that ends in between says the same. Without recipients each means all that it can mean: all that are left, all that are being sent to.
-`sending` raises TakenOver when another one has the mail: let it pass. On a queue without stage marks the three do nothing, and a mail may be sent twice.
-A plain handler gets a BlockingStage, for its thread; an async one an AsyncStage, whose methods are awaited.
+Before the first step that cannot be taken back: `stage.sending(recipients)`, durable when it
+returns. Right after it: `stage.sent(recipients)`, or `stage.not_sent(recipients)` when it surely
+did not happen. A mail whose worker dies, or whose handler ends, in between is failed for these
+recipients and told, never sent twice. Without recipients each means all that it can mean. `sending`
+raises TakenOver when another one has the mail. Without stage marks on the queue all do nothing. A
+plain handler gets a BlockingStage, an async one an AsyncStage, whose methods are awaited.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from mailslice.worker.marks import Marks
 
 
 class BlockingStage:
-    """For one delivery and a thread. `attempt` counts from 1 and survives restarts; `age` is None when it is unknown.
+    """For one delivery and a thread. `age` is None when it is unknown.
 
-    An attempt is begun by each retry that counts; on a queue with stage marks by every retry, for its number is the record's there.
+    `attempt` counts from 1, by each retry that counts (with stage marks: by every retry).
     """
 
     def __init__(

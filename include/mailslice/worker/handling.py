@@ -189,9 +189,8 @@ class Handling:
             self._hurried = time.monotonic()
 
     async def drain(self, longest: float | None) -> int:
-        """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores) for what runs, then gives up on the rest: their number.
-
-        The broker hands those out again.
+        """Waits up to `longest` seconds (None: as long as handlers take, and 30 s for the stores)
+        for what runs, then gives up on the rest: their number. The broker hands those out again.
         """
         self.stopping.set()
         if longest is None:
@@ -333,10 +332,11 @@ class Handling:
     async def _tell(
         self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
     ) -> Disposition | None:
-        """Asks until the stores have taken it: a mail that was handled must not be handled again because Cassandra blinked. None when it was given up.
+        """Asks until the stores have taken it: a handled mail must not be handled again. None:
+        given up.
 
-        Also after a password that was changed, or a fault of ours: given up here, the mail would be nobody's, and still be held. Only an end does not wait
-        for as long as a store may be away: whoever drains gives back what is not settled.
+        Whatever the error is, for given up here the mail would be nobody's and still be held. Only
+        an end of the worker does not wait on: whoever drains gives back what is not settled.
         """
         began = time.monotonic()
         pauses = itertools.chain(_SETTLE_PAUSES, itertools.repeat(_SETTLE_PAUSES[-1]))

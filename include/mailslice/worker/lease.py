@@ -1,9 +1,9 @@
-"""What stands for a mail with the broker while a handler has it: its message, or a copy that is due later.
+"""What stands for a mail with the broker while a handler has it: its message, or a copy due later.
 
-RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long, and hands out all that it held. So the message of a mail that
-is long in a handler is replaced by a lease: a delayed copy, due in ten minutes, with a row and a token in delayed_mails. It is renewed while the handler
-is at work, dropped by the deleted mark when the mail is completed, and made void by what a retry writes into the same row. When the process dies the
-copy surfaces and the mail is delivered again.
+RabbitMQ closes the channel of a consumer that leaves a message unacknowledged for too long. So the
+message of a mail that is long in a handler is replaced by a lease: a delayed copy, due in ten
+minutes, with a row in delayed_mails. It is renewed while the handler is at work, dropped by the
+deleted mark, made void by a retry, and surfaces when the process dies.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from mailslice.worker.wiring import Wiring
 
 log = logging.getLogger(__name__)
 LENGTH = timedelta(minutes=10)
-"""For how long a mail waits whose process died under a long handler. A lease is renewed at half of it."""
+"""The wait of a mail whose process died under a long handler. Renewed at half of it."""
 LAST_RESORT = 900.0
-"""Seconds after which a message that can have no lease, for Cassandra is away, is parked: its mail may be handled twice then."""
+"""Seconds until a message that can have no lease, for Cassandra is away, is parked: its mail may be
+handled twice. (Into a delay level it may not go: without the row's token it would be dropped.)
+"""
 
 
 class Lease:
@@ -56,7 +58,7 @@ class Lease:
         return not self.is_out and not self.message.link.is_open
 
     def adopt(self, message: Message) -> bool:
-        """Whether this message of the mail takes the place of the one that was lost, or of the copy: the mail is in hand here already."""
+        """Whether this message of the mail takes the place of the lost one, or of the copy."""
         if message.body != self.message.body or not (
             self.is_out or (self.is_lost and message.redelivered)
         ):
@@ -74,7 +76,7 @@ class Lease:
             yield
 
     def ack(self) -> bool:
-        """Nothing more comes of the message; False when its connection is gone. A copy that is out ends by the deleted mark, or by `end`."""
+        """Nothing more comes of the message; False when its connection is gone."""
         return self.is_out or self.message.ack()
 
     def give_back(self) -> bool:
@@ -82,7 +84,7 @@ class Lease:
         return self.is_out or self.message.give_back()
 
     async def end(self) -> None:
-        """A copy that is out is not to be delivered: another message has the mail. A store that is away leaves it, and the mail is delivered twice."""
+        """A copy that is out is not to be delivered. A store that is away leaves a double."""
         if self._has_row:
             try:
                 await self._delays.forget(self._enqueue_id)
@@ -90,7 +92,9 @@ class Lease:
                 self._tell("a mail may be delivered again when its lease is over: %s", error)
 
     async def bring_back(self) -> None:
-        """Where a copy is out the mail is published now, in its place. A store that is away leaves it to the copy, which comes later."""
+        """Where a copy is out the mail is published now. A store that is away leaves it to the
+        copy.
+        """
         if self.is_closed:
             return
         try:

@@ -20,9 +20,10 @@ def new_mail(
     state: str = "root",
     attributes: Mapping[str, bytes] | None = None,
 ) -> Mail:
-    """An envelope with a name like James' when none is given, last updated now. `sender` None, `<>` or empty: the null sender, as of a report.
+    """An envelope, last updated now. `sender` None, `<>` or empty: the null sender, as of a report.
 
-    `state` is James' processor; `attributes` a name -> the JSON of James' attribute. Raises BadInput for what is no address, or without recipients.
+    `name`: like James' when not given; `state`: James' processor; `attributes`: name -> JSON of
+    James' attribute. Raises BadInput for what is no address, or without recipients.
     """
     if isinstance(recipients, str):
         raise BadInput(f"recipients: {recipients!r} is one text; a list of addresses is wanted")

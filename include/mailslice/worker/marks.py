@@ -1,6 +1,7 @@
-"""The stage marks of one delivery: what its handler says of its recipients, and what that leaves when it ends.
+"""The stage marks of one delivery: what its handler says of its recipients.
 
-What is known here is always at least what the table says: a `sent` that could not be written is written by the next mark, or by the end of the delivery.
+What is known here is at least what the table says: a `sent` that could not be written is written by
+the next mark, or by the end of the delivery.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class Marks:
-    """One delivery's. `taken`: a write was refused, so the mail is another one's, and nothing more may be done to it here.
+    """One delivery's. `taken`: a write was refused, so the mail is another one's.
 
-    `on_stage` hears of each stage of the mail, `on_late` of recipients that were sent to after another one had failed them.
+    `on_stage` hears of each stage, `on_late` of recipients that were sent to after they had failed.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class Marks:
         return self._known.those(Stage.SENDING)
 
     async def sending(self, recipients: Iterable[str] | None = None) -> None:
-        """Durable when it returns: from now on these recipients (all that are left, when none are named) are sent to here, or nowhere.
+        """Durable when it returns: these recipients (None: all that are left) are sent to here, or
+        nowhere.
 
-        Raises TakenOver: do nothing to them. Raises StoreUnavailable: nothing may be sent, either.
+        Raises TakenOver, StoreUnavailable: then do nothing to them.
         """
         wanted = self._known.remaining if recipients is None else tuple(dict.fromkeys(recipients))
         if self.taken or self._next is not None:
@@ -69,7 +71,9 @@ class Marks:
         self._on_stage(Stage.SENDING)
 
     async def sent(self, recipients: Iterable[str] | None = None) -> None:
-        """These recipients (all that are being sent to, when none are named) have the mail. Does not raise: what cannot be written now is written later."""
+        """These recipients (None: all that are being sent to) have the mail. Does not raise for a
+        store.
+        """
         wanted = self._begun(recipients)
         before, self._known = self._known, self._moved(wanted, Stage.SENT)
         self._on_stage(self._known.stage)
@@ -145,7 +149,7 @@ class Marks:
         )
 
     async def _write(self, after: MailStage) -> None:
-        """After an answer that was lost the record may be ours and a step ahead: a worker has a mail in hand only once, so this delivery wrote what it owns."""
+        """After a lost answer the record may be ours and a step ahead: then this delivery wrote it."""
         after = replace(after, step=self._written.step + 1)
         while not await self._stages.advance(self._written, after):
             there = await self._stages.read(after.enqueue_id)

@@ -29,11 +29,13 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Hand the mail out again: at once, `after` a delay, or (`back_off`) after the queue's own growing pause; with both, after the longer one.
+    """Hand the mail out again: at once, `after` a delay, or (`back_off`) after the queue's growing
+    pause; with both, after the longer one. `recipients` are those that remain (None: all).
 
-    `recipients` are those that remain; None leaves them as they are. A retry that waits counts as a failed attempt unless `counted` is False: after
-    MAILSLICE_WORKER_ATTEMPTS of them the mail is given up. `throttled`: the mail waits for its destinations (`worker.throttle`); that never counts.
-    `why` is told with the dead letter or the report if this was the last attempt: no mail address in it.
+    A retry that waits is a failed attempt unless `counted` is False; after
+    MAILSLICE_WORKER_ATTEMPTS of them the mail is given up, with `why` as the reason (no mail
+    address in it). `throttled`: it waits for its destinations (`worker.throttle`), which never
+    counts.
     """
 
     after: timedelta | None = None
@@ -53,9 +55,10 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Bounce:
-    """The mail's recipients will not have it: its sender is told (RFC 3464), and it is done. A Reject where nobody can be told.
+    """The recipients will not have it: its sender is told (RFC 3464); a Reject where that cannot
+    be.
 
-    `failures` are all the recipients that the mail still has. The reason is logged: no mail address in it.
+    `failures`: all recipients the mail still has. The reason is logged: no mail address in it.
     """
 
     reason: str

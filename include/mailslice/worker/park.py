@@ -1,10 +1,9 @@
-"""Mails are parked where a store does not answer for them: a confirmed copy into the park queue, then the ack.
+"""Parking of what a store does not answer for: a confirmed copy into the park queue, then the ack.
 
-What is held unacknowledged takes a place of the prefetch window, and RabbitMQ closes the channel of a consumer
-that holds it for too long. So a message is tried in place for half a minute and then parked. It is parked at once
-when the broker counts its returns, or when others have no room for it. The park queue is a queue of ours with a TTL,
-which dead-letters into the mail exchange: the mail comes back by itself, to any worker, and is looked at anew.
-A broker in alarm takes no copy. Then the message is held on, and parked when it can be.
+A held message takes a place of the prefetch window, and RabbitMQ closes the channel of a consumer
+that holds it for too long. So it is tried in place for half a minute and then parked; at once when
+the broker counts its returns, or others have no room. The park queue has a TTL and dead-letters
+into the mail exchange. While a broker in alarm takes no copy the message is held on.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 IN_PLACE = 30.0
 """Seconds for which what a store does not answer for is tried in place, and between two attempts to park it."""
 LONGEST_UNACKNOWLEDGED = 240.0
-"""Seconds after which no message is left unacknowledged, whatever it waits for. RabbitMQ allows 30 minutes; less than five is not recommended to operators."""
+"""Seconds until a message is acknowledged, whatever it waits for. RabbitMQ allows 30 minutes."""
 FAULT_ROUNDS = 5
 """A mail at which as many rounds ended in a fault, while others could be prepared, is a dead letter."""
 FIRST_PAUSE = 0.5
@@ -62,10 +61,9 @@ class Patience:
 
 
 def end_if_cancelled() -> None:
-    """Raises CancelledError in a task that was cancelled, though what it waited for ended with another error.
+    """Raises CancelledError in a task that was cancelled, though it ended with another error.
 
-    A gather whose one part fails as the whole is cancelled ends with the failure (asyncio drops the cancellation): whoever tries again after it would go
-    on for good, while somebody waits for the task to end.
+    A gather that fails as it is cancelled ends with the failure: a retry would go on for good.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -73,7 +71,7 @@ def end_if_cancelled() -> None:
 
 
 def is_counted(message: Message) -> bool:
-    """Whether a quorum queue counts how often the message came back, and would drop it for what is no fault of its own. A copy has no count."""
+    """Whether a quorum queue counts its returns, and would drop it in the end."""
     return count_in(message.headers, HEADER_DELIVERY_COUNT) > 0
 
 
@@ -155,9 +153,11 @@ class Park:
         headers: Mapping[str, object] | None = None,
         level: int | None = None,
     ) -> bool:
-        """Whether a copy has taken the message's place, which is acknowledged then; else it is held as before.
+        """Whether a copy has taken the message's place, which is acknowledged then; else it is held
+        on.
 
-        The copy goes to the park queue or, from the hop queue, to a delay level, in seconds, which gives it back there. `headers` come on top.
+        The copy goes to the park queue or, from the hop queue, to a delay level. `headers` come on
+        top.
         """
         rounds = count_in(message.headers, HEADER_PARKED) + 1
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}

@@ -1,7 +1,7 @@
 """What a message goes through before it is handed out: decode -> deleted check -> content.
 
-Bad JSON and missing content go to the dead letter queue. What a store does not answer for is tried in place for half a minute, and then parked
-(`park`): a requeue would be a hot loop and would use up a quorum queue's delivery limit. The budget bounds what is loaded.
+Bad JSON and missing content are dead letters. What a store does not answer for is tried in place
+and then parked (`park`): a requeue would be a hot loop. The memory budget bounds what is loaded.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Preparer:
         self._wiring.doings.held += more
 
     def _is_in_the_way(self, through: int) -> bool:
-        """Whether half of the window is held, while others got through since this one came: the stores answer for those, and there is no room for them."""
+        """Whether half of the window is held, while others that came later got through."""
         return 2 * self._held >= self._prefetch and self._rounds.through > through
 
     async def _tried(self, slot: Slot) -> MailsliceError | None:
@@ -101,7 +101,7 @@ class Preparer:
         return why
 
     def clear_out(self) -> None:
-        """Parks what has been in the window for too long, whatever it waits for: a store, room, another delivery, or a handler that is free."""
+        """Parks what has been in the window for too long, whatever it waits for."""
         now = asyncio.get_running_loop().time()
         for slot in list(self._slots):
             if now < slot.message.arrived + _longest(slot) or not slot.trial.may_park():
@@ -136,7 +136,9 @@ class Preparer:
         return True
 
     async def _given_up(self, slot: Slot, faults: int) -> bool:
-        """Whether it is settled: it went to the dead letter queue. The reason names the fault's type alone, for its text may hold an address."""
+        """Whether it is a dead letter. The reason names the fault's type, for its text may hold an
+        address.
+        """
         what = "a message" if slot.item is None else str(slot.item.enqueue_id)
         reason = (
             f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
@@ -179,10 +181,12 @@ class Preparer:
             ended.set()
 
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
-        """Whether the message is ready or gone; False when it is to be looked at anew: another delivery of the same mail came before it, or may be at it."""
+        """Whether it is ready or gone; False: look anew, for another message of the mail came
+        before.
+        """
         message = slot.message
         if (older := self._context.in_hand.get(item.enqueue_id)) is not None:
-            if older.adopt(message):
+            if older.lease.adopt(message):
                 self._slots.remove(slot)
                 return True
             await older.settled.wait()
@@ -216,7 +220,9 @@ class Preparer:
         return await self._load(slot, item, left=left)
 
     async def _recipients_left(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
-        """Those of its row, where they are fewer: a retry for fewer writes the row before its message, which may be lost, or come beside this one."""
+        """Those of its row, where they are fewer: a retry for fewer writes the row before its
+        message.
+        """
         place = place_in(slot.message.headers)
         row = None if place is None else await row_of(self._wiring, item, place)
         if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):

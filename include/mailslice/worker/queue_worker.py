@@ -64,20 +64,21 @@ class QueueWorker:
     async def enqueue(
         self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
     ) -> QueuedMail:
-        """Returns when the mail is durable, to be delivered now or after `delay`; `content` is the whole mail, or a file of it.
+        """Returns when the mail is durable, to be delivered now or after `delay`. `content`: all of
+        it.
 
-        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued. Unconfirmed, which is one of those: nobody knows,
-        and mostly its deleted mark drops it.
+        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued;
+        Unconfirmed, one of those: nobody knows, and mostly its deleted mark drops it.
         """
         return await self._enqueuer.enqueue(mail, content, delay)
 
     def deliveries(
         self, prefetch: int = 16, *, give_up_after: timedelta | None = None
     ) -> Deliveries:
-        """An async iterator of `Delivery`: up to `prefetch` mails are fetched ahead of their settling (1 to 65,535).
+        """An async iterator of `Delivery`; up to `prefetch` (1 to 65,535) are fetched ahead.
 
-        It connects at the first `anext`, and again, with back-off, whenever a store goes: for ever, or until there was none for `give_up_after`.
-        Raises BadInput for a prefetch that is not allowed.
+        Connects at the first `anext` and again, with back-off, whenever a store goes, until there
+        was none for `give_up_after`. Raises BadInput for a prefetch that is not allowed.
         """
         check_count("prefetch", prefetch, MOST_PREFETCH)
         check_span("give_up_after", give_up_after)
@@ -139,8 +140,8 @@ async def open_worker(
 ) -> AsyncIterator[QueueWorker]:
     """Opens the stores for one queue, checks what James checks at start-up, and closes them.
 
-    A missing bucket and a missing stored configuration are created, as James does. Raises UnknownQueue, ConfigurationDiffers, BadSetting, and
-    StoreUnavailable naming the address, each within 15 s.
+    Creates a missing bucket and stored configuration, as James does. Raises UnknownQueue,
+    ConfigurationDiffers, BadSetting, and StoreUnavailable with the address, each within 15 s.
     """
     stores = open_stores(settings)
     try:

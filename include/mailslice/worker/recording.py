@@ -1,7 +1,8 @@
-"""The worker's own record: which mails it holds and since when, what it has done, how long mails take. One row, rewritten every few seconds.
+"""The worker's own record, one row: the mails it holds and since when, what it did, how long mails
+take.
 
-The hot path pays two dictionary entries and a logarithm a mail; the writing is a task of its own. A store that is away costs a record, never a mail: what is
-not written is skipped. Nothing is written by a worker that lives for less than a moment and completes nothing, nor again and again by an idle one.
+Written every few seconds by a task of its own. A store that is away costs a record, never a mail.
+Workers that live for a moment and complete nothing, and idle ones, do not write again and again.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Recorder:
             self._running = asyncio.create_task(self._run(), name="worker-record")
 
     async def close(self) -> None:
-        """Ends. A worker that wrote a record, or completed a mail, says, if the store lets it, what it did, and that it holds nothing any more."""
+        """Ends. Says, if the store lets it, what it did, and that it holds nothing any more."""
         if self._running is None:
             return
         self._running.cancel()
@@ -83,26 +84,17 @@ class Recorder:
                 continue
             try:
                 await self._write(self._listed())
-            except TryAgain as error:
-                log.info(
-                    "the worker's record was not written: %s",
+            except Exception as error:
+                is_away, is_known = (isinstance(error, kind) for kind in (TryAgain, MailsliceError))
+                log.log(
+                    logging.INFO if is_away else logging.WARNING,
+                    "the worker's record was not written, again in %d s: %s",
+                    (self._every if is_away else _IDLE),
                     error,
+                    exc_info=not is_known,
                     extra={"action": "record_skipped", "queue": self._wiring.queue},
                 )
-                self._written = loop.time()
-            except MailsliceError as error:
-                log.warning(
-                    "the worker's record cannot be written, again in a minute: %s",
-                    error,
-                    extra={"action": "record_refused"},
-                )
-                self._written = loop.time() + _IDLE
-            except Exception:
-                log.exception(
-                    "the worker's record could not be made",
-                    extra={"action": "record_fault", "queue": self._wiring.queue},
-                )
-                self._written = loop.time() + _IDLE
+                self._written = loop.time() + (0.0 if is_away else _IDLE)
 
     def _is_due(self, now: float) -> bool:
         """Every few seconds when there is news; at once for the first mail that takes long; else once a minute."""
@@ -185,7 +177,7 @@ def _of_delivery(delivery: Delivery, now: float) -> InFlightMail:
         stage=delivery.stage,
         attempt=delivery.attempt,
         begun=begun,
-        returned=delivery.is_lost,
+        returned=delivery.lease.is_lost,
         place=place_in(message.headers),
         message=message.body if begun and held >= _LONG else None,
     )

@@ -47,9 +47,9 @@ class Reporter:
     ) -> bool:
         """Enqueues one report of these recipients. `content` None: its header is loaded.
 
-        False when nobody can be told: the mail has the null sender, or no report can be made of it, now or later (its sender's address cannot stand in a
-        header); that is logged. Raises StoreUnavailable, or BadSetting for a password that was changed: ask again.
-        Whoever is killed between this and writing down that it was done reports again: a sender is told twice rather than never.
+        False when nobody can be told: null sender, or no report can be made of the mail (logged).
+        Raises StoreUnavailable, or BadSetting for a password that was changed: ask again. Killed
+        before it is written down, a sender is told twice rather than never.
         """
         try:
             told = await self._enqueued(item, failures, content)

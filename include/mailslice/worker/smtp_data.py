@@ -1,6 +1,6 @@
-"""The bytes after DATA, as they come: dots un-stuffed, memory counted while it is taken, lines of any length.
+"""The bytes after DATA, as they come: dots un-stuffed, memory counted, lines of any length.
 
-A mail that is refused in the middle is still read to its end (RFC 5321 has no other way), but no longer kept.
+A mail that is refused in the middle is read to its end (RFC 5321), but no longer kept.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ async def receive(
 ) -> bytes | str:
     """The mail with `before` in front of it (which does not count), or the refusal to answer with.
 
-    Takes memory from `hold` as it grows, and gives it back with a refusal. The mail is in memory
-    once: a BytesIO hands over its buffer. `on_progress` is called with the bytes that have come, at
-    first and for every 64 KiB, so that a slow client is told from one that has gone.
+    Takes memory from `hold` as it grows; a refusal gives it back. `on_progress` is called with the
+    bytes that have come, at first and for every 64 KiB: a slow client is told from one that has
+    gone.
     """
     mail = _Mail(limit, hold, before, refuse_bare=refuse_bare)
     told = 0

@@ -37,10 +37,11 @@ _TRACE_ROOM = 4096
 def run_smtp_in(
     settings: Settings, queue: QueueName, on_listening: Callable[[str, int], None] | None = None
 ) -> None:
-    """Listens until SIGTERM or SIGINT; mails that are being received then are finished, for up to 30 s.
+    """Listens until SIGTERM or SIGINT; mails that are being received may then end, for up to 30 s.
 
-    `on_listening` is told the address and the port when the port is open (of port 0 the one that was found).
-    Raises BadSetting (an open relay, incomplete TLS or AUTH, a port that is taken), UnknownQueue, StoreUnavailable: all before the port opens.
+    `on_listening` is told address and port (of port 0 the one that was taken). Raises BadSetting
+    (open relay, incomplete TLS or AUTH, a port that is taken), UnknownQueue, StoreUnavailable
+    before that.
     """
     import uvloop
 
@@ -179,8 +180,7 @@ async def serve(
 async def _finish(open_now: set[Conversation], intake: Intake) -> None:
     """Mails that are being received may end; idle clients are sent away at once.
 
-    Whose mail is whole is not sent away at the deadline either: told 421, it would send again what is
-    enqueued all the same. The stores' time-outs end that.
+    So is nobody whose mail is whole: told 421, it would send again what is enqueued all the same.
     """
     deadline = time.monotonic() + _DRAIN
     while open_now:

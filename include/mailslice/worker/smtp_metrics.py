@@ -15,33 +15,25 @@ class SmtpMetrics:
     """What was answered to clients, labelled with the queue that their mails go to."""
 
     def __init__(self, queue: QueueName) -> None:
-        self._registry = registry = CollectorRegistry()
         self._queue = queue
-        self._mails = Counter(
-            "mailslice_smtp_mails",
-            "Mails by the answer to them; 250 = enqueued",
-            ("queue", "code"),
-            registry=registry,
+        self._registry = CollectorRegistry()
+        self._mails = self._counter("mails", "Mails by the answer to them; 250 = enqueued", "code")
+        self._bytes = self._counter("bytes", "Bytes of the mails enqueued").labels(queue)
+        self._refused = self._counter(
+            "connections_refused", "Connections refused: too many of all clients, or of one", "of"
         )
-        self._bytes = Counter(
-            "mailslice_smtp_bytes", "Bytes of the mails enqueued", ("queue",), registry=registry
-        ).labels(queue)
-        self._refused = Counter(
-            "mailslice_smtp_connections_refused",
-            "Connections refused: too many of all clients, or of one",
-            ("queue", "of"),
-            registry=registry,
-        )
-        self._wrong_passwords = Counter(
-            "mailslice_smtp_wrong_passwords", "Logins refused", ("queue",), registry=registry
-        ).labels(queue)
+        self._wrong_passwords = self._counter("wrong_passwords", "Logins refused").labels(queue)
         self._connections = Gauge(
-            "mailslice_smtp_connections", "Clients connected", ("queue",), registry=registry
+            "mailslice_smtp_connections", "Clients connected", ("queue",), registry=self._registry
         ).labels(queue)
         for code in ("250", "451", "550", "552", "554"):
             self._mails.labels(queue, code)
         for of in ("all", "client"):
             self._refused.labels(queue, of)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        labels = ("queue", *labels)
+        return Counter(f"mailslice_smtp_{name}", text, labels, registry=self._registry)
 
     def answered(self, answer: str) -> None:
         """A mail has its answer."""

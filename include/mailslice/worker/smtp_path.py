@@ -1,6 +1,6 @@
-"""The address in MAIL FROM and RCPT TO, character for character as the client gave it (RFC 5321 4.1.2).
+"""The address in MAIL FROM and RCPT TO, character for character (RFC 5321 4.1.2).
 
-aiosmtpd reads it with a parser of message headers, which decodes encoded words and drops comments: the mail would go to another address than was named.
+aiosmtpd reads it as a message header, which decodes encoded words and drops comments.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ NULL_PATH = "<>"
 
 
 def read_path(argument: str) -> tuple[str | None, str]:
-    """The address at the beginning of `argument` (`<>` the null path; None when there is none) and what follows it: parameters.
+    """The address at the beginning of `argument` (`<>`: the null path; None: none), and the
+    parameters.
 
-    A source route is left out, as RFC 5321 C asks. A name without a domain is an address here: who takes it decides.
+    A source route is left out (RFC 5321 C). A name without a domain is an address here.
     """
     match = _PATH.fullmatch(argument)
     if match is None:

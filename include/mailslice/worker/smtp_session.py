@@ -1,7 +1,6 @@
 """What is answered to each SMTP command, and the way of a mail's bytes into the queue.
 
-The bytes after DATA are kept as they came, dots un-stuffed. One thing is put before them, as RFC 5321 4.4 demands of every server that accepts a
-mail: a Received line.
+They are kept as they came, dots un-stuffed, behind a Received line (RFC 5321 4.4).
 """
 
 # ruff: noqa: N802 - aiosmtpd calls hooks by the names of the commands

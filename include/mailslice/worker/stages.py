@@ -1,6 +1,6 @@
-"""Stage marks (design, section 8): read at each delivery, written conditionally by who holds the mail. Made only for queues that want them.
+"""Stage marks: read at each delivery, written conditionally by who holds the mail.
 
-`sending` is durable before the first step that cannot be taken back; `sent` follows it. Of two who hold the same mail, one is refused.
+`sending` is durable before the first step that cannot be taken back; `sent` follows it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Mails at which their process dies: memory that is used up, a fault in a C extension, `os._exit`.
 
-The broker takes back what a dead process held, and hands it out again; a classic queue counts nothing. So the parent knows which mails were in handlers when
-a process died, from memory that it shares with it: a write there costs a microsecond, and it stays when the process is killed. Each death is a strike for
-them. A mail with a strike is handled alone from then on, so that the next strikes go to the one that earns them, and at the third it is a dead letter.
-What was only fetched ahead gets no strike. A parent that dies, too, forgets them.
+A classic queue counts no returns. So the parent knows which mails were in handlers of a process
+that died, from memory that they share (a write costs a microsecond). Each death is a strike for
+them. A mail with a strike is handled alone, so that the next one goes to the one that earns it; at
+the third it is a dead letter. A parent that dies, too, forgets them.
 """
 
 from __future__ import annotations

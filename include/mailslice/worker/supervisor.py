@@ -69,12 +69,11 @@ def run_worker(  # noqa: PLR0917 - the numbers of the command line, in its order
 ) -> None:
     """Consumes until SIGTERM or SIGINT, then drains and returns. To be called in the main thread.
 
-    `processes` consume beside each other, each with up to `prefetch` mails delivered and `concurrency` of them in handlers (fewer, when
-    fewer are delivered).
-    On a signal: no new mail, running handlers may finish for `drain` (default: `drain_for`), the
-    rest goes back to the broker.
-    `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
-    Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as far as consuming; afterwards faults only restart.
+    Each of the `processes` has up to `prefetch` mails, `concurrency` of them in handlers. On a
+    signal running handlers may finish for `drain` (default: `drain_for`), the rest goes back to the
+    broker. `health_port` (default: the setting) serves /livez, /readyz and /metrics; 0 = none.
+    Raises BadInput (handler, numbers, queue), Refused, or StoreUnavailable when no process got as
+    far as consuming; afterwards faults only restart.
     """
     for name, value in (
         ("--processes", processes),

@@ -1,4 +1,4 @@
-"""A queue for code without an event loop: the same worker on a loop of its own, on one thread, behind plain calls. For any number of threads at once."""
+"""A queue for code without an event loop: the worker on a thread of its own, behind plain calls."""
 
 from __future__ import annotations
 
@@ -123,10 +123,11 @@ class SyncQueue:
     def enqueue(
         self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
     ) -> QueuedMail:
-        """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days); `content` is the whole mail, or a file of it.
+        """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days).
 
-        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued. Unconfirmed, which is one of those: nobody knows,
-        and mostly its deleted mark drops it.
+        `content`: the whole mail, or a file of it. Raises BadInput (too large, no recipients) or
+        StoreUnavailable: then it is not enqueued; Unconfirmed, one of those: nobody knows, mostly
+        it is not.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
 
@@ -137,10 +138,11 @@ class SyncQueue:
         in_flight: int = 64,
         delay: timedelta | None = None,
     ) -> Iterator[Enqueued]:
-        """Enqueues the mails as they are drawn from `mails`, `in_flight` at once, and gives each as soon as it is durable or refused, in any order.
+        """Enqueues mails as they are drawn from `mails`; gives each when it is durable or refused.
 
-        An iterator: nothing happens beyond what is asked of it. At most `in_flight` mails, or 64 MiB of them, are held. A mail that cannot be enqueued
-        is given with its error. When a store is away nothing more is drawn; what was under way is given, and then StoreUnavailable raised.
+        An iterator, in any order: nothing happens beyond what is asked of it. At most `in_flight`
+        mails, or 64 MiB, are held. When a store is away what was under way is given, then
+        StoreUnavailable raised.
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)
@@ -156,9 +158,10 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Consumed:
-        """Calls `handler(mail, content)` for each mail and settles it by what that says; see `worker.consume`.
+        """Calls `handler(mail, content)` for each mail and settles it by its outcome; see
+        `worker.consume`.
 
-        Ends after `most` mails, when the queue gave nothing for `idle`, or by `stop`; on Ctrl-C what is not settled goes back.
+        Ends after `most` mails, when the queue gave nothing for `idle`, or by `stop`.
         """
         work = consume(
             self._worker,
@@ -179,9 +182,11 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Iterator[SyncDelivery]:
-        """The mails one by one, `prefetch` of them fetched ahead; settle each. Ends when the queue gave nothing for `idle`, or by `stop`.
+        """The mails one by one, `prefetch` fetched ahead; settle each. Ends after `idle`, or by
+        `stop`.
 
-        What was not handed out goes back when the loop over it is left, what was not settled at the latest when the queue is closed.
+        What was not handed out goes back when the loop is left, the unsettled when the queue is
+        closed.
         """
         check_span("idle", idle)
         taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))
@@ -252,10 +257,10 @@ class SyncQueue:
 def open_queue(
     queue: str, settings: Settings | None = None, *, clock: Clock = system_clock
 ) -> Iterator[SyncQueue]:
-    """Opens the stores for one queue, with an event loop on a thread of its own, and closes them. Settings are read from MAILSLICE_* when not given.
+    """Opens the stores for one queue, with an event loop on a thread of its own, and closes them.
 
-    Raises UnknownQueue, ConfigurationDiffers, BadSetting, and StoreUnavailable naming the address, each within 15 s. Open it once and share it between
-    threads; in a process that was forked open it anew.
+    Settings default to MAILSLICE_*. Raises UnknownQueue, ConfigurationDiffers, BadSetting, and
+    StoreUnavailable with the address, each within 15 s. Share it between threads, not with forks.
     """
     settings = settings or load_settings()
     loop = LoopThread(f"queue {queue!r}")

@@ -1,8 +1,8 @@
-"""Throttling by destination: all workers of a queue keep one book for each domain (`model.throttling`), in mailslice's own table.
+"""Throttling by destination: the workers of a queue keep one book a domain (`model.throttling`).
 
-A handler that takes the keyword `throttle` asks before it connects: `with throttle.entering(domains) as waits:`. What `waits` names is not sent to now, and
-goes to the delay levels by `Retry(after=..., throttled=True)`: nobody waits in a handler. What asks, ends or stays beside each other in one process is
-one conditional write, so that a domain costs a write for each batch of mails, and domains without a limit cost nothing.
+A handler asks before it connects: `with throttle.entering(domains) as waits:`. What `waits` names
+is not sent to now, and waits in the delay levels by `Retry(after=..., throttled=True)`. What one
+process asks and ends at once is one conditional write; domains without a limit cost nothing.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class Throttle:
     async def enter(
         self, connection: str, domains: Collection[str], *, waited: bool
     ) -> dict[str, timedelta]:
-        """Asks for one mail to each of the domains: how long those have to wait that take none now. Raises StoreUnavailable; then nothing may be sent.
+        """Asks for one mail to each domain: how long those have to wait that take none now.
 
-        Domains are named as `destination` names them. `leave` follows, whatever comes of the mail.
+        Domains are named by `destination`. `leave` follows always. Raises StoreUnavailable: send
+        nothing.
         """
         limited = {
             domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None
@@ -172,16 +173,12 @@ class _Desk:
             except Exception as error:
                 self._book = None
                 if not isinstance(error, MailsliceError):
-                    log.exception(
-                        "a throttle could not be asked", extra={"action": "throttle_fault"}
-                    )
+                    extra = {"action": "throttle_fault"}
+                    log.exception("a throttle could not be asked", extra=extra)
+                    error = StoreUnavailable(f"a throttle could not be asked: {error}")
                 for _, answer in asks:
                     if not answer.done():
-                        answer.set_exception(
-                            error
-                            if isinstance(error, MailsliceError)
-                            else StoreUnavailable(f"a throttle could not be asked: {error}")
-                        )
+                        answer.set_exception(error)
             else:
                 for (_, answer), waits in zip(asks, answers, strict=True):
                     if not answer.done():
@@ -232,9 +229,9 @@ class BlockingThrottle:
 
     @contextmanager
     def entering(self, domains: Collection[str]) -> Iterator[Mapping[str, timedelta]]:
-        """While one connection carries a mail for `domains`: how long those of them have to wait that take none now. Forms of one domain share its book.
+        """While a connection carries a mail for `domains`: how long those wait that take none now.
 
-        Raises StoreUnavailable when nobody can be asked: then nothing may be sent.
+        Forms of one domain share its book. Raises StoreUnavailable: then nothing may be sent.
         """
         throttle, loop = self._throttle, self._loop
         if throttle is None or loop is None:

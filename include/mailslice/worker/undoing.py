@@ -1,7 +1,7 @@
-"""What an enqueue that failed left behind is taken back: first the deleted mark, then its blobs.
+"""What a failed enqueue left behind is taken back: first the deleted mark, then its blobs.
 
-The first try is waited for, a little. What it could not do outlives the caller: one task asks the stores again until they
-answer, or the worker closes. A mark is written whatever came of the row: an insert that timed out may have been applied.
+The first try is waited for. The rest outlives the caller, until the stores answer or the worker
+closes. A mark is written whatever came of the row: an insert that timed out may have been applied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What enqueuing, delivering and delaying share: the open stores of one queue on one event loop."""
+"""The open stores of one queue on one event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Wiring:
     bridge: Bridge
     publisher: Publisher
     side_publisher: Publisher
-    """For dead letters and reports: to publish to an exchange that is gone costs the connection, and what others wait for on it."""
+    """For dead letters and reports: a publish to an exchange that is gone costs the connection."""
     blobs: HotBlobs
     blob_ids: BlobIds
     discarder: BlobDiscarder
@@ -70,9 +70,7 @@ class Wiring:
         await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
     async def publish_dead_letter(self, copy: Copy) -> None:
-        """Returns when the broker has confirmed it.
-
-        An exchange, queue or binding that somebody deleted is declared, once. Raises
+        """Returns when it is confirmed. What was deleted is declared anew, once. Raises
         StoreUnavailable.
         """
         letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)

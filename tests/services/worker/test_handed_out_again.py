@@ -46,7 +46,7 @@ class InHand:
 
     async def handed_out_again(self, delivery: Delivery) -> None:
         """What the broker hands out again belongs to the delivery that is in hand."""
-        await until(lambda: not delivery.is_lost)
+        await until(lambda: not delivery.lease.is_lost)
 
     async def nothing_is_left(self) -> None:
         """Nothing is delivered any more, nor with the broker."""

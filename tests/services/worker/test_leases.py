@@ -28,7 +28,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def leased(spool: Place4Queue, worker: Any, deliveries: Deliveries) -> Delivery:
     await worker.enqueue(mail(), CONTENT)
     delivery = await next_of(deliveries)
-    await until(lambda: delivery._lease.is_out)
+    await until(lambda: delivery.lease.is_out)
     return delivery
 
 
@@ -79,7 +79,7 @@ async def test_its_outcome_is_the_only_one(spool: Place4Queue, how: str) -> None
     ):
         await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
         delivery = await next_of(deliveries)
-        await until(lambda: delivery._lease.is_out)
+        await until(lambda: delivery.lease.is_out)
         match how:
             case "delayed":
                 await delivery.retry(after=timedelta(seconds=1))
@@ -110,7 +110,7 @@ async def test_a_mail_that_was_closed_meanwhile_gets_no_lease(spool: Place4Queue
         item = await worker.enqueue(mail(), CONTENT)
         delivery = await next_of(deliveries)
         spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
-        await until(lambda: delivery._lease.is_out)
+        await until(lambda: delivery.lease.is_out)
         assert spool.stores.own.delayed_mails.read(spool.queue, item.enqueue_id) is None
         await deliveries.disconnect()
     assert spool.ready(spool.names.work_queue) == 0
@@ -128,7 +128,7 @@ async def test_a_mail_that_was_closed_stays_closed_when_a_cleanup_has_taken_its_
         item = await worker.enqueue(mail(recipients=("a@b.example", "c@b.example")), CONTENT)
         delivery = await next_of(deliveries)
         spool.stores.tables.deleted.mark_many(spool.queue, [item.enqueue_id])
-        await until(lambda: delivery._lease.is_out)
+        await until(lambda: delivery.lease.is_out)
         spool.stores.tables.deleted.drop_many(spool.queue, [item.enqueue_id])
         match how:
             case "delayed":
@@ -176,7 +176,7 @@ async def test_a_process_that_dies_as_it_renews_or_settles_a_leased_mail_loses_n
         await (await next_of(deliveries)).give_back()
         delivery = await next_of(deliveries)
         assert delivery.redelivered
-        await until(lambda: delivery._lease.is_out)
+        await until(lambda: delivery.lease.is_out)
         with monkeypatch.context() as broken:
             if at:
                 whole, calls = getattr(Delays, at), iter(range(100))

@@ -89,7 +89,7 @@ async def test_a_mail_whose_connection_is_gone_is_the_brokers_until_it_is_adopte
             held.message.link.connection.close()
             assert not held.message.link.is_open
             assert [each.returned for each in listed(worker)] == [True]
-            await until(lambda: not held.is_lost)
+            await until(lambda: not held.lease.is_lost)
             assert [(each.enqueue_id, each.begun, each.returned) for each in listed(worker)] == [
                 (held.item.enqueue_id, True, False)
             ]

@@ -1,13 +1,11 @@
 """Sends each mail to the next SMTP server (MAILSLICE_RELAY_*).
 
-Recipients that were served are never served again for a refusal of others: those refused for now,
-and those refused for good, remain in a retry. When all that remain are refused for good, or the
-mail is older than MAILSLICE_RELAY_MAX_AGE, it is given up (MAILSLICE_RELAY_GIVE_UP): the dead
-letter, or the report to the sender, then names exactly them. What decides is the SMTP transaction
-(`smtp_dialogue`); no answer to a mail leaves its recipients in doubt, and where the queue has stage
-marks nobody in doubt is tried again. Recipients at a domain that takes no more now
-(MAILSLICE_RELAY_RATES, _CONNECTIONS) are left for later before a connection is taken. When the
-worker ends, what was not sent whole goes back to the queue at once, and only answers are waited for.
+Recipients that were served are never served again for a refusal of others: those remain in a retry.
+When all that remain are refused for good, or the mail is older than MAILSLICE_RELAY_MAX_AGE, it is
+given up (MAILSLICE_RELAY_GIVE_UP), and the dead letter or report names exactly them. No answer to a
+mail leaves its recipients in doubt; with stage marks nobody in doubt is tried again. Recipients at
+a domain that takes no more now (MAILSLICE_RELAY_RATES, _CONNECTIONS) are left for later. When the
+worker ends, what was not sent whole goes back at once, and only answers are waited for.
 """
 
 from __future__ import annotations
@@ -214,9 +212,9 @@ def _recipients(pending: Iterable[Transaction]) -> list[str]:
 def outcome_of(
     mail: Mail, refused: Refusals, held: Collection[str] = (), wait: timedelta = timedelta(0)
 ) -> Outcome:
-    """What remains decides. Those refused for good go round once more, alone, so that the dead letter names nobody else.
+    """What remains decides. Those refused for good go round once more, alone, for the dead letter.
 
-    `held` have to `wait` for their destination. That is no failed attempt, also when others were refused for now: it cannot be the last one for the held.
+    `held` have to `wait` for their destination, which is no failed attempt for anybody.
     """
     remaining = tuple(
         recipient for recipient in mail.recipients if recipient in refused or recipient in held
