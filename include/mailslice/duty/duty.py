@@ -42,7 +42,7 @@ class BaseDuty(ABC, Generic[PlanT]):
     def check(self, run: Run, plan: PlanT) -> Iterable[Frame]:
         """What the gate judges before apply: the plan's own rows, and facts read now (`duty.gates`).
 
-        The runner adds the plan's age. No frame: nothing is judged, allowed without work only.
+        The runner adds the plan's age. No frame: there is nothing to judge, as nothing is planned.
         """
 
     @abstractmethod

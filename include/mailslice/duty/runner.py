@@ -61,8 +61,8 @@ def _check(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
     frames = list(duty.check(run, plan))
     if frames:
         frames.append(_age(run, plan, duty.plan_max_age))
-    elif plan.has_work:
-        raise RuntimeError(f"{run.request.duty} judges nothing of a plan with work")
+    elif plan.planned:
+        raise RuntimeError(f"{run.request.duty} judges nothing of {plan.planned} planned items")
     said = _judged(run, "check", frames)
     return {**said, "planDigest": plan.digest, "planned": plan.planned, **run.fields}
 
