@@ -558,7 +558,7 @@ def test_a_connection_is_spoken_to_whatever_the_settings_name(
     monkeypatch.setattr(
         notifier, "_post", lambda message, hook: posted.append((message["dag"], hook))
     )
-    monkeypatch.setattr(notifier, "_send_email", lambda _, to, **more: mailed.append((to, more)))
+    monkeypatch.setattr(notifier, "send_email", lambda _, to, **more: mailed.append((to, more)))
     monkeypatch.setattr(
         "mailslice.duty.airflow.notifier.load_settings",
         lambda: SimpleNamespace(duty=DutySettings(notify="")),

@@ -30,11 +30,8 @@ def kept(out: Output, *, run: Run = None, limit: Limit = None) -> None:
 
     with open_stores() as stores, KeptBlobs(stores.settings) as copies:
         there = stores.own_blobs.bucket_exists()
-        found = (
-            (each for page in copies.pages() for each in page if run in {None, each.run})
-            if there
-            else iter(())
-        )
+        pages = copies.pages() if there else iter(())
+        found = (copy for page in pages for copy in page if run in {None, copy.run})
         out.rows((_shown(each) for each in islice(found, limit)), empty="no copy is kept")
 
 
@@ -76,9 +73,8 @@ def restore(
         there = stores.own_blobs.bucket_exists()
         out.rows(lines(), empty=f"no copy of run {run} is kept")
         if not dry_run and counts:
-            record(
-                stores.settings, "blobs restore", None, reason, run=run, keys=wanted, counts=counts
-            )
+            about = {"run": run, "keys": wanted, "counts": counts}
+            record(stores.settings, "blobs restore", None, reason, **about)
     _end(counts, run)
 
 

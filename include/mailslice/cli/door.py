@@ -106,18 +106,10 @@ def record(
     from mailslice.model.clock import system_clock
 
     now = system_clock()
-    decision = {
-        "time": iso(now),
-        "who": who(),
-        "action": action,
-        "queue": queue,
-        "reason": reason,
-        **facts,
-    }
+    about = {"time": iso(now), "who": who(), "action": action, "queue": queue, "reason": reason}
+    text = json.dumps(plain({**about, **facts})).encode() + b"\n"
+    name = f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json"
     try:
-        artifacts(settings).write(
-            f"decisions/{now:%Y-%m-%d}/{now:%H%M%S}-{secrets.token_hex(4)}.json",
-            json.dumps(plain(decision)).encode() + b"\n",
-        )
+        artifacts(settings).write(name, text)
     except MailsliceError as error:
         log.warning("%s was done, but not recorded: %s", action, error)

@@ -54,17 +54,11 @@ def list_(out: Output) -> None:
             duty = registry.load(name)
             params = {
                 field: {"default": info.default, "help": info.description}
+                if out.as_json
+                else f"{info.description} (default {info.default})"
                 for field, info in duty.params.model_fields.items()
             }
-            shown: object = (
-                params
-                if out.as_json
-                else {
-                    field: f"{info['help']} (default {info['default']})"
-                    for field, info in params.items()
-                }
-            )
-            yield {"duty": name, "summary": duty.summary, "params": shown}
+            yield {"duty": name, "summary": duty.summary, "params": params}
 
     out.rows(lines(), ("duty", "summary", "params"))
 
@@ -106,14 +100,8 @@ def _step_command(step: str, what: str) -> None:
         reason: Reason = None,
         dry_run: DryRun = False,
     ) -> None:
-        _run_step(
-            out,
-            step,
-            duty=duty,
-            queue=queue,
-            params=_params(ctx, param, reason, dry_run=dry_run),
-            run=run,
-        )
+        params = _params(ctx, param, reason, dry_run=dry_run)
+        _run_step(out, step, duty=duty, queue=queue, params=params, run=run)
 
     run_one.__doc__ = what
     command(app, step, DutyCommand)(run_one)
@@ -147,18 +135,9 @@ def _run_step(
     else:
         request = _as_planned(request, folder)
     if step == "apply" and request.params.get("dry_run"):
-        plan = folder.read_json("plan.json") or {}
-        out.one(
-            {
-                "run": request.run,
-                "duty": duty,
-                "queue": request.reported_queue,
-                "step": step,
-                "dryRun": True,
-                "planned": plan.get("planned"),
-                "applied": 0,
-            }
-        )
+        about = {"run": request.run, "duty": duty, "queue": request.reported_queue, "step": step}
+        planned = (folder.read_json("plan.json") or {}).get("planned")
+        out.one({**about, "dryRun": True, "planned": planned, "applied": 0})
         return
     out.one(run_step(step, request, settings))
 
@@ -256,17 +235,10 @@ def _as_planned(request: "RunRequest", folder: "RunFolder") -> "RunRequest":
     from dataclasses import replace
 
     planned: dict[str, Any] = (folder.read_json("request.json") or {}).get("params", {})
-    return replace(
-        request,
-        params={
-            **{name: value for name, value in planned.items() if name != "dry_run"},
-            **request.params,
-        },
-    )
+    planned.pop("dry_run", None)
+    return replace(request, params={**planned, **request.params})
 
 
 def _progress(out: Output, step: str, summary: dict[str, Any]) -> None:
-    import sys
-
     if sys.stderr.isatty():
         out.note(f"{step}: {summary.get('seconds', '?')} s")

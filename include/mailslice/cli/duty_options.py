@@ -45,15 +45,9 @@ class DutyCommand(TyperCommand):
 
 def duty_in(args: Sequence[str], known: Sequence[str]) -> str | None:
     """The duty that a command line names: the first word that is one and no option's value."""
-    before = [None, *args]
-    return next(
-        (
-            word
-            for word, previous in zip(args, before, strict=False)
-            if word in known and previous not in _WITH_VALUE
-        ),
-        None,
-    )
+    pairs = zip(args, ["", *args], strict=False)
+    words = (word for word, previous in pairs if previous not in _WITH_VALUE)
+    return next((word for word in words if word in known), None)
 
 
 def _first_word(args: Sequence[str]) -> str | None:
@@ -63,12 +57,12 @@ def _first_word(args: Sequence[str]) -> str | None:
         for word, previous in zip(args, ["", *args], strict=False)
         if not word.startswith("-") and previous not in _WITH_VALUE
     ]
-    apart = [
-        word
-        for word, previous in words
-        if not previous.startswith("-") or "=" in previous or previous in _SWITCHES
-    ]
-    return next(iter([*apart, *(word for word, _ in words)]), None)
+
+    def is_no_value(previous: str) -> bool:
+        return not previous.startswith("-") or "=" in previous or previous in _SWITCHES
+
+    words.sort(key=lambda pair: not is_no_value(pair[1]))
+    return words[0][0] if words else None
 
 
 def options_of(fields: "dict[str, FieldInfo]") -> list[Any]:
@@ -103,11 +97,9 @@ def _option(name: str, info: "FieldInfo") -> inspect.Parameter:
 
 def _keep(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value is not None and value != [] and param.name is not None:
-        words = (
-            [word.strip() for text in value for word in text.split(",") if word.strip()]
-            if isinstance(value, list | tuple)
-            else value
-        )
+        words = value
+        if isinstance(value, list | tuple):
+            words = [word.strip() for text in value for word in text.split(",") if word.strip()]
         check_text(f"--{param.name.replace('_', '-')}", words)
         ctx.meta.setdefault(GIVEN, {})[param.name] = words
     return value
@@ -130,12 +122,9 @@ def refuse_empty(params: dict[str, object], fields: "dict[str, FieldInfo]") -> N
     """BadInput for a list that was given and names nothing (`--users "$USERS"` of a variable that is not set): without it the duty is about all there is."""
     for name, value in params.items():
         texts = [value] if isinstance(value, str) else value
-        if (
-            name in fields
-            and is_list(fields[name].annotation)
-            and isinstance(texts, list)
-            and not any(str(text).strip(" ,") for text in texts)
-        ):
+        if name not in fields or not is_list(fields[name].annotation):
+            continue
+        if isinstance(texts, list) and not any(str(text).strip(" ,") for text in texts):
             raise BadInput(
                 f"--{name.replace('_', '-')}: it was given and names nothing; allowed is at least one name, or to leave it out for all"
             )
@@ -152,9 +141,8 @@ def is_list(annotation: Any) -> bool:
     """Whether a param of this type holds several values."""
     from mailslice.duty.params import kinds
 
-    return any(
-        typing.get_origin(kind) in (list, tuple, set, frozenset) for kind in kinds(annotation)
-    )
+    lists = (list, tuple, set, frozenset)
+    return any(typing.get_origin(kind) in lists for kind in kinds(annotation))
 
 
 def _metavar(info: "FieldInfo") -> str:

@@ -59,10 +59,9 @@ def show(
                 f"mail show: {queue} has no mail {wanted}; allowed are those that 'mailslice queue browse {queue}' lists"
             )
         if not raw:
-            for row, shown_row in zip(
-                rows, with_next_delivery(opened.stores, queue, rows), strict=True
-            ):
-                out.one(shown_row | _content(opened.queue, row, as_json=out.as_json))
+            lines = with_next_delivery(opened.stores, queue, rows)
+            for row, line in zip(rows, lines, strict=True):
+                out.one(line | _content(opened.queue, row, as_json=out.as_json))
         elif len(rows) > 1:
             raise BadInput(
                 f"mail show --raw: {len(rows)} mails of {queue} are {wanted}; give one --id: {', '.join(str(row.enqueue_id) for row in rows[:5])}"
@@ -119,14 +118,8 @@ def enqueue(
     _checked_text("--name", name)
     _checked_text("--state", state)
     settings = load_settings()
-    given = Given(
-        sender,
-        tuple(dict.fromkeys(recipient or ())),
-        name,
-        state,
-        delay,
-        settings.queue.max_mail_bytes,
-    )
+    recipients = tuple(dict.fromkeys(recipient or ()))
+    given = Given(sender, recipients, name, state, delay, settings.queue.max_mail_bytes)
 
     async def work() -> Enqueuing:
         async with open_worker(settings, queue) as worker:

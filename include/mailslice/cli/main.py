@@ -124,11 +124,8 @@ def _failed(error: BaseException, debug: bool) -> int:
         case OSError() if error.filename is not None:
             code = _fail(f"{error.filename}: {error.strerror}", 2, debug)
         case _:
-            code = _fail(
-                f"{type(error).__name__}: {_gist(str(error))} (this is a bug of mailslice; --debug shows where)",
-                1,
-                debug,
-            )
+            what = f"{type(error).__name__}: {_gist(str(error))}"
+            code = _fail(f"{what} (this is a bug of mailslice; --debug shows where)", 1, debug)
     return code
 
 
@@ -144,11 +141,8 @@ def _misused(error: TyperException) -> int:
         print(message, file=sys.stderr)
         return 2
     context = getattr(error, "ctx", None)
-    return _fail(
-        f"{message}\nSee '{context.command_path if context else 'mailslice'} --help'.",
-        2,
-        debug=False,
-    )
+    path = context.command_path if context else "mailslice"
+    return _fail(f"{message}\nSee '{path} --help'.", 2, debug=False)
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

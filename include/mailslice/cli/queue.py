@@ -28,6 +28,9 @@ from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mailslice.model.mail import ViewRow
     from mailslice.queue.filters import MailFilter
     from mailslice.stores import Stores
 
@@ -96,11 +99,8 @@ def browse(
         rows = shapes.with_next_delivery(opened.stores, queue, opened.queue.browse(wanted, limit))
         if content:
             rows = shapes.with_content(opened.stores, rows)
-        out.rows(
-            rows,
-            (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS,
-            empty="no mail",
-        )
+        columns = (*shapes.MAIL_COLUMNS, "content") if content else shapes.MAIL_COLUMNS
+        out.rows(rows, columns, empty="no mail")
 
 
 @command(app, "shape")
@@ -122,13 +122,7 @@ def shape(
     from mailslice.model.clock import system_clock
 
     with open_queue(queue) as opened:
-        lines = shape_rows(
-            opened.stores,
-            queue,
-            opened.queue.browse(_filter(None, None, None, None), None),
-            system_clock(),
-            limit,
-        )
+        lines = shape_rows(opened.stores, queue, _all(opened), system_clock(), limit)
         out.rows(lines if out.as_json else [as_table(line) for line in lines])
 
 
@@ -154,13 +148,9 @@ def audit(out: Output, queue: Queue) -> None:
             raise BadInput(
                 f"queue audit: no audit of {queue} is done; make one: mailslice duty run queue_audit --queue {queue}"
             )
-        census = (
-            ", which needed no census: no mail was old enough"
-            if found.needless
-            else ", with a census"
-            if found.census
-            else ""
-        )
+        census = ", with a census" if found.census else ""
+        if found.needless:
+            census = ", which needed no census: no mail was old enough"
         out.note(f"audit {found.run} of {found.made_at:%Y-%m-%dT%H:%M:%SZ}{census}")
         out.rows((mail.line() for mail in found.proved().mails()), empty="no mail was old enough")
 
@@ -175,11 +165,8 @@ def dead(out: Output, queue: Queue, limit: Limit = None) -> None:
         seen = look(opened.stores, opened.queue.name, min(limit or MOST, MOST))
         if seen.unseen:
             out.note(f"{seen.unseen} more lie behind these")
-        out.rows(
-            map(shapes.dead_letter, judge(opened.stores, opened.queue.name, seen.letters)),
-            shapes.DEAD_COLUMNS,
-            empty="no dead letter",
-        )
+        letters = judge(opened.stores, opened.queue.name, seen.letters)
+        out.rows(map(shapes.dead_letter, letters), shapes.DEAD_COLUMNS, empty="no dead letter")
 
 
 @command(app, "delete")
@@ -255,12 +242,8 @@ def export(
     from mailslice.cli.exporting import export_mails
 
     with open_queue(queue) as opened:
-        export_mails(
-            out,
-            opened.queue,
-            opened.queue.browse(_filter(sender, recipient, name, older_than), limit),
-            folder,
-        )
+        rows = opened.queue.browse(_filter(sender, recipient, name, older_than), limit)
+        export_mails(out, opened.queue, rows, folder)
 
 
 def _delete(
@@ -280,9 +263,8 @@ def _delete(
             return
         confirm(f"Delete {matching} mails of {queue}?", yes)
     deleted = opened.queue.delete(wanted, dry_run=False) if wanted else opened.queue.clear()
-    record(
-        opened.settings, "queue delete" if wanted else "queue clear", queue, reason, deleted=deleted
-    )
+    action = "queue delete" if wanted else "queue clear"
+    record(opened.settings, action, queue, reason, deleted=deleted)
     out.one({"queue": queue, "deleted": deleted})
 
 
@@ -299,11 +281,8 @@ def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
     from mailslice.model.names import RabbitNames
     from mailslice.queue.mail_queue import MailQueue
 
-    names = RabbitNames(name)
-    work, dead = (
-        stores.management.depth(names.work_queue),
-        stores.management.depth(names.dead_letter_queue),
-    )
+    names, depth = RabbitNames(name), stores.management.depth
+    work, dead = depth(names.work_queue), depth(names.dead_letter_queue)
     return {
         "queue": name,
         "table": stores.settings.queue.table,
@@ -316,11 +295,8 @@ def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
 
 
 def _details(opened: OpenQueue) -> dict[str, object]:
-    stores, name = opened.stores, opened.queue.name
-    browse, content = (
-        stores.tables.browse_starts.read(name),
-        stores.tables.content_starts.read(name),
-    )
+    stores, tables, name = opened.stores, opened.stores.tables, opened.queue.name
+    browse, content = tables.browse_starts.read(name), tables.content_starts.read(name)
     return _summary(stores, name) | {
         "configuration": shapes.configuration(opened.configuration),
         "browseStart": browse.value if browse else None,
@@ -336,8 +312,10 @@ def _delayed(opened: OpenQueue) -> int:
     table = DelayedMails.existing(opened.stores.cassandra, opened.settings)
     if table is None:
         return 0
-    ids = (row.enqueue_id for row in opened.queue.browse(_filter(None, None, None, None), None))
-    delayed = 0
-    while some := list(islice(ids, _IDS_AT_ONCE)):
-        delayed += len(table.waiting(opened.queue.name, some))
-    return delayed
+    ids = (row.enqueue_id for row in _all(opened))
+    batches = iter(lambda: list(islice(ids, _IDS_AT_ONCE)), [])
+    return sum(len(table.waiting(opened.queue.name, batch)) for batch in batches)
+
+
+def _all(opened: OpenQueue) -> "Iterator[ViewRow]":
+    return opened.queue.browse(_filter(None, None, None, None), None)

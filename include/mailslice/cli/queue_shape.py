@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mailslice.stores import Stores
 
 TOTAL = "TOTAL"
+_LIMITED = ("perMinute", "connections", "connectionsInUse", "lineSeconds")
 _AT_ONCE = 2000
 
 
@@ -76,13 +77,8 @@ def shape_rows(
 
 def as_table(line: dict[str, Any]) -> dict[str, Any]:
     """The columns of a terminal: qshape's, and ours behind them."""
-    shown = {
-        "domain": line["domain"],
-        "T": line["total"],
-        **line["counts"],
-        "delayed": line["delayed"],
-        "throttled": line["throttled"],
-    }
+    shown = {"domain": line["domain"], "T": line["total"], **line["counts"]}
+    shown |= {"delayed": line["delayed"], "throttled": line["throttled"]}
     return shown | {"per minute": line["perMinute"], "connections": line["connections"]}
 
 
@@ -90,30 +86,22 @@ def _line(
     queue: QueueName, domain: str, counts: list[int], delayed: int, throttled: int
 ) -> dict[str, Any]:
     named = dict(zip(COLUMNS, counts, strict=True))
-    limited = dict.fromkeys(("perMinute", "connections", "connectionsInUse", "lineSeconds"))
-    return {
-        "queue": queue,
-        "domain": domain,
-        "total": sum(counts),
-        "counts": named,
-        "delayed": delayed,
-        "throttled": throttled,
-        **limited,
-    }
+    limited = dict.fromkeys(_LIMITED)
+    line = {"queue": queue, "domain": domain, "total": sum(counts), "counts": named}
+    return {**line, "delayed": delayed, "throttled": throttled, **limited}
 
 
 def _limited(limits: Limits, domain: str, book: Book | None) -> dict[str, Any]:
     """The limits of the domain by our settings, and what its book says. `lineSeconds`: after which a mail that is put off now comes back."""
     limit = limits.of(domain) if domain != OTHERS else None
     now_us = int(time.time() * 1e6)
-    return {
-        "perMinute": limit.per_minute if limit else None,
-        "connections": limit.connections if limit else None,
-        "connectionsInUse": sum(lapses > now_us for lapses in book.holders.values())
-        if book
-        else None,
-        "lineSeconds": round(max(0, book.line_us - now_us) / 1e6, 1) if book else None,
-    }
+    line: dict[str, Any] = dict.fromkeys(_LIMITED)
+    if limit:
+        line |= {"perMinute": limit.per_minute, "connections": limit.connections}
+    if book:
+        line["connectionsInUse"] = sum(lapses > now_us for lapses in book.holders.values())
+        line["lineSeconds"] = round(max(0, book.line_us - now_us) / 1e6, 1)
+    return line
 
 
 def _shaped(

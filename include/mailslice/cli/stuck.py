@@ -218,21 +218,15 @@ def _line(mail: "QuarantinedMail", outcome: dict[str, object]) -> dict[str, obje
 def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> str:
     from mailslice.codec.shown import shown
 
-    told = (
-        outcome.get("error")
-        or outcome.get("skipped")
-        or (f"now {outcome['newEnqueueId']}" if doing == "release" else "gone")
-    )
-    word = (
-        "failed"
-        if "error" in outcome
-        else "left"
-        if "skipped" in outcome
-        else f"{doing}d"
-        if doing == "release"
-        else f"{doing}ed"
-    )
-    return f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(str(told))}"
+    if "error" in outcome:
+        word, why = "failed", outcome["error"]
+    elif "skipped" in outcome:
+        word, why = "left", outcome["skipped"]
+    elif doing == "release":
+        word, why = "released", f"now {outcome['newEnqueueId']}"
+    else:
+        word, why = "discarded", "gone"
+    return f"{word}  {mail.enqueue_id}  {shown(mail.name)}  {shown(str(why))}"
 
 
 def _decide(

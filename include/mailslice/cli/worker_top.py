@@ -124,10 +124,8 @@ class Top:
         due, found = self._glances.get(queue, (0.0, None))
         if time.monotonic() >= due:
             found = MailQueue(self._stores, queue, system_clock).glance(MOST_ROWS)
-            self._glances[queue] = (
-                time.monotonic() + (_LOOK_AGAIN if found is None else _LOOK_EVERY),
-                found,
-            )
+            again = _LOOK_AGAIN if found is None else _LOOK_EVERY
+            self._glances[queue] = time.monotonic() + again, found
         return found
 
     def _asked(self, question: Callable[[], T]) -> T | None:
@@ -242,18 +240,15 @@ def table(rows: Sequence[Mapping[str, Any]], trouble: str = "") -> RenderableTyp
 
     shown = Table(box=SIMPLE, pad_edge=False)
     for title, key in _COLUMNS:
-        shown.add_column(
-            title,
-            justify="left" if key == "queue" else "right",
-            no_wrap=key != "queue",
-            overflow="fold",
-        )
+        if key == "queue":
+            shown.add_column(title, overflow="fold")
+        else:
+            shown.add_column(title, justify="right", no_wrap=True, overflow="fold")
     for row in rows:
         shown.add_row(*(Text(_figure(key, row[key])) for _, key in _COLUMNS))
     problems = [f"{row['queue']}: {problem}" for row in rows for problem in row["problems"]]
-    return Group(
-        shown, *(Text(cell(line), style="bold red") for line in (*problems, trouble) if line)
-    )
+    lines = [*problems, *([trouble] if trouble else [])]
+    return Group(shown, *(Text(cell(line), style="bold red") for line in lines))
 
 
 def _figure(key: str, value: Any) -> str:

@@ -35,10 +35,8 @@ def decode(text: str) -> ViewConfiguration:
     """The configuration that an event holds. Raises Refused when it is none: what cannot be read must not be written over."""
     event = _event(text, CONFIGURATION_AGGREGATE)
     if event.get("type") != CONFIGURATION_EVENT_TYPE:
-        raise _unreadable(
-            CONFIGURATION_AGGREGATE,
-            f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}",
-        )
+        why = f"its type is {event.get('type')!r}, not {CONFIGURATION_EVENT_TYPE}"
+        raise _unreadable(CONFIGURATION_AGGREGATE, why)
     try:
         return ViewConfiguration(
             _window(event["sliceWindow"]),
@@ -57,10 +55,8 @@ def decode_strategy(text: str) -> BlobStrategy:
     try:
         return BlobStrategy(str(strategy).lower())
     except ValueError:
-        raise _unreadable(
-            STORAGE_STRATEGY_AGGREGATE,
-            f"storageStrategy is {strategy!r}; allowed: PASSTHROUGH, DEDUPLICATION",
-        ) from None
+        why = f"storageStrategy is {strategy!r}; allowed: PASSTHROUGH, DEDUPLICATION"
+        raise _unreadable(STORAGE_STRATEGY_AGGREGATE, why) from None
 
 
 def _event(text: str, aggregate: str) -> dict[str, Any]:

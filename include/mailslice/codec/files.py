@@ -47,9 +47,8 @@ def read_mails(
         yield from _stream(stdin or sys.stdin.buffer, max_bytes)
         return
     if not str(path):
-        yield FoundMail(
-            "", None, "an empty path is no file and no folder"
-        )  # Path would take it for the current folder
+        # Path would take it for the current folder.
+        yield FoundMail("", None, "an empty path is no file and no folder")
         return
     place = Path(path)
     try:
@@ -139,11 +138,8 @@ def _is_maildir(folder: Path, parts: Sequence[Path]) -> bool:
 def _maildir(parts: Iterable[Path]) -> Iterator[Path | FoundMail]:
     for part in parts:
         try:
-            yield from sorted(
-                path
-                for path in part.iterdir()
-                if not path.name.startswith(".") and not path.is_dir()
-            )
+            shown = (path for path in part.iterdir() if not path.name.startswith("."))
+            yield from sorted(path for path in shown if not path.is_dir())
         except OSError as error:
             yield _unread(error)
 
@@ -156,9 +152,8 @@ def _eml_files(folder: Path) -> Iterator[Path | FoundMail]:
         yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(".eml"))
         for link in (Path(parent, name) for name in folders):
             if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
-                yield FoundMail(
-                    str(link), None, "a link to a folder is not followed; name that folder itself"
-                )
+                why = "a link to a folder is not followed; name that folder itself"
+                yield FoundMail(str(link), None, why)
     yield from map(_unread, unread)
 
 
@@ -178,9 +173,8 @@ class _Mbox:
     ) -> None:
         """`first`: what was read of the first line already."""
         self._label = label
-        self._lines = itertools.chain(
-            [first] if first else [], iter(lambda: stream.readline(_CHUNK), b"")
-        )
+        rest = iter(lambda: stream.readline(_CHUNK), b"")
+        self._lines = itertools.chain([first] if first else [], rest)
         self._max_bytes = max_bytes
         self._number = 0
         self._parts: list[bytes] = []
@@ -201,11 +195,8 @@ class _Mbox:
                 continue
             if preamble and line.strip():
                 preamble = False
-                yield FoundMail(
-                    self._label,
-                    None,
-                    "not an mbox: it does not begin with a line 'From ' (a single mail is named *.eml)",
-                )
+                why = "it does not begin with a line 'From ' (a single mail is named *.eml)"
+                yield FoundMail(self._label, None, f"not an mbox: {why}")
             if inside:
                 self._keep(line)
             after_empty = line_start and line in {b"\n", b"\r\n"}
@@ -239,8 +230,6 @@ class _Mbox:
         else:
             content = b"" if content in {b"\n", b"\r\n"} else content
         content = _QUOTED_FROM.sub(rb"\1", content)
-        if self._max_bytes is not None and (
-            size > self._max_bytes + _CHUNK or len(content) > self._max_bytes
-        ):
+        if self._max_bytes is not None and size > self._max_bytes + _CHUNK:
             return FoundMail(label, None, too_large(self._max_bytes))
-        return FoundMail(label, content)
+        return _mail(label, content, self._max_bytes)

@@ -24,11 +24,9 @@ _LAST_YEAR = 9999
 
 def headers_of(place: Place | None) -> dict[str, object]:
     """The headers that tell where a mail's row is; James ignores them."""
-    return (
-        {}
-        if place is None
-        else {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
-    )
+    if place is None:
+        return {}
+    return {HEADER_SLICE: epoch_ms(place.slice_start), HEADER_BUCKET: place.bucket}
 
 
 def place_in(headers: Mapping[str, Any]) -> Place | None:

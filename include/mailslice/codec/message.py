@@ -133,9 +133,8 @@ def _number(nanos: int) -> bytes:
 def _grouped(headers: Sequence[RecipientHeader]) -> dict[str, dict[str, dict[str, list[str]]]]:
     grouped: dict[str, dict[str, dict[str, list[str]]]] = {}
     for header in headers:
-        grouped.setdefault(header.recipient, {"header": {}})["header"].setdefault(
-            header.name, []
-        ).append(header.value)
+        named = grouped.setdefault(header.recipient, {"header": {}})["header"]
+        named.setdefault(header.name, []).append(header.value)
     return grouped
 
 
@@ -265,9 +264,8 @@ def _last_updated(fields: Mapping[str, Any], body: bytes) -> int | None:
     found = _LAST_UPDATED.findall(body)
     if len(found) == 1 and float(found[0]) == value:
         return _checked(_digits_nanos(found[0].decode()))
-    exact = _loads_slowly(body, parse_float=Decimal)[
-        "lastUpdated"
-    ]  # an inner field of this name, an exponent, or escapes in the key
+    # An inner field of this name, an exponent, or escapes in the key.
+    exact = _loads_slowly(body, parse_float=Decimal)["lastUpdated"]
     try:
         return _checked(int(Decimal(exact).scaleb(9).to_integral_value()))
     except InvalidOperation:
@@ -281,15 +279,13 @@ def _digits_nanos(digits: str) -> int:
 
 
 def _iso_nanos(text: str) -> int:
-    instant: datetime | None
+    wrong = "field lastUpdated is neither a number nor an ISO 8601 instant with its zone"
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise Undecodable(
-            "field lastUpdated is neither a number nor an ISO 8601 instant with its zone"
-        )
+        raise Undecodable(wrong) from None
+    if instant.tzinfo is None:
+        raise Undecodable(wrong)
     return (instant - _EPOCH) // timedelta(microseconds=1) * 1000
 
 

@@ -44,13 +44,9 @@ class Envelope:
 def envelope(content: bytes) -> Envelope:
     """The envelope by the headers: sender of Return-Path, Sender or From; recipients of To, Cc and Bcc, or of their Resent- forms when those give none."""
     fields = _fields(bytes(content[: header_end(content)]))
-    recipients = _once(_addresses(fields, _RECIPIENT_FIELDS)) or _once(
-        _addresses(fields, _RESENT_FIELDS)
-    )
-    message_ids = fields.get("message-id", [])
-    return Envelope(
-        _sender(fields), recipients, message_ids[0].strip() or None if message_ids else None
-    )
+    to, resent = (_addresses(fields, names) for names in (_RECIPIENT_FIELDS, _RESENT_FIELDS))
+    message_id = next(iter(fields.get("message-id", ())), "").strip()
+    return Envelope(_sender(fields), _once(to) or _once(resent), message_id or None)
 
 
 def _fields(header: bytes) -> dict[str, list[str]]:
@@ -110,9 +106,8 @@ def _addresses(fields: dict[str, list[str]], names: Iterable[str]) -> Iterator[s
 
 
 def _once(addresses: Iterable[str]) -> tuple[str, ...]:
-    found: dict[str, str] = {}
+    # By the narrowest equality: not casefold() or folded(), which would lose a recipient.
+    by_key: dict[str, str] = {}
     for address in addresses:
-        found.setdefault(
-            address.lower(), address
-        )  # the narrowest equality: not casefold() or folded(), which would lose a recipient
-    return tuple(found.values())
+        by_key.setdefault(address.lower(), address)
+    return tuple(by_key.values())

@@ -58,9 +58,8 @@ def report_of(
         return envelope, failure_report(
             content, failures, to=mail.sender, reporter=reporter, report_id=report_id, now=now
         )
-    except (
-        Exception
-    ) as error:  # the email package has no common one: AttributeError, IndexError, ValueError...
+    # The email package has no common one: AttributeError, IndexError, ValueError...
+    except Exception as error:
         raise BadInput(
             f"sender of mail {mail.name!r}: no report can be made for it ({type(error).__name__}); allowed: local@domain"
         ) from error
@@ -86,22 +85,15 @@ def failure_report(
     report["Date"] = email.utils.format_datetime(now)
     report["Message-ID"] = f"<{_line(report_id)}@{_line(reporter)}>"
     report["Auto-Submitted"] = "auto-replied"
-    for part in (
-        _text(_explained(failures, reporter)),
-        _status(failures, reporter, utf8=not to.isascii()),
-        _header(content),
-    ):
-        report.attach(part)
+    report.attach(_text(_explained(failures, reporter)))
+    report.attach(_status(failures, reporter, utf8=not to.isascii()))
+    report.attach(_header(content))
     return report.as_bytes()
 
 
 def _explained(failures: tuple[Failure, ...], reporter: str) -> str:
-    lines = [
-        f"This is the mail system at {_line(reporter)}.",
-        "",
-        "Your mail could not be delivered to these recipients:",
-        "",
-    ]
+    lines = [f"This is the mail system at {_line(reporter)}.", ""]
+    lines += ["Your mail could not be delivered to these recipients:", ""]
     for failure in failures:
         lines += [f"<{_line(failure.recipient)}>: {_line(failure.reason)}"]
         lines += [f"    {_line(failure.diagnostic)}"] if failure.diagnostic else []
@@ -116,16 +108,12 @@ def _status(failures: tuple[Failure, ...], reporter: str, *, utf8: bool) -> Emai
     for failure in failures:
         kind = "rfc822" if failure.recipient.isascii() else "utf-8"
         status_code = failure.status if _STATUS.fullmatch(failure.status) else "5.0.0"
-        fields = {
-            "Final-Recipient": f"{kind}; {_line(failure.recipient)}",
-            "Action": "failed",
-            "Status": status_code,
-        }
+        recipient = f"{kind}; {_line(failure.recipient)}"
+        fields = {"Final-Recipient": recipient, "Action": "failed", "Status": status_code}
         if failure.diagnostic:
-            said = _line(failure.diagnostic)
-            fields["Diagnostic-Code"] = (
-                f"smtp; {said if utf8 else said.encode('ascii', 'replace').decode()}"
-            )
+            answer = _line(failure.diagnostic)
+            answer = answer if utf8 else answer.encode("ascii", "replace").decode()
+            fields["Diagnostic-Code"] = f"smtp; {answer}"
         blocks.append(_block(fields))
     status.set_payload(blocks)
     return status
@@ -143,12 +131,8 @@ def _header(content: bytes | None) -> EmailMessage:
         return _text("The content of the mail is lost.\n")
     part = EmailMessage(_POLICY)
     header = b"\n".join(bytes(split(content)[0])[:_MOST_HEADER_BYTES].splitlines()) + b"\n"
-    part.set_content(
-        header,
-        maintype="text",
-        subtype="rfc822-headers",
-        cte="7bit" if header.isascii() else "8bit",
-    )
+    cte = "7bit" if header.isascii() else "8bit"
+    part.set_content(header, maintype="text", subtype="rfc822-headers", cte=cte)
     return part
 
 
@@ -160,9 +144,5 @@ def _text(text: str) -> EmailMessage:
 
 def _line(text: str) -> str:
     """One line, whatever a server or an address put into it."""
-    return " ".join(
-        "".join(
-            character if character.isprintable() or character.isspace() else "?"
-            for character in text
-        ).split()
-    )[:900]
+    safe = (char if char.isprintable() or char.isspace() else "?" for char in text)
+    return " ".join("".join(safe).split())[:900]

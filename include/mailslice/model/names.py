@@ -141,11 +141,10 @@ def is_queue_name(text: str) -> bool:
 def file_name(queue: str) -> str:
     """A queue's name as a part of file names: quoted, for it may hold any character. A long one ends in a digest: file systems take 255 bytes a name."""
     quoted = quote(queue, safe="").replace(".", "%2E")
-    return (
-        quoted
-        if len(quoted) <= _LONGEST_FILE_NAME
-        else f"{quoted[: _LONGEST_FILE_NAME - 17]}-{hashlib.blake2s(queue.encode(), digest_size=8).hexdigest()}"
-    )
+    if len(quoted) <= _LONGEST_FILE_NAME:
+        return quoted
+    digest = hashlib.blake2s(queue.encode(), digest_size=8).hexdigest()
+    return f"{quoted[: _LONGEST_FILE_NAME - 17]}-{digest}"
 
 
 def is_broken(text: str) -> bool:

@@ -181,16 +181,12 @@ class S3Settings(Group):
             return given
         head, _, place = str(given["endpoint"]).rpartition("@")
         scheme, there, userinfo = head.partition("://")
-        if (
-            not there
-        ):  # what is before the @ may be a key: only what is behind it is refused, and shown
+        # What is before the @ may be a key: only what is behind it is refused, and shown.
+        if not there:
             return {**given, "endpoint": place.rpartition("://")[2]}
         user, _, password = userinfo.partition(":")
-        keys = {
-            name: unquote(word)
-            for name, word in (("access_key", user), ("secret_key", password))
-            if word
-        }
+        words = {"access_key": user, "secret_key": password}
+        keys = {name: unquote(word) for name, word in words.items() if word}
         return {**keys, **given, "endpoint": f"{scheme}://{place}"}
 
     @field_validator("endpoint")
@@ -201,12 +197,8 @@ class S3Settings(Group):
             _ = parts.port
         except ValueError:
             parts = urlsplit("")
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.query
-            or parts.fragment
-        ):
+        plain = parts.hostname and not parts.query and not parts.fragment
+        if parts.scheme not in ("http", "https") or not plain:
             raise ValueError("allowed: http:// or https://host:port")
         return value
 

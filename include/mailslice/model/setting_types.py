@@ -23,11 +23,9 @@ def _duration(value: object) -> object:
 
 
 def _words(value: object) -> object:
-    return (
-        tuple(word.strip() for word in value.split(",") if word.strip())
-        if isinstance(value, str)
-        else value
-    )
+    if not isinstance(value, str):
+        return value
+    return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
 def _more_than_nothing(value: timedelta) -> timedelta:
@@ -54,12 +52,8 @@ def _rules(value: object) -> object:
             continue
         below = pattern[: 2 * pattern.startswith("*.")]
         named = below + destination(pattern.removeprefix("*."))
-        if (
-            not equals
-            or not _PATTERN.fullmatch(pattern)
-            or not _NUMBER.fullmatch(number)
-            or named in rules
-        ):
+        valid = equals and _PATTERN.fullmatch(pattern) and _NUMBER.fullmatch(number)
+        if not valid or named in rules:
             raise ValueError(
                 f"{word.strip()!r}; allowed: DOMAIN=NUMBER with commas between, each DOMAIN once: example.com, *.example.com, or * for all others"
             )

@@ -167,11 +167,9 @@ def _sentence(problem: Any, source: str) -> str:
     name = next(name for name, place in variables().items() if place == (group, field))
     secret = _GROUPS[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
     value = problem["input"]
-    shown = (
-        "***"
-        if secret
-        else repr(_without_user(format_duration(value) if isinstance(value, timedelta) else value))
-    )
+    if isinstance(value, timedelta):
+        value = format_duration(value)
+    shown = "***" if secret else repr(_without_user(value))
     return f"{name}={shown} (in the {source}): {_allowed(problem)}"
 
 

@@ -112,9 +112,8 @@ def decide(
     record = MailStage(enqueue_id, "", 1, 0, wanted) if read is None else _fitted(read, wanted)
     failed = record.those(Stage.SENDING)
     after = next_attempt(record, record.remaining, failed, by=by, now=now)
-    return Decision(
-        _verdict(record, failed, holder_lives=holder_lives), record, record.remaining, failed, after
-    )
+    verdict = _verdict(record, failed, holder_lives=holder_lives)
+    return Decision(verdict, record, record.remaining, failed, after)
 
 
 def next_attempt(
@@ -140,15 +139,10 @@ def _verdict(record: MailStage, failed: tuple[str, ...], *, holder_lives: bool) 
 
 
 def _fitted(read: MailStage, wanted: tuple[str, ...]) -> MailStage:
-    states = {
-        **read.recipients,
-        **{recipient: Stage.SENT for recipient in read.remaining if recipient not in wanted},
-    }
-    return replace(
-        read,
-        remaining=tuple(recipient for recipient in wanted if recipient not in states),
-        recipients=states,
-    )
+    served = (recipient for recipient in read.remaining if recipient not in wanted)
+    states = {**read.recipients, **dict.fromkeys(served, Stage.SENT)}
+    remaining = tuple(recipient for recipient in wanted if recipient not in states)
+    return replace(read, remaining=remaining, recipients=states)
 
 
 def _stage_of(remaining: tuple[str, ...], states: Iterable[Stage]) -> Stage:

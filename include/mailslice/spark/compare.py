@@ -118,14 +118,8 @@ def _before(pages: Iterator[Ids], planned: _Planned, marks: Marks) -> dict[str, 
         matched += int(there.sum())
         unmarked += int(live.sum())
         unmarked_planned += int((live & there).sum())
-    counts = {
-        "rows": rows,
-        "matched": matched,
-        "foreign": rows - matched,
-        "unmarked": unmarked,
-        "unmarked_planned": unmarked_planned,
-    }
-    return {**counts, "digest": planned.finish()}
+    counts = {"rows": rows, "matched": matched, "foreign": rows - matched, "unmarked": unmarked}
+    return {**counts, "unmarked_planned": unmarked_planned, "digest": planned.finish()}
 
 
 class _Planned:

@@ -105,13 +105,8 @@ def with_known(
     """The rows with the columns `more` of `known`, where it has the same values in the columns `on`; null elsewhere."""
     if isinstance(spark, InProcess):
         found = {tuple(row[name] for name in on): row for row in known.rows}
-        return [
-            {
-                **row,
-                **{name: found.get(tuple(row[each] for each in on), {}).get(name) for name in more},
-            }
-            for row in rows
-        ]
+        pairs = ((row, found.get(tuple(row[name] for name in on), {})) for row in rows)
+        return [{**row, **{name: match.get(name) for name in more}} for row, match in pairs]
     return rows.join(known.rows.select(*on, *more).dropDuplicates(list(on)), list(on), "left")
 
 

@@ -88,18 +88,10 @@ def _left(
         early += int((unmarked & (written > 0) & (written <= what.made_us)).sum())
     there, alive = np.concatenate(halves), np.concatenate(live)
     planned = np.isin(there, _planned(reader, key.part)) if len(there) else np.empty(0, np.bool_)
-    return PlaceLeft(
-        key.table,
-        key.slice_ms,
-        key.bucket,
-        len(there),
-        int(alive.sum()),
-        early,
-        int(planned.sum()),
-        int((planned & alive).sum()),
-        survivors.shown(len(there)),
-        there.astype(">u8").tobytes(),
-    )
+    where, counts = (key.table, key.slice_ms, key.bucket), (len(there), int(alive.sum()), early)
+    matched = (int(planned.sum()), int((planned & alive).sum()))
+    packed = there.astype(">u8").tobytes()
+    return PlaceLeft(*where, *counts, *matched, survivors.shown(len(there)), packed)
 
 
 def _planned(reader: PlanReader, part: PlanPart) -> npt.NDArray[np.uint64]:

@@ -45,24 +45,20 @@ def decode(page: PackedPage, layout: Layout) -> Columns:
     import numpy as np
 
     raw = np.frombuffer(page.data, np.uint8)
-    if layout.last is None or len(raw) == page.rows * layout.width:
-        rows = (
-            raw.reshape(page.rows, layout.width) if len(raw) == page.rows * layout.width else None
-        )
-        hashes = np.zeros(page.rows, np.uint64)
-    else:
+    even = len(raw) == page.rows * layout.width
+    rows: npt.NDArray[np.uint8] | None = None
+    hashes = np.zeros(page.rows, np.uint64)
+    if even:
+        rows = raw.reshape(page.rows, layout.width)
+    elif layout.last is not None:
         rows, hashes = _uneven(page, layout, raw)
-    if rows is None or not _complete(
-        rows, layout, checked_last=len(raw) == page.rows * layout.width
-    ):
+    if rows is None or not _complete(rows, layout, checked_last=even):
         return _value_by_value(page, layout)
     found: dict[str, npt.NDArray[Any]] = {}
-    at = 0
+    at = _LENGTH
     for name, width in layout.fixed:
-        found |= _typed(
-            name, np.ascontiguousarray(rows[:, at + _LENGTH : at + _LENGTH + width]), width
-        )
-        at += _LENGTH + width
+        found |= _typed(name, np.ascontiguousarray(rows[:, at : at + width]), width)
+        at += width + _LENGTH
     if layout.last is not None:
         found[layout.last] = hashes
     return found
@@ -72,10 +68,9 @@ def _complete(rows: npt.NDArray[np.uint8], layout: Layout, *, checked_last: bool
     """Whether every value has the length of its column, and the last, in rows of equal width, is null: else the bytes mean something else."""
     import numpy as np
 
-    lengths = [
-        *(width for _, width in layout.fixed),
-        *([_NULL] if layout.last and checked_last else []),
-    ]
+    lengths = [width for _, width in layout.fixed]
+    if layout.last and checked_last:
+        lengths.append(_NULL)
     ends = list(accumulate((_LENGTH + width for _, width in layout.fixed), initial=0))
     for at, length in zip(ends, lengths, strict=False):
         expected = np.frombuffer(length.to_bytes(_LENGTH, "big", signed=True), np.uint8)
@@ -100,9 +95,8 @@ def _uneven(
             at += length
     if at != len(data):
         return None, np.zeros(0, np.uint64)
-    return raw[np.array(starts, np.int64)[:, None] + np.arange(layout.width)], np.array(
-        hashes, np.uint64
-    )
+    rows = raw[np.array(starts, np.int64)[:, None] + np.arange(layout.width)]
+    return rows, np.array(hashes, np.uint64)
 
 
 def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
@@ -130,9 +124,8 @@ def _value_by_value(page: PackedPage, layout: Layout) -> Columns:
         raise ValueError(f"{len(data)} bytes do not hold {page.rows} rows of {len(widths)} columns")
     found: dict[str, npt.NDArray[Any]] = {}
     for (name, width), packed in zip(layout.fixed, values, strict=True):
-        found |= _typed(
-            name, np.frombuffer(bytes(packed), np.uint8).reshape(page.rows, width), width
-        )
+        rows = np.frombuffer(bytes(packed), np.uint8).reshape(page.rows, width)
+        found |= _typed(name, rows, width)
     if layout.last is not None:
         found[layout.last] = np.array(hashes, np.uint64)
     return found

@@ -205,11 +205,5 @@ def digest_of_table(table: pa.Table) -> Digest:
 def _digest_of_place(table: pa.Table) -> Digest:
     name, bucket, why = (table.column(column)[0].as_py() for column in ("table", "bucket", "why"))
     start = table.column("slice_start").cast("int64")[0].as_py()
-    return digest_of(
-        name,
-        start,
-        bucket,
-        of_texts(table.column("enqueue_id")),
-        table.column("written_us").to_numpy(),
-        why=why,
-    )
+    ids, written = of_texts(table.column("enqueue_id")), table.column("written_us").to_numpy()
+    return digest_of(name, start, bucket, ids, written, why=why)

@@ -53,13 +53,10 @@ def read_once(spark: Session, keys: Sequence[K], work: Work[K], columns: Columns
     """Give the keys to workers and keep what they find. `work` yields Rows, and summaries as JSON objects. Raises the mailslice error that a worker raised."""
     if isinstance(spark, InProcess):
         found = list(work(iter([keys]))) if keys else []
-        rows = [
-            dict(zip(columns, row, strict=True))
-            for each in found
-            if isinstance(each, Rows)
-            for row in zip(*each.columns.values(), strict=True)
-        ]
-        return Frame(rows, [each for each in found if not isinstance(each, Rows)])
+        parts = [part.columns.values() for part in found if isinstance(part, Rows)]
+        values = (row for part in parts for row in zip(*part, strict=True))
+        rows = [dict(zip(columns, row, strict=True)) for row in values]
+        return Frame(rows, [part for part in found if not isinstance(part, Rows)])
     if not keys:
         return Frame(spark.createDataFrame([], _schema(columns)), [])
     from pyspark import StorageLevel

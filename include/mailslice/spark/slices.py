@@ -241,23 +241,12 @@ class _Count:
         planned, newest, part, digest = 0, 0, NO_PART, Digest()
         if writer is not None and self.spool is not None and self.spool.count:
             planned, newest = self.spool.count, self.spool.newest_us
-            part, digest = writer.add(
-                self.table.value, start, self.place.bucket, self.spool.chunks(), why
-            )
-        return PlaceFound(
-            self.table.value,
-            start,
-            self.place.bucket,
-            self.rows,
-            self.rows - self.unmarked,
-            self.unmarked,
-            self.undated,
-            planned,
-            newest,
-            part,
-            digest,
-            self.survivors.shown(self.rows),
-        )
+            rows = self.spool.chunks()
+            part, digest = writer.add(self.table.value, start, self.place.bucket, rows, why)
+        where = (self.table.value, start, self.place.bucket)
+        counts = (self.rows, self.rows - self.unmarked, self.unmarked, self.undated)
+        survivors = self.survivors.shown(self.rows)
+        return PlaceFound(*where, *counts, planned, newest, part, digest, survivors)
 
     def close(self) -> None:
         if self.spool is not None:

@@ -34,12 +34,8 @@ class Judged:
 
     def line(self) -> dict[str, object]:
         """As `queue audit` shows it."""
-        return {
-            "enqueueId": self.enqueue_id,
-            "name": self.name,
-            "verdict": self.verdict,
-            "why": self.why,
-        }
+        which = {"enqueueId": self.enqueue_id, "name": self.name}
+        return {**which, "verdict": self.verdict, "why": self.why}
 
 
 def digest_of_judged(rows: Iterable[Judged]) -> Digest:
@@ -70,19 +66,11 @@ class JudgedWriter:
         if not rows:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self._place.path(self._path),
-                _schema(),
-                filesystem=self._place.filesystem,
-                compression="zstd",
-            )
-        columns = [
-            pa.array([getattr(row, name) for row in rows], _schema().field(name).type)
-            for name in _names()
-        ]
-        self._writer.write_table(
-            pa.Table.from_arrays(columns, schema=_schema()), row_group_size=_ROWS_A_GROUP
-        )
+            path, files = self._place.path(self._path), self._place.filesystem
+            self._writer = pq.ParquetWriter(path, _schema(), filesystem=files, compression="zstd")
+        columns = {name: [getattr(row, name) for row in rows] for name in _names()}
+        table = pa.Table.from_pydict(columns, schema=_schema())
+        self._writer.write_table(table, row_group_size=_ROWS_A_GROUP)
         self.digest += digest_of_judged(rows)
 
     def close(self) -> None:
