@@ -1,0 +1,94 @@
+"""A delivery that is settled twice at once: one of the two does it, and both learn what became of the mail."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mailslice.model.errors import StoreUnavailable
+from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail
+from mailslice.model.names import RabbitNames, queue_name
+from mailslice.worker.delivery import Delivery, DeliveryContext
+from mailslice.worker.doings import Doings
+from mailslice.worker.outcome import Disposition
+
+ITEM = QueuedMail(
+    EnqueueId(UUID(int=1)), Mail("m", None, ("a@b.example",)), BlobId("h"), BlobId("b")
+)
+
+
+class Stores:
+    """What a settlement asks of its stores; the marks and dead letters take a turn of the loop."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fails = 0
+        self.context = DeliveryContext(
+            SimpleNamespace(  # type: ignore[arg-type]
+                names=RabbitNames(queue_name("spool")),
+                queue=queue_name("spool"),
+                clock=lambda: SimpleNamespace(timestamp=lambda: 0),
+                doings=Doings(),
+                mark=lambda _: self._take("mark"),
+                is_marked=lambda _: self._unmarked(),
+                publish_dead_letter=lambda _: self._take("dead letter"),
+                discarder=SimpleNamespace(add=lambda _: self._take("blobs")),
+            ),
+            None,  # type: ignore[arg-type]
+        )
+
+    async def _take(self, what: str) -> None:
+        await asyncio.sleep(0)
+        if self.fails:
+            self.fails -= 1
+            raise StoreUnavailable("away")
+        self.asked.append(what)
+
+    async def _unmarked(self) -> bool:
+        return False
+
+    def _ack(self) -> bool:
+        self.asked.append("ack")
+        return True
+
+    def delivery(self) -> Delivery:
+        link = SimpleNamespace(is_open=True, flushed=lambda: asyncio.sleep(0))
+        message: Any = SimpleNamespace(
+            headers={},
+            body=b"m",
+            timestamp=None,
+            redelivered=False,
+            arrived=0.0,
+            link=link,
+            ack=self._ack,
+        )
+        hold: Any = SimpleNamespace(release=lambda: None)
+        return Delivery(self.context, message, ITEM, content=b"", hold=hold)
+
+
+@pytest.mark.parametrize("second", ["complete", "reject"])
+async def test_it_is_settled_once_by_the_first(second: str) -> None:
+    stores = Stores()
+    delivery = stores.delivery()
+    other = delivery.complete() if second == "complete" else delivery.reject("no")
+    became = await asyncio.gather(delivery.complete(), other)
+    assert became == [Disposition.COMPLETED] * 2
+    assert stores.asked == ["mark", "ack", "blobs"]
+    assert await delivery.give_back() is Disposition.COMPLETED
+    assert (stores.context.in_hand, delivery.settled.is_set()) == ({}, True)
+
+
+async def test_a_settlement_that_fails_leaves_the_mail_to_the_next() -> None:
+    stores = Stores()
+    stores.fails = 1
+    delivery = stores.delivery()
+    first, second = await asyncio.gather(
+        delivery.complete(), delivery.reject("no"), return_exceptions=True
+    )
+    assert isinstance(first, StoreUnavailable)
+    assert second is Disposition.REJECTED
+    assert stores.asked == ["dead letter", "ack"]
