@@ -42,9 +42,8 @@ _EXIT_WITHIN = 5.0
 class Link:
     """The thread that speaks with the parent, so that a stuck event loop cannot hide.
 
-    It ends the process when the parent is gone. The parent is sent its health every second, the
-    error that kept it from starting, and ids of condemned mails that are dead letters now; it
-    sends `Struck`.
+    It ends the process when the parent is gone. It sends its health every second, the error that
+    kept it from starting, and ids of condemned mails that are dead letters now; it gets `Struck`.
     """
 
     def __init__(self, pipe: Connection, drain: float) -> None:

@@ -44,7 +44,7 @@ async def standing(wiring: Wiring, item: QueuedMail, place: Place | None) -> Sta
 
     There is none while the message's slice is open by today's window: after a change of the window
     a cleanup goes by that once all workers were restarted (`--restarted`). Workers that were not
-    may write into the slice until it is over by the largest window: till then the row is waited for
+    may write into the slice until it is over by the largest window: till then a row is waited for
     longer.
     """
     if await wiring.is_marked(item.enqueue_id):
@@ -114,8 +114,7 @@ async def row_of(
 ) -> ViewRow | None:
     """The mail's row, in V3 or V4, by at most `most` reads (None: as many as it takes).
 
-    Without a place, slices from browseStart to now are searched in the bucket of its name, newest
-    first.
+    Without a place: slices from browseStart to now, newest first, in the bucket of its name.
     """
     places = (
         [place] if place is not None else await asyncio.to_thread(_possible_places, wiring, item)

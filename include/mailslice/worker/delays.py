@@ -214,8 +214,7 @@ class Delays:
         return _NO_WAIT
 
     def _longest_wait(self, message: Message) -> timedelta:
-        """For how long a copy may wait here rather than in a level: the less, the more wait
-        already.
+        """For how long a copy may wait here, not in a level: the less, the more wait already.
 
         One whose returns a quorum queue counts waits a second: the broker drops it past its limit.
         """
@@ -232,9 +231,7 @@ class Delays:
             self._waiting_bytes -= taken
 
     async def flush(self) -> int:
-        """Delivers every delayed mail of the queue now, but for those in a handler (`lease`); how
-        many.
-        """
+        """Delivers every delayed mail now, but for those in a handler (`lease`); how many."""
         rows = await asyncio.to_thread((await self._rows()).rows, self._wiring.queue)
         flushed = 0
         while batch := await asyncio.to_thread(lambda: list(islice(rows, _FLUSHED_AT_ONCE))):

@@ -24,16 +24,16 @@ from mailslice.model.names import (
 )
 from mailslice.model.stages import MailStage, Stage
 from mailslice.stores.rabbitmq.consumer import Message
-from mailslice.worker.budget import Hold
 from mailslice.worker.cleaned import is_open, row_of
 from mailslice.worker.copies import Copy, own_headers
 from mailslice.worker.delays import Delays, checked_delay
 from mailslice.worker.failing import InDoubt
 from mailslice.worker.handler_stage import AsyncStage, BlockingStage
 from mailslice.worker.lease import Lease
-from mailslice.worker.marks import Marks
+from mailslice.worker.loading import Hold
 from mailslice.worker.outcome import Disposition
 from mailslice.worker.reporting import Reporter
+from mailslice.worker.stages import Marks
 from mailslice.worker.throttle import BlockingThrottle, Throttle
 from mailslice.worker.wiring import Wiring
 
@@ -66,13 +66,13 @@ class DeliveryContext:
 
 class Delivery:
     """A mail with its content. Settle it once, by `complete`, `retry`, `reject` or `bounce`, which
-    give what became of it; until then the broker keeps it. Each may raise StoreUnavailable: call
-    it again.
+    give what became of it; until then the broker keeps it. Each may raise StoreUnavailable: ask
+    again.
 
     With stage marks `item` names only recipients that nobody has begun, and a mail that another one
     has taken is given back, whatever it is settled by. After a lost connection it does what it can
-    without the broker, which hands the mail out again; the deleted check drops it if it was
-    completed.
+    without the broker, which hands the mail out again; a completed one is dropped by the deleted
+    check.
     """
 
     def __init__(
@@ -192,8 +192,7 @@ class Delivery:
         counted: bool = True,
         throttled: bool = False,
     ) -> Disposition:
-        """Hand it out again, at once or `after` a delay of up to 30 days, to the `recipients` that
-        remain.
+        """Hand it out again, at once or `after` up to 30 days, to the `recipients` that remain.
 
         A delayed one is a failed attempt unless `counted` is False; `throttled`: it waits for a
         destination. Without recipients the mail is complete. At once and with the same recipients
@@ -258,8 +257,7 @@ class Delivery:
         return Disposition.REJECTED
 
     async def bounce(self, reason: str, failures: Sequence[Failure]) -> Disposition:
-        """The sender is told that these recipients (those the mail still has) failed; the mail is
-        done.
+        """The sender is told that these recipients (all the mail still has) failed; it is done.
 
         Rejected where nobody can be told: null sender, no MAILSLICE_WORKER_BOUNCE_QUEUE, no report.
         """
@@ -283,7 +281,7 @@ class Delivery:
         return await self._finish(Stage.FAILED, Disposition.BOUNCED)
 
     async def give_back(self) -> Disposition:
-        """Back to the broker at once, as it came: nothing was done to it here, or another one has it."""
+        """Back to the broker at once, as it came: nothing was done to it here."""
         return await self._settled(lambda: self._give_back(Disposition.GIVEN_BACK))
 
     async def _give_back(self, disposition: Disposition) -> Disposition:
@@ -324,9 +322,7 @@ class Delivery:
         return disposition
 
     async def _begun_again(self, left: tuple[str, ...]) -> tuple[str, ...] | Disposition:
-        """Those of `left` whom the next attempt serves, durably; or what became of the mail by
-        this.
-        """
+        """Those of `left` whom the next attempt serves, durably; or what became of the mail."""
         marks, in_doubt = self._marks, self._context.in_doubt
         if marks is None or in_doubt is None:
             return left

@@ -81,9 +81,7 @@ class Deliveries:
 
     @property
     def idle_seconds(self) -> float:
-        """Since the broker gave something; 0 while something is loaded, held or parked, or
-        unconnected.
-        """
+        """Since the broker gave something; 0 while it is unconnected, or something is held here."""
         if self._slots or not self._connected or self._preparer.park.is_expecting:
             return 0.0
         return asyncio.get_running_loop().time() - self._slots.last_moved
@@ -107,8 +105,7 @@ class Deliveries:
         )
 
     async def aclose(self) -> None:
-        """No more deliveries: what was not handed out goes back, what is in hand can still be
-        settled.
+        """No more deliveries: what was not handed out goes back; the rest can still be settled.
 
         It ends also when its caller is cancelled: half of it would keep mails and room for good.
         """

@@ -29,7 +29,7 @@ from mailslice.worker.undoing import Undoing
 from mailslice.worker.wiring import Wiring
 
 if TYPE_CHECKING:
-    from mailslice.worker.budget import Hold
+    from mailslice.worker.loading import Hold
 
 _SMALL = 1024 * 1024
 

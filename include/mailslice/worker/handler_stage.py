@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 
-from mailslice.worker.marks import Marks
+from mailslice.worker.stages import Marks
 
 
 class BlockingStage:

@@ -332,8 +332,8 @@ class Handling:
     async def _tell(
         self, delivery: Delivery, action: Callable[[], Awaitable[Disposition]]
     ) -> Disposition | None:
-        """Asks until the stores have taken it: a handled mail must not be handled again. None:
-        given up.
+        """Asks until the stores have taken it: handled mail must not be handled again. None: in
+        vain.
 
         Whatever the error is, for given up here the mail would be nobody's and still be held. Only
         an end of the worker does not wait on: whoever drains gives back what is not settled.

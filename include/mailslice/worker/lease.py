@@ -92,9 +92,7 @@ class Lease:
                 self._tell("a mail may be delivered again when its lease is over: %s", error)
 
     async def bring_back(self) -> None:
-        """Where a copy is out the mail is published now. A store that is away leaves it to the
-        copy.
-        """
+        """A mail whose copy is out is published now; a store that is away leaves it to the copy."""
         if self.is_closed:
             return
         try:

@@ -34,8 +34,7 @@ class Retry:
 
     A retry that waits is a failed attempt unless `counted` is False; after
     MAILSLICE_WORKER_ATTEMPTS of them the mail is given up, with `why` as the reason (no mail
-    address in it). `throttled`: it waits for its destinations (`worker.throttle`), which never
-    counts.
+    address in it). `throttled`: it waits for its destinations (`worker.throttle`) and never counts.
     """
 
     after: timedelta | None = None
@@ -55,8 +54,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Bounce:
-    """The recipients will not have it: its sender is told (RFC 3464); a Reject where that cannot
-    be.
+    """The recipients will not have it: its sender is told (RFC 3464), or it is a Reject.
 
     `failures`: all recipients the mail still has. The reason is logged: no mail address in it.
     """

@@ -153,11 +153,10 @@ class Park:
         headers: Mapping[str, object] | None = None,
         level: int | None = None,
     ) -> bool:
-        """Whether a copy has taken the message's place, which is acknowledged then; else it is held
-        on.
+        """Whether a copy has taken the place of the message, which is acknowledged; else it is
+        held.
 
-        The copy goes to the park queue or, from the hop queue, to a delay level. `headers` come on
-        top.
+        It goes to the park queue or, from the hop queue, to a delay level, with `headers` on top.
         """
         rounds = count_in(message.headers, HEADER_PARKED) + 1
         counts = {HEADER_PARKED: rounds, **({HEADER_FAULTS: faults} if faults else {})}

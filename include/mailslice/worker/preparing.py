@@ -136,9 +136,7 @@ class Preparer:
         return True
 
     async def _given_up(self, slot: Slot, faults: int) -> bool:
-        """Whether it is a dead letter. The reason names the fault's type, for its text may hold an
-        address.
-        """
+        """Whether it is a dead letter. A fault's text may hold an address: its type is named."""
         what = "a message" if slot.item is None else str(slot.item.enqueue_id)
         reason = (
             f"cannot be prepared: {slot.trial.fault}, {faults} rounds, while other mails could be"
@@ -181,9 +179,7 @@ class Preparer:
             ended.set()
 
     async def _decide(self, slot: Slot, item: QueuedMail) -> bool:
-        """Whether it is ready or gone; False: look anew, for another message of the mail came
-        before.
-        """
+        """Whether it is ready or gone; False: look anew, another message of the mail was first."""
         message = slot.message
         if (older := self._context.in_hand.get(item.enqueue_id)) is not None:
             if older.lease.adopt(message):
@@ -220,9 +216,7 @@ class Preparer:
         return await self._load(slot, item, left=left)
 
     async def _recipients_left(self, slot: Slot, item: QueuedMail) -> tuple[str, ...] | None:
-        """Those of its row, where they are fewer: a retry for fewer writes the row before its
-        message.
-        """
+        """Those of its row, where they are fewer: a retry writes the row before its message."""
         place = place_in(slot.message.headers)
         row = None if place is None else await row_of(self._wiring, item, place)
         if row is None or not set(row.item.mail.recipients) < set(item.mail.recipients):

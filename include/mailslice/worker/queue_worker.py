@@ -22,7 +22,6 @@ from mailslice.stores import Stores, open_stores
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.rabbitmq.publisher import Publisher
 from mailslice.worker.bridge import Bridge
-from mailslice.worker.budget import ContentBudget, return_large_blocks
 from mailslice.worker.delays import Delays
 from mailslice.worker.delivery import DeliveryContext
 from mailslice.worker.dequeuer import Deliveries
@@ -30,7 +29,7 @@ from mailslice.worker.discarding import BlobDiscarder
 from mailslice.worker.enqueuer import Enqueuer
 from mailslice.worker.failing import InDoubt
 from mailslice.worker.given import MOST_PREFETCH, check_count, check_span
-from mailslice.worker.loading import Loader
+from mailslice.worker.loading import ContentBudget, Loader, return_large_blocks
 from mailslice.worker.recording import Recorder
 from mailslice.worker.reporting import Reporter
 from mailslice.worker.stages import Stages
@@ -64,11 +63,11 @@ class QueueWorker:
     async def enqueue(
         self, mail: Mail, content: bytes | Path, *, delay: timedelta | None = None
     ) -> QueuedMail:
-        """Returns when the mail is durable, to be delivered now or after `delay`. `content`: all of
-        it.
+        """Returns when the mail is durable, to be delivered now or after `delay`.
 
-        Raises BadInput (too large, no recipients) or StoreUnavailable: then it is not enqueued;
-        Unconfirmed, one of those: nobody knows, and mostly its deleted mark drops it.
+        `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
+        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: nobody knows, mostly its
+        mark drops it.
         """
         return await self._enqueuer.enqueue(mail, content, delay)
 

@@ -1,5 +1,4 @@
-"""The worker's own record, one row: the mails it holds and since when, what it did, how long mails
-take.
+"""The worker's own record, one row: which mails it holds since when, what it did, and how fast.
 
 Written every few seconds by a task of its own. A store that is away costs a record, never a mail.
 Workers that live for a moment and complete nothing, and idle ones, do not write again and again.

@@ -12,9 +12,8 @@ from typing import Any
 from aiosmtpd.smtp import SMTP
 
 from mailslice.model import crash
-from mailslice.worker.budget import Hold
-from mailslice.worker.smtp_data import receive
-from mailslice.worker.smtp_path import read_path
+from mailslice.worker.loading import Hold
+from mailslice.worker.smtp_data import read_path, receive
 from mailslice.worker.smtp_policy import SmtpPolicy, client_address, client_key
 from mailslice.worker.smtp_session import Intake
 

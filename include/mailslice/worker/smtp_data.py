@@ -1,15 +1,41 @@
-"""The bytes after DATA, as they come: dots un-stuffed, memory counted, lines of any length.
+"""What smtp-in reads: the bytes after DATA, and the addresses of MAIL FROM and RCPT TO.
 
-A mail that is refused in the middle is read to its end (RFC 5321), but no longer kept.
+Dots are un-stuffed, memory is counted, lines have any length. A mail that is refused in the middle
+is read to its end (RFC 5321), but no longer kept. Addresses are taken character for character (RFC
+5321 4.1.2): aiosmtpd reads them as message headers, decodes encoded words and drops comments.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from io import BytesIO
 
-from mailslice.worker.budget import Hold
+from mailslice.worker.loading import Hold
+
+_ATOM = r"[^\s\x00-\x20\x7f()<>\[\]:;@\\,\"]+"
+_QUOTED = r'"(?:[^\x00-\x1f\x7f"\\]|\\[^\x00-\x1f\x7f])*"'
+_DOMAIN = rf"(?:{_ATOM}|\[[^\s\x00-\x20\x7f\[\]<>\\]+\])"
+_MAILBOX = rf"(?:{_QUOTED}|{_ATOM})@{_DOMAIN}"
+_ROUTE = rf"(?:@{_DOMAIN}(?:,@{_DOMAIN})*:)?"
+_PATH = re.compile(
+    rf" *(?:<{_ROUTE}(?P<angled>{_MAILBOX}|{_ATOM})?>|(?P<bare>{_MAILBOX}|{_ATOM}))(?P<rest>| .*)",
+    re.DOTALL,
+)
+NULL_PATH = "<>"
+
+
+def read_path(argument: str) -> tuple[str | None, str]:
+    """The address that `argument` begins with (`<>`: null path; None: none), and the parameters.
+
+    A source route is left out (RFC 5321 C). A name without a domain is an address here.
+    """
+    match = _PATH.fullmatch(argument)
+    if match is None:
+        return None, ""
+    return match["angled"] or match["bare"] or NULL_PATH, match["rest"].strip()
+
 
 TOO_LARGE = "552 5.3.4 The mail is too large"
 BARE = "550 5.6.11 Bare <LF> or <CR> in the mail: its lines end with <CR><LF>"
@@ -29,8 +55,7 @@ async def receive(
     """The mail with `before` in front of it (which does not count), or the refusal to answer with.
 
     Takes memory from `hold` as it grows; a refusal gives it back. `on_progress` is called with the
-    bytes that have come, at first and for every 64 KiB: a slow client is told from one that has
-    gone.
+    bytes that have come, at first and for every 64 KiB: a slow client is not one that has gone.
     """
     mail = _Mail(limit, hold, before, refuse_bare=refuse_bare)
     told = 0

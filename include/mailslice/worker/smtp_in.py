@@ -17,8 +17,8 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import BadSetting, MailsliceError
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings
-from mailslice.worker.budget import ContentBudget
 from mailslice.worker.health import HealthServer, Liveness, ProcessHealth
+from mailslice.worker.loading import ContentBudget
 from mailslice.worker.smtp_conversation import ConnectionLimits, Conversation
 from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import SmtpPolicy, policy_of
@@ -39,9 +39,9 @@ def run_smtp_in(
 ) -> None:
     """Listens until SIGTERM or SIGINT; mails that are being received may then end, for up to 30 s.
 
-    `on_listening` is told address and port (of port 0 the one that was taken). Raises BadSetting
-    (open relay, incomplete TLS or AUTH, a port that is taken), UnknownQueue, StoreUnavailable
-    before that.
+    `on_listening` is told address and port (of port 0 the one that was taken). Before that it
+    raises BadSetting (open relay, incomplete TLS or AUTH, a taken port), UnknownQueue,
+    StoreUnavailable.
     """
     import uvloop
 

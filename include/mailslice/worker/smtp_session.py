@@ -24,10 +24,9 @@ from mailslice.model import crash
 from mailslice.model.clock import Clock
 from mailslice.model.errors import BadInput, BadSetting, MailsliceError
 from mailslice.model.mail import Mail, QueuedMail
-from mailslice.worker.budget import ContentBudget, Hold
-from mailslice.worker.smtp_data import BUSY
+from mailslice.worker.loading import ContentBudget, Hold
+from mailslice.worker.smtp_data import BUSY, NULL_PATH
 from mailslice.worker.smtp_metrics import SmtpMetrics
-from mailslice.worker.smtp_path import NULL_PATH
 from mailslice.worker.smtp_policy import SmtpPolicy, client_address
 
 log = logging.getLogger(__name__)

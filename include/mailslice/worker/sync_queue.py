@@ -125,9 +125,9 @@ class SyncQueue:
     ) -> QueuedMail:
         """Returns when the mail is durable, to be delivered now or after `delay` (up to 30 days).
 
-        `content`: the whole mail, or a file of it. Raises BadInput (too large, no recipients) or
-        StoreUnavailable: then it is not enqueued; Unconfirmed, one of those: nobody knows, mostly
-        it is not.
+        `content`: the whole mail, or a file. Raises BadInput (too large, no recipients) or
+        StoreUnavailable: it is not enqueued; Unconfirmed, one of those: nobody knows, mostly its
+        mark drops it.
         """
         return self._loop.call(self._worker.enqueue(mail, content, delay=delay))
 
@@ -141,8 +141,7 @@ class SyncQueue:
         """Enqueues mails as they are drawn from `mails`; gives each when it is durable or refused.
 
         An iterator, in any order: nothing happens beyond what is asked of it. At most `in_flight`
-        mails, or 64 MiB, are held. When a store is away what was under way is given, then
-        StoreUnavailable raised.
+        mails, or 64 MiB, are held. StoreUnavailable is raised after what was under way is given.
         """
         check_count("in_flight", in_flight)
         check_span("delay", delay)
@@ -158,8 +157,8 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Consumed:
-        """Calls `handler(mail, content)` for each mail and settles it by its outcome; see
-        `worker.consume`.
+        """Calls `handler(mail, content)` for each mail, settles it by the outcome
+        (`worker.consume`).
 
         Ends after `most` mails, when the queue gave nothing for `idle`, or by `stop`.
         """
@@ -182,11 +181,9 @@ class SyncQueue:
         idle: timedelta | None = None,
         give_up_after: timedelta | None = None,
     ) -> Iterator[SyncDelivery]:
-        """The mails one by one, `prefetch` fetched ahead; settle each. Ends after `idle`, or by
-        `stop`.
+        """The mails one by one, `prefetch` fetched ahead; settle each. Ends by `idle` or `stop`.
 
-        What was not handed out goes back when the loop is left, the unsettled when the queue is
-        closed.
+        What was not handed out goes back when the loop is left, the rest when the queue is closed.
         """
         check_span("idle", idle)
         taking = self._loop.call(_taking(self._worker, prefetch, give_up_after, self._stop))

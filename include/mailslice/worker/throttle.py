@@ -48,8 +48,8 @@ class Throttle:
     ) -> dict[str, timedelta]:
         """Asks for one mail to each domain: how long those have to wait that take none now.
 
-        Domains are named by `destination`. `leave` follows always. Raises StoreUnavailable: send
-        nothing.
+        Domains are named by `destination`. `leave` follows always. Raises StoreUnavailable: do not
+        send.
         """
         limited = {
             domain: limit for domain in domains if (limit := self._limits.of(domain)) is not None

@@ -16,13 +16,11 @@ from mailslice.queue.configuration import Shape
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.tables import QueueTables
 from mailslice.stores.rabbitmq.publisher import Publisher
-from mailslice.worker.bridge import Bridge
-from mailslice.worker.budget import ContentBudget
-from mailslice.worker.checks import DeletedChecks
+from mailslice.worker.bridge import Bridge, DeletedChecks
 from mailslice.worker.copies import Copy
 from mailslice.worker.discarding import BlobDiscarder
 from mailslice.worker.doings import Doings, worker_name
-from mailslice.worker.loading import Loader
+from mailslice.worker.loading import ContentBudget, Loader
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -70,9 +68,7 @@ class Wiring:
         await self.publisher.publish(exchange, copy.body, copy.headers, copy.timestamp, key)
 
     async def publish_dead_letter(self, copy: Copy) -> None:
-        """Returns when it is confirmed. What was deleted is declared anew, once. Raises
-        StoreUnavailable.
-        """
+        """Returns when confirmed. Declares anew, once, what was deleted. Raises StoreUnavailable."""
         letter = (self.names.dead_letter_exchange, copy.body, copy.headers, copy.timestamp)
         try:
             await self.side_publisher.publish(*letter)

@@ -23,7 +23,7 @@ from mailslice.model.errors import BadInput, BadSetting, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, QueueName
 from mailslice.model.settings import Settings
 from mailslice.worker import smtp_conversation, smtp_in
-from mailslice.worker.budget import ContentBudget
+from mailslice.worker.loading import ContentBudget
 from mailslice.worker.smtp_in import serve
 from mailslice.worker.smtp_metrics import SmtpMetrics
 from mailslice.worker.smtp_policy import policy_of

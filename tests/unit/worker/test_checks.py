@@ -10,8 +10,7 @@ import pytest
 
 from mailslice.model.errors import StoreUnavailable
 from mailslice.model.mail import EnqueueId
-from mailslice.worker.bridge import Rows
-from mailslice.worker.checks import MOST, DeletedChecks
+from mailslice.worker.bridge import MOST, DeletedChecks, Rows
 
 
 class Table:

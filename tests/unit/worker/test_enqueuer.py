@@ -13,9 +13,9 @@ from mailslice.model.errors import StoreUnavailable, Unconfirmed
 from mailslice.model.mail import Mail, QueuedMail
 from mailslice.model.names import RabbitNames, queue_name
 from mailslice.worker import undoing
-from mailslice.worker.budget import ContentBudget
 from mailslice.worker.doings import Doings
 from mailslice.worker.enqueuer import Enqueuer
+from mailslice.worker.loading import ContentBudget
 
 AWAY = StoreUnavailable("Cassandra at c:9042 does not answer")
 

@@ -14,7 +14,7 @@ from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import MailStage, Stage, decide
 from mailslice.stores.memory import MemoryMailStages
-from mailslice.worker.marks import Marks
+from mailslice.worker.stages import Marks
 
 ID = EnqueueId(UUID(int=1))
 QUEUE = QueueName("spool")

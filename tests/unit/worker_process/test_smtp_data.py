@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.worker.budget import ContentBudget, Hold
+from mailslice.worker.loading import ContentBudget, Hold
 from mailslice.worker.smtp_data import BUSY, TOO_LARGE, receive
 
 MIB = 1 << 20
