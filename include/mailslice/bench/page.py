@@ -211,11 +211,13 @@ def page_text(rows: Sequence[Row]) -> str:
         "not with those of other machines. Some parts alone (ADR 64):",
         '`make bench ARGS="all --part curve,far --write docs/performance.md"`.',
     ]
+    title = ""
     for section in SECTIONS:
-        if section.title:
-            lines += ["", f"## {section.title}"]
+        title = section.title or title
         if shown := section.rows(rows):
+            lines += ["", f"## {title}"] if title else []
             lines += ["", section.text, "", *table(section.columns.split(), shown)]
+            title = ""
     return "\n".join([*lines, "", "![Seconds by rows](performance.svg)"])
 
 

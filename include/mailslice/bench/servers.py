@@ -131,14 +131,15 @@ def measure_servers(
 
     Cold is the S3 server alone, just started: the other stores are warmed up before.
     """
+    kinds = [Server.of_file(file) for file in servers]
+    kinds = kinds or [Server("of the settings", settings.s3.endpoint)]
     own = Work(settings, queue, mails, size, in_flight[-1])
     if warm_up:
         with bench_queue(settings, queue, synthetic=False, say=say):
             say("warm-up of the stores")
             isolated(warm_stores, own, warm_up)
     rows: list[dict[str, Any]] = []
-    here = [Server("of the settings", settings.s3.endpoint)]
-    for server in [Server.of_file(file) for file in servers] or here:
+    for server in kinds:
         with server.running(), bench_queue(server.settings(settings), queue, synthetic=False):
             is_warm = False
             for case in cases(server, in_flight[0], in_flight[-1]):

@@ -45,7 +45,9 @@ def run_all(
 
     The page is printed at the end, and written to `page` after each measurement: what stops it is
     not to cost what is known. Where some parts are measured, the others stay there as they were.
+    What fails is noted, and raised at the end: the first of several failures.
     """
+    failures: list[Exception] = []
     rows: list[dict[str, Any]] = []
     if parts and page is not None:
         earlier = read_measured(page.with_suffix(".json"))["rows"]
@@ -53,7 +55,12 @@ def run_all(
     for part in parts or table:
         for bench, measure_rows in table[part]:
             say(part)
-            measured = measure_rows(say=say)
+            try:
+                measured = measure_rows(say=say)
+            except Exception as error:  # noqa: BLE001 - the others are measured all the same
+                out.note(f"bench: {part} failed: {type(error).__name__}: {error}")
+                failures.append(error)
+                continue
             for row in measured if isinstance(measured, list) else [measured]:
                 rows.append({"bench": bench, "part": part, **row})
                 if out.as_json:
@@ -64,6 +71,8 @@ def run_all(
         print(page_text(rows))
     if page is not None:
         say(f"{page} is written")
+    if failures:
+        raise failures[0]
 
 
 def parts_of(

@@ -9,7 +9,7 @@ from mailslice.bench.commands import PARTS, parts
 from mailslice.bench.page import SECTIONS, page_text, table, write_page
 from mailslice.bench.suite import parts_of, run_all
 from mailslice.cli.output import Output
-from mailslice.model.errors import BadInput
+from mailslice.model.errors import BadInput, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import Settings, clone_root
 
@@ -44,6 +44,7 @@ def test_a_section_without_rows_is_left_out():
     assert "counter_repair" in text
     assert "blob_gc" not in text
     assert "| 7 | 8 |" in text
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Duties"]
 
 
 def test_the_parts_of_the_command_line_are_those_that_are_measured():
@@ -67,3 +68,15 @@ def test_a_part_that_is_measured_anew_takes_its_place_and_the_others_stay(tmp_pa
         ("relay", 4.5),
         ("relay", 4.6),
     ]
+
+
+def test_a_part_that_fails_ends_the_run_only_after_the_others(tmp_path, capsys):
+    def fails(say):
+        raise StoreUnavailable("S3 at nowhere")
+
+    table = {"curve": [("hotpath", fails)], "relay": [("relay", lambda say: {"ratio": 4.5})]}
+    page = tmp_path / "performance.md"
+    with pytest.raises(StoreUnavailable, match="S3 at nowhere"):
+        run_all(Output(), table, (), page, lambda _: None)
+    assert "curve failed: StoreUnavailable: S3 at nowhere" in capsys.readouterr().err
+    assert "4.5" in page.read_text(encoding="utf-8")
