@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.deleting import GONE
-from mailslice.duties.blob_gc.kept import KeptBlobs
+from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
 from mailslice.duties.blob_gc.plan_files import FOLDER, Blob, read_groups
 from mailslice.duties.blob_gc.plan_note import Plan, read_plan
 from mailslice.duty.context import StepContext
@@ -26,15 +25,15 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def _after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
-    """What S3 says of a sample of the planned blobs, and of those that could not be put back."""
-    sample = _sample(context, plan)
-    lost = [BlobId(each.partition(": ")[0]) for each in applied["notRestored"]]
+    """What S3 says of a sample of what was to be deleted, and of what was to be put back."""
+    sample, returned = _sample(context, plan), _returned(plan, applied)
     with KeptBlobs(context.settings) as kept:
         there = kept.james.heads([blob.key for blob in sample])
         missing = [blob.key for blob in sample if there[blob.key] is None]
-        copied = applied["keptUntil"] and not _over(context, applied)
-        copies = kept.of_keys(missing) if copied else None
-        still_lost = sum(found is None for found in kept.james.heads(lost).values())
+        # Copies are kept for longer than this: apply began after the plan was made.
+        copied = context.clock() < plan.made_at + plan.keep
+        copies = kept.of_keys(missing) if copied else missing
+        still_lost = sum(found is None for found in kept.james.heads(returned).values())
     as_planned = sum(
         (now := there[blob.key]) is not None
         and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s)
@@ -44,7 +43,7 @@ def _after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
     untouched = applied["failed"] + applied["left"] + applied["skipped"] + applied["restored"]
     row = {
         "planned_still_there": as_planned,
-        "deleted_without_copy": len(missing) - len(copies) if copies is not None else 0,
+        "deleted_without_copy": len(missing) - len(copies),
         "referred_to_and_missing": still_lost,
     }
     expect = [
@@ -71,6 +70,9 @@ def _sample(context: StepContext, plan: Plan) -> list[Blob]:
     return [blob for _, blobs in islice(rows, 10) for blob in blobs[:each]]
 
 
-def _over(context: StepContext, applied: dict[str, Any]) -> bool:
-    """Whether the copies' time is over already, as a keep of a second has it."""
-    return context.clock() >= datetime.fromisoformat(applied["keptUntil"])
+def _returned(plan: Plan, applied: dict[str, Any]) -> list[BlobId]:
+    """A sample of the blobs that the plan puts back, and those that apply could not."""
+    copies = plan.restores[:: max(1, len(plan.restores) // _MOST)]
+    planned = [copy.key for place in copies if (copy := Kept.of(place, 0)) is not None]
+    failed = [BlobId(each.partition(": ")[0]) for each in applied["notRestored"]]
+    return list(dict.fromkeys([*planned, *failed]))

@@ -1,16 +1,17 @@
-"""Step 4: read the corrected counters back, and those that were left.
+"""Step 4: read every planned mailbox back: all that this run claimed, by the claims in the store, must be right.
 
 Users go on working: a mailbox that moved since the plan is not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
-from mailslice.duties.counter_repair.decide import RIGHT_NOW
+from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.parallel import beside_each_other
 from mailslice.duties.counter_repair.plan_file import (
     Drift,
@@ -19,7 +20,7 @@ from mailslice.duties.counter_repair.plan_file import (
     read_plan,
     require_files,
 )
-from mailslice.duties.counter_repair.repairing import DONE
+from mailslice.duties.counter_repair.repairing import DONE, LEFT
 from mailslice.duties.counter_repair.second_read import Unprojected, read_again, unprojected
 from mailslice.duty.context import StepContext
 from mailslice.duty.gates import judged
@@ -33,10 +34,13 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """A mailbox now: what is stored, what is there, and whether its messages are those of the plan."""
+    """A mailbox now: what is stored, what is there, and whether its messages moved since the plan.
+
+    `applied`: whether the update was done; None when it was sent and nobody knows.
+    """
 
     drift: Drift
-    applied: bool
+    applied: bool | None
     stored: Counters
     computed: Counters
     moved: bool
@@ -48,24 +52,21 @@ class After:
             self.stored.count - self.computed.count, self.stored.unseen - self.computed.unseen
         )
 
+    @property
+    def wrong(self) -> Counters:
+        """As `left`; an update that may not have been done may leave what the plan read."""
+        as_before = self.applied is None and self.stored == self.drift.stored
+        return Counters(0, 0) if as_before else self.left
+
 
 def run(context: StepContext) -> dict[str, Any]:
     """What is there now, and whether every correction is right. Raises GateFailed."""
     plan = read_plan(context.need("plan"), context.request.run)
     require_files(plan, context.folder)
-    applied = context.need("apply")
     drifts = read_drifts(plan, context.folder)
-    outcomes = applied["outcomes"]
-    found = looked_at(
-        context,
-        plan,
-        drifts,
-        {mailbox for mailbox, outcome in outcomes.items() if outcome[0] == DONE},
-    )
-    right = {str(each.drift.mailbox) for each in found if each.left == Counters(0, 0)}
-    right |= {mailbox for mailbox, outcome in outcomes.items() if outcome[1] == RIGHT_NOW}
+    found = looked_at(context, plan, drifts, context.need("apply")["outcomes"])
     after = {
-        "wrong": len(drifts) - len(right),
+        "wrong": sum(each.left != Counters(0, 0) for each in found),
         "largest": [shown(each) for each in found[:_LARGEST]],
     }
     context.folder.write_json("after.json", {"after": after})
@@ -78,15 +79,15 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def unmoved(found: Sequence[After]) -> Frame:
-    """One row a corrected mailbox that did not move since."""
+    """One row a mailbox that this run has sent an update to, and that did not move since."""
     rows = [
         {
             "mailbox": str(each.drift.mailbox),
-            "left_count": each.left.count,
-            "left_unseen": each.left.unseen,
+            "left_count": each.wrong.count,
+            "left_unseen": each.wrong.unseen,
         }
         for each in found
-        if each.applied and not each.moved
+        if each.applied is not False and not each.moved
     ]
     expect = [
         Expectation.equal(
@@ -100,39 +101,49 @@ def unmoved(found: Sequence[After]) -> Frame:
 
 
 def looked_at(
-    context: StepContext, plan: Plan, drifts: Sequence[Drift], applied: set[str]
+    context: StepContext,
+    plan: Plan,
+    drifts: Sequence[Drift],
+    outcomes: Mapping[str, Sequence[str]],
 ) -> list[After]:
-    """The corrected mailboxes and the largest of the others, in the plan's order."""
-    wanted = [
-        drift
-        for place, drift in enumerate(drifts)
-        if place < _LARGEST or str(drift.mailbox) in applied
-    ]
-    also = unprojected(plan, context.folder, [drift.mailbox for drift in wanted])
+    """Every planned mailbox, in the plan's order. `outcomes`: what apply says, by mailbox."""
+    also = unprojected(plan, context.folder, [drift.mailbox for drift in drifts])
+
+    def look(drift: Drift) -> After:
+        verdict, *_ = outcomes.get(str(drift.mailbox), (LEFT,))
+        return _look(context, plan, drift, also, verdict)
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(
-            beside_each_other(
-                pool, lambda drift: _look(context, plan, drift, also, applied), wanted
-            )
-        )
+        return list(beside_each_other(pool, look, drifts))
 
 
-def _look(
-    context: StepContext, plan: Plan, drift: Drift, also: Unprojected, applied: Iterable[str]
-) -> After:
+def _look(context: StepContext, plan: Plan, drift: Drift, also: Unprojected, verdict: str) -> After:
+    """The messages are not read where the counters suffice.
+
+    They do when what was to be stored is, and when the time limit left a mailbox as it was.
+    """
     stored = context.stores.mailboxes.counters(drift.mailbox)
-    done = str(drift.mailbox) in applied
-    if done and stored == Counters(drift.seen.count, drift.seen.unseen):
-        return After(
-            drift, done, stored, stored, moved=False
-        )  # what was to be stored is: its messages need no third read
+    planned = Counters(drift.seen.count, drift.seen.unseen)
+    applied = verdict == DONE or _was_applied(context, plan.run, drift.mailbox)
+    if applied is not False and stored == planned:
+        return After(drift, applied, stored, stored, moved=False)
+    if applied is False and verdict == LEFT and stored == drift.stored:
+        return After(drift, applied, stored, planned, moved=False)
     seen = read_again(
         context.stores,
         drift.mailbox,
         also.get(drift.mailbox, ()),
         trust_projection=plan.trust_projection,
     )
-    return After(drift, done, stored, Counters(seen.count, seen.unseen), moved=seen != drift.seen)
+    return After(drift, applied, stored, Counters(seen.count, seen.unseen), seen != drift.seen)
+
+
+def _was_applied(context: StepContext, run: str, mailbox: UUID) -> bool | None:
+    """What the store says of the run's update: None when it was sent, or may have been, and nobody wrote how it ended."""
+    for claim in context.stores.own.counter_claims.list(mailbox):
+        if claim.run == run and claim.outcome != decide.WITHDRAWN:
+            return claim.outcome == decide.APPLIED or None
+    return False
 
 
 def shown(after: After) -> dict[str, Any]:

@@ -453,3 +453,36 @@ def test_a_counter_that_is_wrong_after_all_fails_verify(james):
         james.steps(request, "verify")
     james.add(mailbox, -1, 0)
     james.steps(request, "verify")
+
+
+@pytest.mark.parametrize("said", ["applied", "unknown"])
+def test_verify_believes_the_counters_and_not_what_apply_says_of_them(james, monkeypatch, said):
+    """Done, it says, and added nothing; it does not know, and the update is there twice."""
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    add = MailboxTables.add
+
+    def other(self, *update):
+        if said == "unknown":
+            add(self, *update)
+            add(self, *update)
+            raise StoreUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MailboxTables, "add", other)
+        assert james.steps(request, "apply")[said] == 1
+    with pytest.raises(GateFailed, match="has the count of its messages"):
+        james.steps(request, "verify")
+
+
+def test_an_update_that_the_store_knows_of_is_read_back_though_apply_says_that_it_was_left(james):
+    (mailbox,) = drifted(james)
+    request = planned(james, [mailbox])
+    james.steps(request, "apply")
+    james.add(mailbox, 1, 0)
+    folder = RunFolder(artifacts(james.settings), request.duty, request.queue, request.run)
+    applied = folder.read_json("applied.json")
+    lie = {**applied, "applied": 0, "left": 1, "outcomes": {str(mailbox): ["left", ""]}}
+    folder.write_json("applied.json", lie)
+    with pytest.raises(GateFailed, match="has the count of its messages"):
+        james.steps(request, "verify")
