@@ -9,16 +9,24 @@ import pytest
 
 from mailslice.codec import message
 from mailslice.duties.dead_letters.duty import DUTY
+from mailslice.duty.artifacts import artifacts
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.lock import LockHeld, locked
-from mailslice.model.errors import PlanRefused, Refused, StoreUnavailable, TryAgain, UnknownQueue
+from mailslice.model.errors import (
+    GateFailed,
+    PlanRefused,
+    Refused,
+    StoreUnavailable,
+    TryAgain,
+    UnknownQueue,
+)
 from mailslice.model.mail import QueueName
 from mailslice.queue import directory
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
 from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import hold
+from mailslice.stores.rabbitmq.held import Held, hold
 
 HOUR = timedelta(hours=1)
 
@@ -473,3 +481,28 @@ def test_names_of_queues_and_mails_may_be_odd(letters):
         file.suffix
         for file in sorted(Path(report["exports"]).iterdir(), key=lambda file: file.suffix)
     ] == [".body", ".json"]
+
+
+def test_a_letter_that_is_there_although_apply_has_dealt_with_it_fails(letters, monkeypatch):
+    letters.letter(letters.mail(marked=True))
+    request = letters.request()
+    letters.steps(request, "plan", "check")
+    with monkeypatch.context() as patch:
+        patch.setattr(Held, "ack", lambda *_: None)
+        assert letters.steps(request, "apply")["applied"] == 1
+    with pytest.raises(GateFailed, match="Of the planned letters none is in the queue"):
+        letters.steps(request, "verify")
+
+
+@pytest.mark.parametrize("content", [None, b"{another"])
+def test_an_export_that_is_gone_or_holds_something_else_fails(letters, content):
+    letters.letter(b"{no mail")
+    request = letters.request()
+    assert letters.steps(request, "plan", "check", "apply")["applied"] == 1
+    place = artifacts(letters.settings)
+    (body,) = (
+        name for name in place.files(f"dead-letters/{letters.queue}") if name.endswith(".body")
+    )
+    place.remove(body) if content is None else place.write(body, content)
+    with pytest.raises(GateFailed, match="Every exported letter is in its file"):
+        letters.steps(request, "verify")

@@ -212,6 +212,31 @@ def test_a_gate_that_does_not_hold_changes_nothing(old):
     assert old.v4 == {}
 
 
+def copied(old):
+    """A run that has copied one row: (the request, the row, its write time)."""
+    old.start_at(0)
+    row = old.insert(0, name="a")
+    request = old.request()
+    assert old.steps(request, "plan", "check", "apply")["applied"] == 1
+    return request, row, old.v3[row.enqueue_id][1]
+
+
+def test_a_copy_that_is_gone_fails_verify(old):
+    request, row, at = copied(old)
+    old.stores.tables.v4.delete_partition(old.queue, row.place, at + 1)
+    with pytest.raises(GateFailed, match="Every live row of V3 is in V4.* missing is 1 "):
+        old.steps(request, "verify")
+
+
+def test_a_copy_that_holds_something_else_fails_verify(old):
+    """Of two values that were written at one time Cassandra keeps the greater."""
+    request, row, at = copied(old)
+    other = replace(row, item=replace(row.item, mail=replace(row.item.mail, name="b")))
+    old.stores.tables.v4.copy_many([(other, at)])
+    with pytest.raises(GateFailed, match="Every copy holds what its row in V3 holds"):
+        old.steps(request, "verify")
+
+
 def test_a_browse_start_that_james_moves_on_while_v3_is_read_is_no_alarm(old, monkeypatch):
     from mailslice.duties.migrate_v3_to_v4 import plan
 

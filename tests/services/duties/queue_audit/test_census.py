@@ -8,8 +8,17 @@ import pika
 import pytest
 
 from mailslice.duties.queue_audit import evidence
+from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.audits import audit_of, newest_audit
-from mailslice.model.errors import BadInput, PlanRefused, Refused, StoreUnavailable, UnknownQueue
+from mailslice.duty.plans import digest_of
+from mailslice.model.errors import (
+    BadInput,
+    GateFailed,
+    PlanRefused,
+    Refused,
+    StoreUnavailable,
+    UnknownQueue,
+)
 from mailslice.model.mail import EnqueueId, Mail, QueueName
 from mailslice.spark import in_worker
 from mailslice.stores import Stores
@@ -437,3 +446,35 @@ def test_what_consumers_hold_is_unknown_until_the_broker_has_figures_of_the_hold
     assert (
         spool.stores.management.held_elsewhere(spool.names.work_queue, "no such consumer") is None
     )
+
+
+@pytest.fixture
+def published(spool):
+    """An audit that has published its verdicts: (the spool, the request, its folder)."""
+    spool.put()
+    request = spool.request("queue_audit")
+    spool.steps(request, "plan", "check", "apply", "verify")
+    folder = RunFolder(artifacts(spool.settings), request.duty, request.queue, request.run)
+    return spool, request, folder
+
+
+@pytest.mark.parametrize("change", [b"", b" 7.0"])
+def test_metrics_that_say_something_else_than_the_audit_fail_verify(published, change):
+    spool, request, folder = published
+    name = f"metrics/mailslice-audit-{spool.queue}.prom"
+    text = folder.artifacts.read(name)
+    folder.artifacts.write(name, text.replace(b" 1.0", change) if change else b"")
+    with pytest.raises(GateFailed, match="The metrics say the same"):
+        spool.steps(request, "verify")
+
+
+def test_files_with_fewer_mails_than_the_audit_says_fail_verify(published):
+    spool, request, folder = published
+    plan = folder.read_json("plan.json")
+    decided = plan["decided"]
+    more = {verdict: count + 1 for verdict, count in decided["verdicts"].items()}
+    decided = {**decided, "verdicts": more}
+    changed = {**plan, "decided": decided, "planDigest": digest_of(decided)}
+    folder.write_json("plan.json", changed)
+    with pytest.raises(GateFailed, match="as many mails of each verdict as were judged so"):
+        spool.steps(request, "verify")

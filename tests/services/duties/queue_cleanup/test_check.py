@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mailslice.duties.queue_cleanup import check, decide, plan
+from mailslice.duty.road import run_step
 from mailslice.model.errors import BadInput, GateFailed
 from mailslice.model.mail import Place
 from mailslice.spark import slices as spark_slices
@@ -139,6 +140,24 @@ def test_a_planned_slice_that_is_open_now_fails(full, monkeypatch):
         view.steps(request, "plan")
     with pytest.raises(GateFailed, match="slice is closed"):
         view.steps(request, "check")
+
+
+def test_a_slice_that_is_closed_by_the_planning_clock_alone_fails(full):
+    """That of another host, which is ahead by less than a plan tolerates."""
+    view, _, _ = full
+    request, now = view.request(grace="10m"), datetime.now(UTC)
+    view.insert((now - timedelta(minutes=9) - view.base) // timedelta(seconds=10), dead=True)
+    run_step("plan", request, view.settings, clock=lambda: now + timedelta(minutes=2))
+    with pytest.raises(GateFailed, match="Of a random sample, every slice is closed now"):
+        view.steps(request, "check")
+
+
+def test_a_plan_of_yesterday_fails(full):
+    view, request, _ = full
+    view.steps(request, "plan")
+    tomorrow = datetime.now(UTC) + timedelta(hours=25)
+    with pytest.raises(GateFailed, match="not older than a day"):
+        run_step("check", request, view.settings, clock=lambda: tomorrow)
 
 
 def test_a_browse_start_that_would_pass_a_live_mail_fails(full, monkeypatch):

@@ -13,8 +13,8 @@ from mailslice.duty.context import StepContext
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.registry import load
 from mailslice.duty.request import RunRequest
-from mailslice.duty.road import run_all
-from mailslice.model.errors import StoreUnavailable, UnknownQueue
+from mailslice.duty.road import run_all, run_step
+from mailslice.model.errors import GateFailed, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.model.slices import slice_start
 from mailslice.queue import directory
@@ -171,12 +171,34 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
     deadline = time.monotonic() + 30
     while not seen_empty(stores, QueueName("drained")) and time.monotonic() < deadline:
         time.sleep(1)
-    found = run_all(RunRequest("queue_size", QueueName("drained"), "run-5"), fresh_module.settings)
+    request = RunRequest("queue_size", QueueName("drained"), "run-5")
+    found = run_all(request, fresh_module.settings)
     kept = stores.own.queue_samples.read(QueueName("drained"))
     assert kept.second_pass - kept.first_pass >= timedelta(seconds=15)
     assert abs(datetime.fromisoformat(found["lastSeenEmpty"]) - kept.first_pass) < timedelta(
         milliseconds=1
     )
+    stores.own.queue_samples.delete(QueueName("drained"))
+    with pytest.raises(GateFailed, match="A broker that was seen empty is remembered as such"):
+        run_step("verify", request, fresh_module.settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("metrics/mailslice-empty.prom", "The metrics file says the size that was measured"),
+        ("runs/queue_size/empty/{run}/slices.svg", "The picture is the one that was drawn"),
+    ],
+)
+def test_what_was_published_and_says_something_else_fails(stores, fresh_module, name, sentence):
+    request = RunRequest(
+        "queue_size", QueueName("empty"), f"run-{len(name)}", params={"sample": False}
+    )
+    run_all(request, fresh_module.settings)
+    place, file = artifacts(fresh_module.settings), name.format(run=request.run)
+    place.write(file, place.read(file).replace(b"0", b"1"))
+    with pytest.raises(GateFailed, match=sentence):
+        run_step("verify", request, fresh_module.settings)
 
 
 def test_a_worker_of_spark_that_cannot_reach_cassandra_names_it(stores, fresh_module, now):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from mailslice.model.slices import slice_start
 from mailslice.queue import directory
 from mailslice.spark import in_worker
 from mailslice.stores import open_stores
-from mailslice.stores.cassandra.nodes import Nodes
+from mailslice.stores.cassandra.nodes import Compacting, Nodes
 from mailslice.stores.cassandra.repairs import repaired
 from tests.services.cassandra.recorded_repairs import record
 from tests.services.duties.running import without_docs, without_spark
@@ -211,20 +212,55 @@ def test_a_plan_that_was_edited_is_refused(place):
 
 def test_a_cluster_with_a_node_down_stops_at_the_gate(place, monkeypatch):
     fresh, _, _ = place
-    from dataclasses import replace
-
-    here = Nodes.all
-    monkeypatch.setattr(
-        Nodes,
-        "all",
-        lambda self: (
-            *here(self),
-            replace(here(self)[0], address="10.9.9.9", up=False, asked=False),
-        ),
-    )
+    another_node(monkeypatch, up=False)
     with pytest.raises(GateFailed, match="Every node is up"):
         reclaim(fresh.but(MAILSLICE_NODETOOL="true {host}").settings, force=True)
     assert reclaim(without_tool(fresh.settings))["status"] == "nothing to do"
+
+
+def another_node(monkeypatch, *, up):
+    """Beside the real one."""
+    here = Nodes.all
+
+    def two(self):
+        first, *_ = here(self)
+        return first, replace(first, address="10.9.9.9", up=up, asked=False)
+
+    monkeypatch.setattr(Nodes, "all", two)
+
+
+@pytest.mark.parametrize("planned_node_is_away", [True, False])
+def test_a_node_that_goes_away_after_the_plan_stops_at_the_gate(
+    place, monkeypatch, planned_node_is_away
+):
+    settings = place[0].but(MAILSLICE_NODETOOL="true {host}").settings
+    asked = request(force=True)
+    run_step("plan", asked, settings)
+    if planned_node_is_away:
+        monkeypatch.setattr(Nodes, "all", lambda _: ())
+    else:
+        another_node(monkeypatch, up=False)
+    with pytest.raises(GateFailed, match="Every node is up"):
+        run_step("check", asked, settings)
+
+
+def test_a_command_that_names_no_host_stops_at_the_gate_where_there_are_several(place, monkeypatch):
+    settings = place[0].but(MAILSLICE_NODETOOL="true").settings
+    asked = request(force=True)
+    run_step("plan", asked, settings)
+    another_node(monkeypatch, up=True)
+    with pytest.raises(GateFailed, match="MAILSLICE_NODETOOL names {host}"):
+        run_step("check", asked, settings)
+
+
+def test_a_node_that_still_collects_after_apply_fails(place, monkeypatch):
+    settings, asked = place[0].settings, request(force=True)
+    for step in ("plan", "check", "apply"):
+        run_step(step, asked, settings)
+    working = Compacting(pending=1, collecting=True)
+    monkeypatch.setattr(Nodes, "compacting", lambda *_: working)
+    with pytest.raises(GateFailed, match="No reclaimed node is still collecting"):
+        run_step("verify", asked, settings)
 
 
 @pytest.fixture

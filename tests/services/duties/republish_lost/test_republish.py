@@ -270,6 +270,16 @@ def test_a_published_mail_without_row_and_mark_is_no_alarm_where_james_has_passe
             spool.steps(request, "verify")
 
 
+def test_a_published_mail_that_the_ledger_does_not_know_fails(spool):
+    spool.put("lost", message=False)
+    spool.audit(census=True)
+    request = spool.request("republish_lost")
+    assert spool.steps(request, "plan", "check", "apply")["applied"] == 1
+    spool.stores.cassandra.execute(f"TRUNCATE {spool.settings.own.keyspace}.republished_mails")
+    with pytest.raises(GateFailed, match="in the ledger of decisions as published by this run"):
+        spool.steps(request, "verify")
+
+
 def test_a_mail_whose_delay_is_over_and_whose_copy_is_gone_is_published_and_no_longer_said_to_come(
     spool,
 ):
