@@ -224,7 +224,7 @@ def copied(old):
 def test_a_copy_that_is_gone_fails_verify(old):
     request, row, at = copied(old)
     old.stores.tables.v4.delete_partition(old.queue, row.place, at + 1)
-    with pytest.raises(GateFailed, match="Every live row of V3 is in V4.* missing is 1 "):
+    with pytest.raises(GateFailed, match=r"Every live row of V3 is in V4.* missing is 1 "):
         old.steps(request, "verify")
 
 
