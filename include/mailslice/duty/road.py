@@ -29,7 +29,7 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
-"""In the run's folder: the steps that a small plan's process has done, and whose tasks have not come yet."""
+"""In the run's folder: the steps that a small plan's process has done, and whose tasks have not come yet; whether it ended."""
 FAILURE = "failure.json"
 """In the run's folder while the last step that was tried, of those before the report, has raised."""
 
@@ -74,19 +74,24 @@ def run_small(
     """The plan, and, where it is small, all steps after it, in this process; the plan's summary.
 
     A step after it that raises ends this: whoever comes for that step does it again, and says why.
+    A try after one that was killed goes on with its plan: a new one would not know what that did.
     Raises TooLarge where the plan needs Spark, else what the plan raises.
     """
     duty = load(request.duty)
     params = duty.params.parse(request.params)
     with open_stores(settings) as stores:
         run = _Run(duty, request, params, settings, stores, clock, in_process=True)
-        summary = _step(run, "plan")
-        done: list[str] = []
+        killed = run.folder.read_json(AHEAD) or {}
+        goes_on = killed.get("ended") is False
+        summary = (run.folder.read_json(FILES["plan"]) if goes_on else None) or _step(run, "plan")
+        done: list[str] = killed["steps"] if goes_on else []
         with suppress(Exception):
             for step in steps_of(params)[1:]:
-                _step(run, step)
-                done.append(step)
-        run.folder.write_json(AHEAD, {"steps": done})
+                if step not in done:
+                    run.folder.write_json(AHEAD, {"steps": done, "ended": False})
+                    _step(run, step)
+                    done.append(step)
+        run.folder.write_json(AHEAD, {"steps": done, "ended": True})
     return summary
 
 
@@ -100,7 +105,8 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
     if step not in steps:
         return None
     summary = folder.read_json(FILES[step])
-    folder.write_json(AHEAD, {"steps": [each for each in steps if each != step]})
+    left = [each for each in steps if each != step]
+    folder.write_json(AHEAD, {"steps": left, "ended": True})
     return summary
 
 

@@ -209,6 +209,23 @@ def test_a_plan_that_is_made_anew_forgets_what_was_done_after_the_one_before(sma
     assert road.done_ahead("check", REQUEST, settings) is None
 
 
+@pytest.mark.parametrize("step", ["check", "apply", "verify", "report"])
+def test_a_small_run_that_is_killed_goes_on_with_its_plan_and_a_cleared_one_plans_anew(
+    small, duty, settings, step
+):
+    class Killed(BaseException):
+        """Nothing of ours catches it."""
+
+    with pytest.raises(Killed):
+        small(**{step: Killed()})
+    assert small()["engine"] == "process"
+    assert [duty.ran.count(each) for each in ("plan", step)] == [1, 2]
+    assert len(duty.ran) == 6
+    assert road.done_ahead("report", REQUEST, settings)["status"] == "done"
+    small()
+    assert duty.ran.count("plan") == 2
+
+
 def test_a_plan_that_needs_spark_is_no_failure(small, runs, settings):
     with pytest.raises(TooLarge):
         small(plan=TooLarge("large"))

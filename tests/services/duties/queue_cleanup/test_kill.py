@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mailslice.duty import road
 from mailslice.duty.lock import TTL
 from mailslice.model import crash
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
@@ -197,6 +198,59 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, p
     view.steps(request, "apply", "verify")
     report = view.steps(request, "report")
     assert (report["planned"], report["applied"], report["failed"]) == (5, 5, 0)
+    assert_clean(view, gone, stays)
+
+
+SMALL = """
+import json, os, signal, sys
+from mailslice.duty import road
+from mailslice.duty.artifacts import RunFolder
+from mailslice.duty.request import RunRequest
+from mailslice.model.settings import load_settings
+from mailslice.quality import gate
+
+road.agree = lambda stores: stores.settings
+gate._publish = lambda *_: "not rendered"
+queue, run, params, last = sys.argv[1:]
+write = RunFolder.write_json
+
+def killed(folder, name, value):
+    write(folder, name, value)
+    if name == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+RunFolder.write_json = killed
+road.run_small(RunRequest("queue_cleanup", queue, run, params=json.loads(params)), load_settings())
+"""
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "applied.json",
+        *(
+            pytest.param(f"{step}.json", marks=soak)
+            for step in ("plan", "check", "verify", "report")
+        ),
+    ],
+)
+def test_a_small_run_of_airflow_that_is_killed_between_two_steps_tells_all_it_did(view, written):
+    """Its five steps are one process, whose retry goes on with the same plan."""
+    gone, stays = filled(view)
+    request = view.request()
+    arguments = [request.queue, request.run, json.dumps(dict(request.params)), written]
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL, *arguments],
+        env={**os.environ, **environment(view), "MAILSLICE_QUEUE_SHARED": "false"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    road.run_small(request, view.settings)
+    report = road.done_ahead("report", request, view.settings)
+    assert (report["status"], report["planned"], report["applied"]) == ("done", 5, 5)
     assert_clean(view, gone, stays)
 
 
