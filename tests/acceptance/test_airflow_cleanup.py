@@ -6,6 +6,7 @@ import getpass
 import time
 from datetime import UTC, datetime, timedelta
 
+import psutil
 import pytest
 
 from mailslice.duty.ledger import Ledger
@@ -19,8 +20,8 @@ from tests.contracts.making import row
 
 DAG = "queue_cleanup"
 DAY = timedelta(days=1)
-_SLOWER = 2
-"""Tests share their two cores with other tests: the minute is of a machine that does nothing else."""
+_IDLE_PERCENT = 40
+"""Of all cores: Airflow's own processes look for work all the time."""
 STEPS = ("plan_cleanup", "check_plan", "apply_cleanup", "verify", "report")
 
 pytestmark = pytest.mark.timeout(900)
@@ -61,9 +62,8 @@ def slices(stores, queue):
     }
 
 
-def test_a_run_with_nothing_to_do_needs_no_spark_and_at_most_a_minute(
-    airflow, stores, fresh_module
-):
+def nothing_to_do(airflow, stores, settings):
+    """A run on the queue "idle"; how many seconds it took."""
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     queue = QueueName("idle")
     stores.tables.browse_starts.insert_first(queue, hour)
@@ -73,10 +73,24 @@ def test_a_run_with_nothing_to_do_needs_no_spark_and_at_most_a_minute(
     states = airflow.wait(DAG, run)
     seconds = time.monotonic() - began
     assert [states[step, "idle"] for step in STEPS] == ["success"] * 5
-    report = Ledger(stores, fresh_module.settings).last(DAG, queue)
+    report = Ledger(stores, settings).last(DAG, queue)
     assert (report["status"], report["dagRun"]) == ("nothing to do", run)
-    print(f"an Airflow run with nothing to do: {seconds:.0f} s")
-    assert seconds <= 60 * _SLOWER
+    return seconds
+
+
+def test_a_run_with_nothing_to_do_needs_no_spark(airflow, stores, fresh_module):
+    nothing_to_do(airflow, stores, fresh_module.settings)
+
+
+@pytest.mark.soak
+def test_a_run_with_nothing_to_do_takes_at_most_a_minute(airflow, stores, fresh_module, capsys):
+    """A figure, and no test on a machine that does something else."""
+    if psutil.cpu_percent(10) > _IDLE_PERCENT:
+        pytest.skip("the machine is busy: a time would be of that")
+    seconds = nothing_to_do(airflow, stores, fresh_module.settings)
+    with capsys.disabled():
+        print(f"\nan Airflow run with nothing to do: {seconds:.0f} s")
+    assert seconds <= 60
 
 
 def test_a_missing_spark_connection_is_said_in_a_sentence_instead_of_meaning_yarn(airflow, stores):

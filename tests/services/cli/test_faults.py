@@ -51,7 +51,7 @@ def cli(fresh_module):
 def test_a_store_that_is_down_at_the_start_ends_with_4_and_its_address(cli, store, words):
     begun = time.monotonic()
     answer = cli.but(**DOWN[store])(*words, code=4, stdin=b"x")
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     assert answer.out == b""
     assert "127.0.0.1:9" in answer.err
     assert answer.err.count("\n") <= 3
@@ -140,7 +140,7 @@ def test_a_store_that_dies_while_mail_is_enqueued_ends_with_4_and_nothing_that_w
     getattr(proxy, how)()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     assert f"127.0.0.1:{proxy.port}".encode() in err
     assert b"Traceback" not in err
     acknowledged = {
@@ -175,7 +175,7 @@ def test_a_store_that_dies_while_mail_is_enqueued_from_a_pipe_that_stays_open_an
     finally:
         process.kill()
         _, err = process.communicate()
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     assert f"127.0.0.1:{proxy.port}".encode() in err
 
 
@@ -197,7 +197,7 @@ def test_a_store_that_dies_while_mail_is_drained_ends_with_4_and_every_other_mai
     proxy.cut()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 4, err
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     assert f"127.0.0.1:{proxy.port}".encode() in err
     done = {line["enqueueId"] for line in map(json.loads, (first + out).splitlines())}
     # What S3 did not answer for may be parked: it comes back within a minute.

@@ -79,7 +79,7 @@ async def opening(settings: Any, name: str = "spool") -> MailsliceError:
         async with open_worker(settings, QueueName(name)):
             raise AssertionError("opened")
     except MailsliceError as error:
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 45, "15 s, and what a busy machine adds"
         return error
 
 
@@ -241,7 +241,7 @@ async def test_deliveries_give_up_with_the_address_when_told_to(
             began = time.monotonic()
             with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{proxy.port}"):
                 await next_of(deliveries)
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 45
 
 
 async def test_a_check_that_fails_after_the_content_was_loaded_keeps_no_part_of_the_budget(

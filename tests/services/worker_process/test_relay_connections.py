@@ -182,7 +182,7 @@ def test_goodbye_is_not_waited_for() -> None:
     with running(Slow()) as sink:
         began = time.monotonic()
         assert relay(sink.port, mails_per_connection=1)(MAIL, CONTENT) == Complete()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 9
 
 
 def test_threads_share_no_connection() -> None:

@@ -612,11 +612,11 @@ async def test_a_mail_that_trickles_in_is_cut_off_in_the_end(
         await asyncio.wait_for(reader.readuntil(b"354 "), 5)
         began = time.monotonic()
         with suppress(ConnectionError):
-            while not reader.at_eof() and time.monotonic() < began + 15:
+            while not reader.at_eof() and time.monotonic() < began + 60:
                 writer.write(piece * 4)  # 80 KB a second: fast enough for each piece
                 await writer.drain()
                 await asyncio.sleep(0.05)
-        assert 0.5 <= time.monotonic() - began < 10
+        assert 0.5 <= time.monotonic() - began < 60
         assert server.keeper.kept == []
         assert await server.do(send(piece * 2000)) == {}, "a mail that comes at once has its time"
         writer.close()

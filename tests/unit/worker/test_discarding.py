@@ -82,7 +82,9 @@ async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_lon
     began = asyncio.get_running_loop().time()
     for _ in range(2 * MOST_PENDING):
         await discarder.add(ids(2))
-    assert asyncio.get_running_loop().time() - began < 2, "it waited once, and no more"
+    assert asyncio.get_running_loop().time() - began < 25, (
+        "it waited once, and not a thousand times"
+    )
     blobs.gate.set()
     await discarder.close()
     deleted = sum(len(request) for request in blobs.requests)

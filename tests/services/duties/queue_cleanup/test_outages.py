@@ -46,7 +46,7 @@ def test_cassandra_that_is_gone_is_named_and_the_next_run_goes_on(through, step)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{cable.port}"):
         view.steps(request, step)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     assert len(view.rows(0)) == 1
     do(cable.mend())
     in_worker.close_all()  # the next run is another process
