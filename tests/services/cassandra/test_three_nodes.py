@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import NO_QUEUE, RunRequest
 from mailslice.duty.road import run_all, run_step
@@ -26,6 +27,7 @@ from mailslice.stores import open_stores
 from mailslice.stores.cassandra.session import CassandraSession
 from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
+from tests.services.duties.running import environment, kill, let_run_out
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 
@@ -258,6 +260,24 @@ def test_disk_comes_back_on_one_node_after_the_other_and_not_while_one_is_away(c
     assert first["after"]["enqueuedmailsv4"] < first["before"]["enqueuedmailsv4"]
 
 
+def test_a_reclaim_that_is_killed_between_two_nodes_goes_on_with_the_next(cluster, place):
+    said = {"force": True, "unrepaired": True, "reason": "what was missed is told of below"}
+    asked = RunRequest("reclaim", NO_QUEUE, "killed", params=said)
+    for step in ("plan", "check"):
+        run_step(step, asked, place)
+    kill("apply", asked, {**environment(place), **cluster.settings()}, "apply:after-node")
+    folder = RunFolder(artifacts(place), asked.duty, asked.queue, asked.run)
+    (first,) = folder.read_json("progress.json")["nodes"]
+    with open_stores(place) as stores:
+        let_run_out(stores, "reclaim")
+    for step in ("apply", "verify"):
+        run_step(step, asked, place)
+    report = run_step("report", asked, place)
+    assert (report["status"], report["applied"], report["failed"]) == ("done", 3, 0)
+    assert [each["node"] for each in report["nodes"]] == [FIRST, SECOND, THIRD]
+    assert report["nodes"][0] == first
+
+
 def live(stores, queue):
     """Enqueue ids with a row and without a mark, as a quorum has it."""
     rows = [
@@ -276,8 +296,8 @@ def keep_tombstones(stores, seconds):
         stores.cassandra.execute(f"ALTER TABLE {name} WITH gc_grace_seconds = {seconds}")
 
 
-def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(cluster, place, timed):
-    """All three are up again. Slices behind a stuck mail are emptied while a node is away."""
+def cleaned_while_a_node_was_away(cluster, place, timed):
+    """Slices behind a stuck mail are emptied meanwhile: (the queue, the ids of the mails that are done, the stuck one's)."""
     keyspace = place.cassandra.keyspace
     with open_stores(place) as stores:
         queue = directory.create(stores, f"q-{uuid.uuid4().hex[:8]}")
@@ -289,6 +309,7 @@ def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(clu
         stores.tables.v4.insert_many([stuck, *done])
         for node in cluster.nodes:
             nodetool(cluster, node.address, "flush", keyspace)
+        hints(cluster, "disablehandoff")
         cluster.kill(THIRD)
         timed("the third node is convicted", convicted, cluster, THIRD)
         stores.tables.deleted.mark_many(queue, [each.enqueue_id for each in done])
@@ -301,13 +322,49 @@ def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(clu
         ]
         assert "can bring rows back as live mail" in report["message"]
         timed("the third node is back", back, cluster, place, THIRD, 3)
+        hints(cluster, "enablehandoff")
         in_worker.close_all()
+    return queue, {each.enqueue_id for each in done}, stuck.enqueue_id
 
-    def reclaim(**params):
+
+def hints(cluster, command):
+    """Cassandra keeps them for three hours of an outage: this one is longer."""
+    for address in (FIRST, SECOND):
+        nodetool(cluster, address, command)
+
+
+@pytest.fixture
+def reclaim(place, timed):
+    """A function that reclaims all nodes, whatever waits there; the report."""
+
+    def run(**params):
         said = {"force": True, "node_timeout": "1m", **params}
         asked = RunRequest("reclaim", NO_QUEUE, f"r-{uuid.uuid4().hex[:8]}", params=said)
         return timed(f"reclaim {params}", run_all, asked, place)
 
+    return run
+
+
+def test_without_a_repair_the_mails_whose_end_a_node_missed_come_back_as_live(
+    cluster, place, timed, reclaim
+):
+    """What the refusal of a reclaim is for: here a person overrules it, and nobody has repaired."""
+    queue, done, stuck = cleaned_while_a_node_was_away(cluster, place, timed)
+    with open_stores(place) as stores:
+        keep_tombstones(stores, 1)
+        time.sleep(2)
+        assert reclaim(unrepaired=True, reason="a mistake")["applied"] == 3
+        # Which two of three a read asks is the coordinator's choice.
+        found = set().union(*(live(stores, queue) for _ in range(12)))
+        keep_tombstones(stores, 864_000)
+    assert found == {*done, stuck}
+
+
+def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(
+    cluster, place, timed, reclaim
+):
+    queue, _, stuck = cleaned_while_a_node_was_away(cluster, place, timed)
+    keyspace = place.cassandra.keyspace
     with open_stores(place) as stores:
         keep_tombstones(stores, 1)
         with pytest.raises(GateFailed, match="repaired within gc_grace"):
@@ -319,12 +376,12 @@ def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(clu
             reclaim()
         nodetool(cluster, FIRST, "repair", "--full", keyspace, "enqueuedmailsv4", "deletedmailsv2")
         assert reclaim()["applied"] == 3
-        assert live(stores, queue) == {stuck.enqueue_id}
+        assert live(stores, queue) == {stuck}
         keep_tombstones(stores, 1)
         time.sleep(2)
         purged = reclaim(unrepaired=True, reason="the whole repair of a minute ago")
         assert purged["applied"] == 3
-        assert live(stores, queue) == {stuck.enqueue_id}
+        assert live(stores, queue) == {stuck}
         keep_tombstones(stores, 864_000)
 
 

@@ -1,5 +1,9 @@
 """`mailslice config` and the guard in front of every command."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from mailslice.model.names import RabbitNames
@@ -118,3 +122,46 @@ def test_shared_is_shown_stored_and_refused_where_a_process_differs(cli):
         assert "MAILSLICE_QUEUE_SHARED=true" in refused
         assert "false is stored" in refused
     assert "'maybe'" in cli("config", "shared", "maybe", code=2).err
+
+
+KILLED = """
+import os, signal, sys
+from mailslice.cli.main import main
+from mailslice.stores.cassandra.own.locks import Locks
+
+when = sys.argv.pop()
+
+def killed(write):
+    def written(*given):
+        if when == "after":
+            write(*given)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return written
+
+Locks.first, Locks.change = killed(Locks.first), killed(Locks.change)
+main()
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("value", ["false", "true"])
+def test_an_answer_whose_command_is_killed_is_stored_by_the_next_and_nothing_is_in_between(
+    cli, fresh, value, when
+):
+    """Killed -9 before the conditional write, and after it."""
+    before = {"false": None, "true": False}[value]
+    if before is not None:
+        cli("config", "shared", "false", "--reason", "test")
+    command = ("config", "shared", value, "--reason", "test", "--json")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *command, when],
+        env=fresh.environ,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    there = before if when == "before" else value == "true"
+    assert cli("config", "shared", "--json").one["stored"] is there
+    again = cli(*command).one
+    assert (again["stored"], again["changed"]) == (value == "true", when == "before")

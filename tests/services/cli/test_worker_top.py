@@ -11,9 +11,13 @@ import time
 
 import pytest
 
+from mailslice.model.mail import QueueName
+from mailslice.model.names import RabbitNames
 from mailslice.stores import open_stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.worker import Reject, new_mail, open_queue
 from tests.acceptance.command import MAILSLICE, Cli
+from tests.services.rabbitmq.parked import parked
 
 KEYS = [
     "queue",
@@ -71,6 +75,15 @@ def test_an_idle_queue_has_all_its_figures_and_looking_makes_no_table(cli, fresh
             [fresh_module.env["MAILSLICE_OWN_KEYSPACE"]],
         )
         assert list(rows) == []
+
+
+def test_a_parked_mail_is_seen(cli, fresh_module):
+    with open_stores(fresh_module.settings) as stores:
+        parked(stores, QueueName("other"))
+    assert cli.json("worker", "top", "other")[0]["parked"] == 1
+    assert [each["parked"] for each in cli.json("queue", "list")] == [1, 0]
+    with blocking_connection(fresh_module.settings.rabbitmq) as connection:
+        connection.channel().queue_purge(RabbitNames("other").park_queue)
 
 
 def test_a_mail_in_a_handler_is_seen_with_its_worker_and_its_age(cli, fresh_module):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -14,9 +16,19 @@ from mailslice.faults.matrix import Break, Case, Fault, Place, faults
 from mailslice.faults.operations import OPERATIONS
 from mailslice.faults.points import named
 from mailslice.faults.restarts import Restarts
+from mailslice.model.clock import system_clock
+from mailslice.model.names import RabbitNames
+from mailslice.queue.directory import create
+from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
+from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.worker import open_worker, park
+from mailslice.worker.loading import Loader
 from tests.own_broker import own_broker
 from tests.services.faults.lanes import Lane, run_lanes
+from tests.services.faults.waiting import away
+from tests.services.worker.conftest import mail, until
+from tests.services.worker.test_faults import CONTENT, next_of
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 AT_ONCE = 6
@@ -47,6 +59,42 @@ def restarted(fresh_module: Any, tmp_path_factory: pytest.TempPathFactory) -> It
         )
         with open_stores(fresh.settings) as stores:
             yield Place(stores, fresh.env, Restarts(broker.kill, broker.start))
+
+
+async def test_a_mail_that_is_parked_is_there_after_a_restart(
+    restarted: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = restarted.stores
+    queue = create(stores, "parked")
+    names = RabbitNames(queue)
+    async with open_worker(stores.settings, queue) as worker:
+        item = await worker.enqueue(mail(), CONTENT)
+        with monkeypatch.context() as patch:
+            patch.setattr(park, "IN_PLACE", 1.0)
+            patch.setattr(Loader, "load", away)
+            async with aclosing(worker.deliveries(4)) as deliveries:
+                coming = asyncio.ensure_future(anext(deliveries))
+                await until(lambda: stores.management.parked(queue), 60)
+                coming.cancel()
+                await asyncio.wait({coming})
+    assert restarted.restarts is not None
+    restarted.restarts.down()
+    restarted.restarts.up()
+    with blocking_connection(stores.settings.rabbitmq) as connection:
+        channel = connection.channel()
+        counts = [
+            channel.queue_declare(name, passive=True).method.message_count
+            for name in (names.park_queue, names.work_queue)
+        ]
+    assert sum(counts) == 1
+    async with (
+        open_worker(stores.settings, queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        delivery = await next_of(deliveries, 120)
+        assert (delivery.item, delivery.content) == (item, CONTENT)
+        await delivery.complete()
+    assert list(MailQueue(stores, queue, system_clock).browse()) == []
 
 
 def test_a_restart_of_rabbitmq_at_any_point_loses_and_doubles_nothing(restarted: Place) -> None:

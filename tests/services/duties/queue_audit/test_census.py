@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pika
 import pytest
 
+from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.audits import audit_of, newest_audit
@@ -27,6 +28,8 @@ from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.work_census import WorkHold
 from mailslice.worker import Deliveries, Delivery, open_worker
 from tests.services.duties.audited import MINUTE, Spool, kill, let_the_lock_run_out
+from tests.services.rabbitmq.parked import figures
+from tests.services.rabbitmq.parked import parked as park
 
 
 @pytest.mark.usefixtures("at_once")
@@ -478,3 +481,20 @@ def test_files_with_fewer_mails_than_the_audit_says_fail_verify(published):
     folder.write_json("plan.json", changed)
     with pytest.raises(GateFailed, match="as many mails of each verdict as were judged so"):
         spool.steps(request, "verify")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_is_parked_is_present_and_nothing_is_lost_until_it_is_back(spool):
+    parked, lost = spool.put("parked", message=False), spool.put("lost", message=False)
+    item = spool.row(parked).item
+    park(spool.stores, spool.queue, message.encode(item))
+    report = spool.audit(census=True)
+    assert report["verdicts"]["lost"] == 0
+    assert report["census"]["unproved"] == "1 messages are parked until a store answers for them"
+    assert spool.republish()["nbRequeuedMails"] == 0
+    with blocking_connection(spool.settings.rabbitmq) as connection:
+        connection.channel().queue_purge(spool.names.park_queue)
+    figures(spool.stores, spool.queue, 0)
+    spool.publish(spool.names.exchange, item)  # as its time ends
+    assert spool.audit(census=True)["verdicts"]["lost"] == 1
+    assert (spool.verdicts()[parked], spool.verdicts()[lost]) == ("waiting", "lost")

@@ -201,27 +201,62 @@ def test_the_same_plan_applied_again_after_a_kill_ends_in_the_same_state(view, p
     assert_clean(view, gone, stays)
 
 
-SMALL = """
+AT_A_FILE = """
 import json, os, signal, sys
 from mailslice.duty import road
-from mailslice.duty.artifacts import RunFolder
+from mailslice.duty.artifacts import Artifacts
 from mailslice.duty.request import RunRequest
 from mailslice.model.settings import load_settings
 from mailslice.quality import gate
 
 road.agree = lambda stores: stores.settings
 gate._publish = lambda *_: "not rendered"
-queue, run, params, last = sys.argv[1:]
-write = RunFolder.write_json
+step, queue, run, params, last = sys.argv[1:]
+write = Artifacts.write
 
-def killed(folder, name, value):
-    write(folder, name, value)
-    if name == last:
+def killed(artifacts, name, data):
+    write(artifacts, name, data)
+    if name.endswith(last):
         os.kill(os.getpid(), signal.SIGKILL)
 
-RunFolder.write_json = killed
-road.run_small(RunRequest("queue_cleanup", queue, run, params=json.loads(params)), load_settings())
+Artifacts.write = killed
+request = RunRequest("queue_cleanup", queue, run, params=json.loads(params))
+if step == "all":
+    road.run_small(request, load_settings())
+else:
+    road.run_step(step, request, load_settings())
 """
+
+
+def kill_at_file(view, step, request, written):
+    """The step, or all of a small run, in a process that dies once it has written that file."""
+    arguments = [step, request.queue, request.run, json.dumps(dict(request.params)), written]
+    done = subprocess.run(
+        [sys.executable, "-c", AT_A_FILE, *arguments],
+        env={**os.environ, **environment(view), "MAILSLICE_QUEUE_SHARED": "false"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+
+def test_a_sweep_that_is_killed_once_its_list_has_taken_the_place_of_the_one_before_loses_no_mark(
+    view, monkeypatch
+):
+    gone, stays = filled(view)
+    first, second = uuid.uuid4(), uuid.uuid4()
+    view.mark(first)
+    assert view.clean(sweep=True)["marks"]["listed"] == 1
+    view.mark(second)
+    request = view.request(sweep=True)
+    view.steps(request, "plan", "check")
+    kill_at_file(view, "apply", request, "/candidates.json")
+    let_the_lock_run_out(view)
+    assert view.is_marked(second)
+    assert later(view, monkeypatch)["marks"]["waiting"] == 0
+    assert_clean(view, [*gone, first, second], stays)
 
 
 @pytest.mark.parametrize(
@@ -238,16 +273,7 @@ def test_a_small_run_of_airflow_that_is_killed_between_two_steps_tells_all_it_di
     """Its five steps are one process, whose retry goes on with the same plan."""
     gone, stays = filled(view)
     request = view.request()
-    arguments = [request.queue, request.run, json.dumps(dict(request.params)), written]
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL, *arguments],
-        env={**os.environ, **environment(view), "MAILSLICE_QUEUE_SHARED": "false"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    kill_at_file(view, "all", request, f"/{written}")
     road.run_small(request, view.settings)
     report = road.done_ahead("report", request, view.settings)
     assert (report["status"], report["planned"], report["applied"]) == ("done", 5, 5)

@@ -23,6 +23,7 @@ from mailslice.queue.mail_queue import MailQueue
 from mailslice.spark.session import spark_session
 from mailslice.stores import open_stores
 from tests.contracts.making import row
+from tests.services.rabbitmq.parked import parked
 
 QUEUE = QueueName("spool")
 HOUR = timedelta(hours=1)
@@ -181,6 +182,15 @@ def test_an_empty_broker_is_remembered_from_two_looks(stores, fresh_module):
     stores.own.queue_samples.delete(QueueName("drained"))
     with pytest.raises(GateFailed, match="A broker that was seen empty is remembered as such"):
         run_step("verify", request, fresh_module.settings)
+
+
+def test_what_is_parked_is_in_the_report_and_its_metrics(stores, fresh_module):
+    queue = directory.create(stores, "parking")
+    parked(stores, queue)
+    request = RunRequest("queue_size", queue, "run-6", params={"sample": False})
+    assert run_all(request, fresh_module.settings)["parked"] == 1
+    text = artifacts(fresh_module.settings).read("metrics/mailslice-parking.prom").decode()
+    assert 'mailslice_queue_parked{queue="parking"} 1.0' in text
 
 
 @pytest.mark.parametrize(
