@@ -9,7 +9,6 @@ import pytest
 
 from mailslice.model.mail import EnqueueId
 from mailslice.stores.cassandra.own import TABLES
-from mailslice.stores.cassandra.own.columns import declared
 from mailslice.stores.cassandra.own.rows import Rows
 from mailslice.stores.cassandra.own.table import ttl_seconds
 from mailslice.stores.cassandra.table import Statement, Table, insert, select
@@ -114,7 +113,23 @@ def test_every_own_table_is_registered_with_its_columns():
         *("dead_letter_notes", "counter_claims", "worker_records", "quarantine", "mail_stages"),
         *("republished_mails", "destinations"),
     }
-    assert declared(TABLES["locks"]) == {"name": "text", "owner": "text"}
+    assert TABLES["locks"].declaration() == (
+        "(name text, owner text, PRIMARY KEY (name)) WITH gc_grace_seconds = 86400"
+    )
+    assert (
+        TABLES["decisions"]
+        .declaration()
+        .endswith(
+            "PRIMARY KEY ((queuename, day), decided, enqueueid, action)) WITH CLUSTERING ORDER BY "
+            "(decided DESC, enqueueid ASC, action ASC) AND gc_grace_seconds = 864000"
+        )
+    )
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_key_is_of_declared_columns(table):
+    assert table.key_columns()
+    assert table.key_columns() <= table.COLUMNS.keys()
 
 
 def test_a_ttl_beyond_2038_is_for_ever_and_never_nothing():

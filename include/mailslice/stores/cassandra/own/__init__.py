@@ -60,7 +60,7 @@ class OwnTables:
     """
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
-        keyspace = create(session, settings, TABLES)
+        keyspace = create(session, settings, TABLES.values())
         self.runs = Runs(session, keyspace)
         self.locks = Locks(session, keyspace)
         self.delayed_mails = DelayedMails(session, keyspace)

@@ -12,7 +12,9 @@ class Locks(OwnTable):
     """LWT rows, name -> owner. All calls are safe to repeat after an error whose outcome is unknown."""
 
     TABLE = "locks"
-    COLUMNS = "(name text PRIMARY KEY, owner text) WITH gc_grace_seconds = 86400"
+    COLUMNS = {"name": "text", "owner": "text"}
+    KEY = "name"
+    GC_GRACE_SECONDS = 86_400
 
     _acquire = Statement(
         "INSERT INTO {table} (name, owner) VALUES (?, ?) IF NOT EXISTS USING TTL ?"

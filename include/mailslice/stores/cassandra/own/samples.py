@@ -29,7 +29,8 @@ class QueueSamples(OwnTable):
     """One row a queue: the newest sample wins, whoever writes last."""
 
     TABLE = "queue_samples"
-    COLUMNS = "(queuename text PRIMARY KEY, first_pass timestamp, second_pass timestamp)"
+    COLUMNS = {"queuename": "text", "first_pass": "timestamp", "second_pass": "timestamp"}
+    KEY = "queuename"
 
     _insert = Statement(insert(("queuename", *_ROWS.columns), "USING TIMESTAMP ?"))
     _read = Statement(select(_ROWS.columns, "queuename = ?"))

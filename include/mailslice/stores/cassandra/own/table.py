@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import ClassVar, Self
 
@@ -13,20 +14,24 @@ from mailslice.stores.cassandra.own.columns import add_missing, raise_gc_grace
 from mailslice.stores.cassandra.session import CassandraSession, Params
 from mailslice.stores.cassandra.table import Table, applied
 
-TABLES: dict[str, str] = {}
-"""Name -> columns and options of every own table: each subclass of OwnTable adds its own."""
+TABLES: dict[str, type[OwnTable]] = {}
+"""Every own table by name: each subclass of OwnTable adds itself."""
 _LONGEST_TTL = timedelta(days=365 * 5)
 
 
 class OwnTable(Table):
-    """A subclass says TABLE and COLUMNS, and has all CQL: each statement, its TTL and condition."""
+    """A subclass declares its columns, and has all CQL: each statement, its TTL and condition."""
 
     TABLE: ClassVar[str]
-    COLUMNS: ClassVar[str]
-    """What follows CREATE TABLE and the name: columns, key and options."""
+    COLUMNS: ClassVar[Mapping[str, str]]
+    """Name -> type."""
+    KEY: ClassVar[str]
+    """What is in the parentheses of PRIMARY KEY."""
+    OPTIONS: ClassVar[str] = ""
+    GC_GRACE_SECONDS: ClassVar[int] = 864_000
 
     def __init_subclass__(cls) -> None:
-        TABLES[cls.TABLE] = cls.COLUMNS
+        TABLES[cls.TABLE] = cls
 
     def __init__(self, session: CassandraSession, keyspace: str) -> None:
         super().__init__(session, keyspace, self.TABLE)
@@ -37,7 +42,7 @@ class OwnTable(Table):
 
         It is prepared for an event loop.
         """
-        table = cls(session, create(session, settings, {cls.TABLE: cls.COLUMNS}))
+        table = cls(session, create(session, settings, [cls]))
         table.prepare()
         return table
 
@@ -47,8 +52,21 @@ class OwnTable(Table):
         keyspace = settings.own.keyspace
         if cls.TABLE not in tables_of(session, keyspace):
             return None
-        add_missing(session, keyspace, {cls.TABLE: cls.COLUMNS})
+        add_missing(session, keyspace, [cls])
         return cls(session, keyspace)
+
+    @classmethod
+    def declaration(cls) -> str:
+        """What follows CREATE TABLE and the name."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in cls.COLUMNS.items())
+        options = f"{cls.OPTIONS} AND " if cls.OPTIONS else ""
+        grace = f"gc_grace_seconds = {cls.GC_GRACE_SECONDS}"
+        return f"({columns}, PRIMARY KEY ({cls.KEY})) WITH {options}{grace}"
+
+    @classmethod
+    def key_columns(cls) -> frozenset[str]:
+        """The names of the key's columns."""
+        return frozenset(re.findall(r"\w+", cls.KEY))
 
     def _apply(self, statement: object, params: Params) -> bool:
         """Execute a conditional write; whether it was done."""
@@ -60,7 +78,7 @@ def ttl_seconds(ttl: timedelta) -> int:
     return 0 if ttl > _LONGEST_TTL else max(1, int(ttl.total_seconds()))
 
 
-def create(session: CassandraSession, settings: Settings, tables: Mapping[str, str]) -> str:
+def create(session: CassandraSession, settings: Settings, tables: Iterable[type[OwnTable]]) -> str:
     """Create those tables and their keyspace where missing; the name of the keyspace.
 
     Replication: MAILSLICE_OWN_REPLICATION, else that of James' keyspace, else one copy on a
@@ -74,8 +92,11 @@ def create(session: CassandraSession, settings: Settings, tables: Mapping[str, s
         )
     replication = settings.own.replication or replication_of(session, settings.cassandra.keyspace)
     create_keyspace(session, keyspace, replication or "")
-    created = create_tables(session, keyspace, tables)
-    earlier = {name: columns for name, columns in tables.items() if name not in created}
+    declared = {table.TABLE: table for table in tables}
+    created = create_tables(
+        session, keyspace, {name: table.declaration() for name, table in declared.items()}
+    )
+    earlier = [table for name, table in declared.items() if name not in created]
     add_missing(session, keyspace, earlier)
     raise_gc_grace(session, keyspace, earlier)
     return keyspace
