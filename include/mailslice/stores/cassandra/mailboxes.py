@@ -1,6 +1,8 @@
-"""James' tables of mailboxes (James ADR-23): imapUidTable is the truth, messageIdTable its projection by mailbox, mailboxCounters what users are shown.
+"""James' tables of mailboxes (James ADR-23).
 
-They are James' own: mailslice never creates them. Of counters it writes one thing, a difference, once.
+imapUidTable is the truth, messageIdTable its projection by mailbox, mailboxCounters what users are
+shown. They are James' own: mailslice never creates them. Of counters it writes one thing, a
+difference, once.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from mailslice.model.names import (
 )
 from mailslice.stores.cassandra.ddl import tables_of
 from mailslice.stores.cassandra.session import CassandraSession
+from mailslice.stores.cassandra.table import Statement, insert
 
 SEEN = "flagseen"
 FLAGS = ("flaganswered", "flagdeleted", "flagdraft", "flagflagged", "flagrecent", SEEN, "flaguser")
@@ -77,11 +80,33 @@ class MessageRow:
 
 
 class MailboxTables:
-    """The four tables. Statements for scans take (low, high) tokens, and give columns in the order of `message_columns`."""
+    """The four tables.
+
+    Statements for scans take (low, high) tokens, and give columns in the order of `message_columns`.
+    """
+
+    _modseq = Statement(f"SELECT nextmodseq FROM {{keyspace}}.{MODSEQ} WHERE mailboxid = ?")
+    _exists = Statement(f"SELECT id FROM {{keyspace}}.{MAILBOX} WHERE id = ?")
+    _counters = Statement(
+        f"SELECT count, unseen FROM {{keyspace}}.{MAILBOX_COUNTERS} WHERE mailboxid = ?"
+    )
+    _add = Statement(
+        f"UPDATE {{keyspace}}.{MAILBOX_COUNTERS} SET count = count + ?, unseen = unseen + ? "
+        "WHERE mailboxid = ?",
+        idempotent=False,
+    )
+    _unproject = Statement(
+        f"DELETE FROM {{keyspace}}.{MESSAGE_ID_TABLE} USING TIMESTAMP ? "
+        "WHERE mailboxid = ? AND uid = ?"
+    )
 
     def __init__(self, session: CassandraSession) -> None:
         self._session = session
         self._keyspace = session.settings.keyspace
+
+    def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
+        """The statement of `cql`, in which `{keyspace}` is James'."""
+        return self._session.prepare(cql.replace("{keyspace}", self._keyspace), **options)
 
     def require(self, *, truth: bool = True) -> None:
         """Raises Refused naming the tables or columns that are missing; without `truth`, imapUidTable need not be there."""
@@ -117,14 +142,8 @@ class MailboxTables:
     @cached_property
     def message_columns(self) -> tuple[str, ...]:
         """What scans give of a message: message id, mailbox id, uid, modSeq, the flags, and the user flags, where there are any, last."""
-        return (
-            "messageid",
-            "mailboxid",
-            "uid",
-            "modseq",
-            *self.flags,
-            *([USER_FLAGS] if self.has_user_flags else []),
-        )
+        user_flags = [USER_FLAGS] if self.has_user_flags else []
+        return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *user_flags)
 
     def scan(self, table: str) -> PreparedStatement:
         """The statement that reads a token range of `table`: messages, (mailbox id) of mailboxes, (mailbox id, count, unseen) of counters, (mailbox id,
@@ -135,31 +154,33 @@ class MailboxTables:
             MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"),
             MODSEQ: ("mailboxid", "nextmodseq"),
         }
-        columns = others.get(table) or self.message_columns
-        key = _KEYS[table]
-        return self._session.prepare(
-            f"SELECT {', '.join(columns)} FROM {self._keyspace}.{table} WHERE token({key}) > ? AND token({key}) <= ?"
+        columns = ", ".join(others.get(table) or self.message_columns)
+        token = f"token({_KEYS[table]})"
+        return self.prepare_statement(
+            f"SELECT {columns} FROM {{keyspace}}.{table} WHERE {token} > ? AND {token} <= ?"
         )
 
     @cached_property
     def of_mailbox(self) -> PreparedStatement:
         """The projection's messages of one mailbox: (mailbox id)."""
-        return self._session.prepare(
-            f"SELECT {', '.join(self.message_columns)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ?"
+        columns = ", ".join(self.message_columns)
+        return self.prepare_statement(
+            f"SELECT {columns} FROM {{keyspace}}.{MESSAGE_ID_TABLE} WHERE mailboxid = ?"
         )
 
     @cached_property
     def of_messages(self) -> PreparedStatement:
         """The truth of some messages in one mailbox: (message ids, mailbox id)."""
         columns = ", ".join(self.message_columns)
-        return self._session.prepare(
-            f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid IN ? AND mailboxid = ?"
+        return self.prepare_statement(
+            f"SELECT {columns} FROM {{keyspace}}.{IMAP_UID_TABLE} "
+            "WHERE messageid IN ? AND mailboxid = ?"
         )
 
     def of_users(self, users: Iterable[str]) -> set[UUID]:
         """The mailboxes of these users, in any case (James keeps them in lower case): a scan of the table of mailboxes."""
         wanted = {user.lower() for user in users}
-        statement = self._session.prepare(f"SELECT id, mailboxbase FROM {self._keyspace}.{MAILBOX}")
+        statement = self.prepare_statement(f"SELECT id, mailboxbase FROM {{keyspace}}.{MAILBOX}")
         return {
             mailbox
             for mailbox, base in self._session.stream(statement)
@@ -237,34 +258,12 @@ class MailboxTables:
 
     def _schema(self, table: str) -> list[tuple[str, str, str]]:
         """(name, kind, type) of each column."""
-        statement = "SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
-        return [
-            (row[0], row[1], row[2])
-            for row in self._session.execute(
-                self._session.prepare(statement), [self._keyspace.lower(), table]
-            )
-        ]
-
-    @cached_property
-    def _modseq(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT nextmodseq FROM {self._keyspace}.{MODSEQ} WHERE mailboxid = ?"
+        statement = self._session.prepare(
+            "SELECT column_name, kind, type FROM system_schema.columns "
+            "WHERE keyspace_name = ? AND table_name = ?"
         )
-
-    @cached_property
-    def _exists(self) -> PreparedStatement:
-        return self._session.prepare(f"SELECT id FROM {self._keyspace}.{MAILBOX} WHERE id = ?")
-
-    @cached_property
-    def _counters(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT count, unseen FROM {self._keyspace}.{MAILBOX_COUNTERS} WHERE mailboxid = ?"
-        )
-
-    @cached_property
-    def _add(self) -> PreparedStatement:
-        statement = f"UPDATE {self._keyspace}.{MAILBOX_COUNTERS} SET count = count + ?, unseen = unseen + ? WHERE mailboxid = ?"
-        return self._session.prepare(statement, idempotent=False)
+        rows = self._session.execute(statement, [self._keyspace.lower(), table])
+        return [(name, kind, of) for name, kind, of in rows]
 
     def _written(self, table: str) -> str:
         """A row with the write times of all its cells that have one: a change may have written any of them alone."""
@@ -277,30 +276,22 @@ class MailboxTables:
 
     @cached_property
     def _projected(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"SELECT {self._written(MESSAGE_ID_TABLE)} FROM {self._keyspace}.{MESSAGE_ID_TABLE} WHERE mailboxid = ? AND uid = ?"
+        return self.prepare_statement(
+            f"SELECT {self._written(MESSAGE_ID_TABLE)} FROM {{keyspace}}.{MESSAGE_ID_TABLE} "
+            "WHERE mailboxid = ? AND uid = ?"
         )
 
     @cached_property
     def _truth(self) -> PreparedStatement:
-        columns = self._written(IMAP_UID_TABLE)
-        return self._session.prepare(
-            f"SELECT {columns} FROM {self._keyspace}.{IMAP_UID_TABLE} WHERE messageid = ? AND mailboxid = ? AND uid = ?"
+        return self.prepare_statement(
+            f"SELECT {self._written(IMAP_UID_TABLE)} FROM {{keyspace}}.{IMAP_UID_TABLE} "
+            "WHERE messageid = ? AND mailboxid = ? AND uid = ?"
         )
 
     @cached_property
     def _project(self) -> PreparedStatement:
-        columns = self.common_columns
-        marks = ", ".join("?" * len(columns))
-        return self._session.prepare(
-            f"INSERT INTO {self._keyspace}.{MESSAGE_ID_TABLE} ({', '.join(columns)}) VALUES ({marks}) USING TIMESTAMP ?"
-        )
-
-    @cached_property
-    def _unproject(self) -> PreparedStatement:
-        return self._session.prepare(
-            f"DELETE FROM {self._keyspace}.{MESSAGE_ID_TABLE} USING TIMESTAMP ? WHERE mailboxid = ? AND uid = ?"
-        )
+        cql = insert(self.common_columns, "USING TIMESTAMP ?")
+        return self.prepare_statement(cql.replace("{table}", f"{{keyspace}}.{MESSAGE_ID_TABLE}"))
 
 
 def _counters(rows: Sequence[tuple[Any, ...]]) -> Counters:

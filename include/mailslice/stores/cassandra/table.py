@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from cassandra.query import PreparedStatement
 
@@ -35,6 +35,13 @@ class Table:
         return self._session.prepare(cql.replace("{table}", self._name), **options)
 
 
+class Prepares(Protocol):
+    """Whatever completes CQL and prepares it, as a Table does."""
+
+    def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
+        """The prepared statement."""
+
+
 class Statement:
     """CQL as an attribute of a Table. Reading it prepares the statement, the first time only."""
 
@@ -45,7 +52,7 @@ class Statement:
     def __set_name__(self, _owner: type, name: str) -> None:
         self._attribute = name
 
-    def __get__(self, table: Table, _owner: type) -> PreparedStatement:
+    def __get__(self, table: Prepares, _owner: type) -> PreparedStatement:
         prepared = table.prepare_statement(self._cql, **self._options)
         table.__dict__[self._attribute] = prepared  # found before this descriptor from now on
         return prepared
