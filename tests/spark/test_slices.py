@@ -10,7 +10,7 @@ from mailslice.model.names import QueueTable
 from mailslice.spark.ids import of_packed
 from mailslice.spark.slices import Marks, _Count, instant
 from mailslice.stores.cassandra.ids import pack
-from mailslice.stores.memory import MemoryDeletedMails
+from mailslice.testing.memory import MemoryDeletedMails
 
 PLACE = Place(instant(0), 0)
 

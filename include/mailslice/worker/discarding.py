@@ -21,6 +21,8 @@ MOST_PENDING = 1000
 """Keys that may wait or be under way before completions wait for them."""
 _PATIENCE = 1.0
 """Seconds that a completion waits for room. Deletes that take longer hang: what comes then is left to blob_gc."""
+_CLOSE_SECONDS = 5.0
+"""A worker that ends does not wait longer for S3: it holds mails that others could handle."""
 _EVERY = 0.05
 _FLUSHERS = 2
 
@@ -69,11 +71,19 @@ class BlobDiscarder:
             )
 
     async def close(self) -> None:
-        """Deletes what is pending."""
-        while self._pending or self._requests:
-            self._flush()
-            if self._requests:
-                await asyncio.wait(self._requests)
+        """Deletes what is pending, for at most 5 s: the rest is left to blob_gc."""
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while self._pending or self._requests:
+                    self._flush()
+                    await asyncio.wait(self._requests)
+        except TimeoutError:
+            self._dropped += len(self._pending) + self._under_way
+            self._pending.clear()
+            requests = list(self._requests)
+            for request in requests:
+                request.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)  # the first end tells of it
 
     def _flush_soon(self) -> None:
         if len(self._pending) >= KEYS_A_REQUEST:

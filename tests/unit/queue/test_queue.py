@@ -12,7 +12,7 @@ from mailslice.model.settings import load_settings
 from mailslice.queue import directory
 from mailslice.queue.configuration import ConfigurationGuard, Shape, view_shape
 from mailslice.queue.filters import MailFilter
-from mailslice.stores.memory import MemoryStores, MemoryTables
+from mailslice.testing.memory import MemoryStores, MemoryTables
 from tests.contracts.guard import GuardContract
 from tests.contracts.mail_queue import MailQueueContract
 from tests.contracts.tables import some_queue

@@ -6,7 +6,7 @@ import pytest
 
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import load_settings
-from mailslice.stores.memory import MemoryTables
+from mailslice.testing.memory import MemoryTables
 from tests.contracts.tables import TablesContract, some_queue
 
 

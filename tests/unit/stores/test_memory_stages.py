@@ -2,7 +2,7 @@
 
 import pytest
 
-from mailslice.stores.memory import MemoryMailStages
+from mailslice.testing.memory import MemoryMailStages
 from tests.contracts.stages import StagesContract
 from tests.contracts.tables import some_queue
 

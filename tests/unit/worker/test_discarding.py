@@ -94,6 +94,24 @@ async def test_deletes_that_hang_leave_orphans_and_hold_no_completion_up_for_lon
     assert sum(len(request) for request in blobs.requests) == deleted + 2
 
 
+async def test_a_close_does_not_wait_for_deletes_that_hang(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(discarding, "_CLOSE_SECONDS", 0.05)
+    blobs = Blobs()
+    blobs.gate.clear()
+    discarder = BlobDiscarder(blobs)  # type: ignore[arg-type]
+    await discarder.add(ids(5 * KEYS_A_REQUEST))
+    await asyncio.wait_for(discarder.close(), 1)
+    assert len(asyncio.all_tasks()) == 1, "no request goes on"
+    (told,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert told.blobs == 5 * KEYS_A_REQUEST  # type: ignore[attr-defined]
+    blobs.gate.set()
+    await discarder.add(ids(2))
+    await discarder.close()
+    assert [len(request) for request in blobs.requests] == [2], "only what came later"
+
+
 async def test_a_store_that_is_down_leaves_orphans_and_stops_nothing() -> None:
     blobs = Blobs()
     blobs.down = True

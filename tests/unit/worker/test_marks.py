@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mailslice.model.errors import StoreUnavailable, TakenOver
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.stages import MailStage, Stage, decide
-from mailslice.stores.memory import MemoryMailStages
+from mailslice.testing.memory import MemoryMailStages
 from mailslice.worker.stages import Marks
 
 ID = EnqueueId(UUID(int=1))

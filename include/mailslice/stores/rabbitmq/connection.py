@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -25,7 +25,6 @@ _URL = "MAILSLICE_RABBITMQ_URL"
 _NOT_FOUND = 404
 tolerant.install()
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
-_FORM = "allowed: amqp:// or amqps://user:password@host:port/vhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +45,35 @@ class BrokerAddress:
 
 def broker_address(settings: RabbitSettings) -> BrokerAddress:
     """The address in the settings. Raises BadSetting, without the URL, which may hold a password."""
-    url = settings.url.get_secret_value()
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
-        raise BadSetting(
-            f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}"
-        ) from None
-    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
-        scheme = parts.scheme if "://" in url else ""  # what else is before a colon may be a user
-        raise BadSetting(f"{_URL} has scheme {scheme!r} and host {parts.hostname!r}; {_FORM}")
+    allowed = "amqp:// or amqps://user:password@host:port/vhost"
+    parts = url_parts(_URL, settings.url.get_secret_value(), ("amqp", "amqps"), allowed)
     tls = parts.scheme == "amqps"
     return BrokerAddress(
-        parts.hostname,
-        port or (5671 if tls else 5672),
-        _vhost(parts),
+        parts.hostname or "",
+        parts.port or (5671 if tls else 5672),
+        unquote(parts.path[1:]) or "/",
         unquote(parts.username or "guest"),
         unquote(parts.password or "guest"),
         tls,
     )
 
 
-def _vhost(parts: SplitResult) -> str:
-    return unquote(parts.path[1:]) or "/"
+def url_parts(name: str, url: str, schemes: Collection[str], allowed: str) -> SplitResult:
+    """The parts of the URL in the setting `name`. Raises BadSetting, which does not show the URL."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
+        raise BadSetting(
+            f"{name} is not a URL: its host or port cannot be read, or a character of its password "
+            f"is not %-encoded; allowed: {allowed}"
+        ) from None
+    if parts.scheme not in schemes or not parts.hostname:
+        scheme = parts.scheme if "://" in url else ""  # what else is before a colon may be a user
+        raise BadSetting(
+            f"{name} has scheme {scheme!r} and host {parts.hostname!r}; allowed: {allowed}"
+        )
+    return parts
 
 
 def parameters(

@@ -1,4 +1,7 @@
-"""What RabbitMQ's management API says. Its figures are 3 to 10 s late, and a new queue has none: absent is unknown, never zero."""
+"""RabbitMQ's management API.
+
+Its figures are 3 to 10 s late, and a new queue has none: absent is unknown, never zero.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -18,15 +21,17 @@ from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import EXCHANGE_PREFIX, WORK_QUEUE_PREFIX, RabbitNames, is_queue_name
 from mailslice.model.settings import RabbitSettings
-from mailslice.stores.rabbitmq.connection import broker_address, tls_context
+from mailslice.stores.rabbitmq.connection import broker_address, tls_context, url_parts
 
 _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
-_FORM = "allowed: http:// or https://user:password@host:port"
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Messages of one queue: ready, delivered and unacknowledged, on their way in at-least-once dead-lettering; and its consumers."""
+    """Messages of one queue, and its consumers.
+
+    `unacknowledged` were delivered, `dlx` are on their way in at-least-once dead-lettering.
+    """
 
     ready: int
     unacknowledged: int
@@ -44,19 +49,10 @@ class Management:
 
     def __init__(self, settings: RabbitSettings) -> None:
         self._address = broker_address(settings)
+        allowed = "http:// or https://user:password@host:port"
         url = settings.management_url.get_secret_value()
-        try:
-            parts = urlsplit(url)
-            _ = parts.port
-        except ValueError:  # its words hold parts of the URL: of a password with an unquoted # or /
-            raise BadSetting(
-                f"{_URL} is not a URL: its host or port cannot be read, or a character of its password is not %-encoded; {_FORM}"
-            ) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            scheme = (
-                parts.scheme if "://" in url else ""
-            )  # what else is before a colon may be a user
-            raise BadSetting(f"{_URL} has scheme {scheme!r} and host {parts.hostname!r}; {_FORM}")
+        parts = url_parts(_URL, url, ("http", "https"), allowed)
+        self._vhost = quote(self._address.vhost, safe="")
         self._place = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}"
         user = unquote(parts.username) if parts.username else self._address.user
@@ -72,7 +68,7 @@ class Management:
         )
 
     def depth(self, name: str) -> Depth | None:
-        """How much the RabbitMQ queue `name` holds; None when that is unknown (no such queue, or no figures yet)."""
+        """The figures of the RabbitMQ queue `name`; None: no such queue, or no figures yet."""
         found = self._queue(name)
         return depth_of(found) if found is not None else None
 
@@ -100,7 +96,10 @@ class Management:
         return min((limit for limit in limits if limit >= 0), default=None)
 
     def keeps_order(self, name: str) -> bool:
-        """Whether messages that come back to the RabbitMQ queue `name` return to their place, as in a classic queue; a quorum queue puts them at its back."""
+        """Whether messages that come back to the RabbitMQ queue `name` return to their place.
+
+        A classic queue does so; a quorum queue puts them at its back.
+        """
         found = self._queue(name)
         return found is None or kind_of(found) != "quorum"
 
@@ -110,18 +109,21 @@ class Management:
         return None if version[:2] in ("3.", "2.") else 20
 
     def head_timestamp(self, name: str) -> datetime | None:
-        """When the oldest message in memory of the classic queue `name` was published, by its publisher: a hint. None is not empty."""
+        """When the oldest message in memory of the classic queue `name` was published: a hint.
+
+        By its publisher. None is not empty.
+        """
         return moment((self._queue(name) or {}).get("head_message_timestamp"))
 
     def held_elsewhere(self, name: str, but: str) -> int | None:
-        """Messages delivered and unacknowledged on channels that consume the queue `name`, or consume nothing, without the channel of the consumer `but`.
+        """Unacknowledged messages on channels that consume the queue `name`, or consume nothing.
 
-        A channel that cancelled its consumer still holds what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
+        Without the channel of the consumer `but`. A channel that cancelled its consumer still holds
+        what it was given. Up to 10 s late; None when figures are missing, such as those of `but`.
         """
-        vhost = quote(self._address.vhost, safe="")
         consumers = [
             (found.get("consumer_tag"), _channel_of(found), (found.get("queue") or {}).get("name"))
-            for found in self._list(f"/api/consumers/{vhost}")
+            for found in self._list(f"/api/consumers/{self._vhost}")
         ]
         ours = {channel for tag, channel, _ in consumers if tag == but and channel}
         if not ours:
@@ -131,7 +133,7 @@ class Management:
         figures = [
             found.get("messages_unacknowledged")
             for found in self._list(
-                f"/api/vhosts/{vhost}/channels?columns=name,messages_unacknowledged"
+                f"/api/vhosts/{self._vhost}/channels?columns=name,messages_unacknowledged"
             )
             if found.get("name") not in ours | otherwise
         ]
@@ -140,7 +142,7 @@ class Management:
 
     def default_queue_type(self) -> str:
         """Of queues of the vhost that are declared without a type."""
-        found = self._get(f"/api/vhosts/{quote(self._address.vhost, safe='')}") or {}
+        found = self._get(f"/api/vhosts/{self._vhost}") or {}
         said = str(found.get("default_queue_type") or "undefined")
         return "classic" if said == "undefined" else said
 
@@ -149,46 +151,26 @@ class Management:
         return self._queue(name) is not None
 
     def mail_queues(self) -> list[QueueName]:
-        """The names of which both exchange and work queue exist, sorted; without those of other programs that no mail queue may have."""
-        vhost = quote(self._address.vhost, safe="")
-        exchanges = {
-            str(found["name"]) for found in self._list(f"/api/exchanges/{vhost}?columns=name")
-        }
-        queues = (str(found["name"]) for found in self._list(f"/api/queues/{vhost}?columns=name"))
-        named = (
-            name.removeprefix(WORK_QUEUE_PREFIX)
-            for name in queues
-            if name.startswith(WORK_QUEUE_PREFIX)
-        )
+        """The names of which both exchange and work queue exist, sorted.
+
+        Without those of other programs that no mail queue may have.
+        """
+        exchanges = set(self._names("exchanges"))
         return sorted(
             QueueName(name)
-            for name in named
+            for name in self._names("queues", WORK_QUEUE_PREFIX)
             if EXCHANGE_PREFIX + name in exchanges and is_queue_name(name)
         )
 
     def dead_letter_queues(self) -> list[QueueName]:
         """The mail queues that have a dead letter queue, sorted: it may have outlived its work queue."""
         prefix = RabbitNames(QueueName("")).dead_letter_queue
-        found = (
-            str(found["name"])
-            for found in self._list(
-                f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"
-            )
-        )
-        return sorted(
-            QueueName(name.removeprefix(prefix)) for name in found if name.startswith(prefix)
-        )
+        return sorted(map(QueueName, self._names("queues", prefix)))
 
     def delay_queues(self, queue: QueueName) -> list[str]:
         """The delay levels of a mail queue that exist, whatever their seconds."""
         names = RabbitNames(queue)
-        found = (
-            str(found["name"])
-            for found in self._list(
-                f"/api/queues/{quote(self._address.vhost, safe='')}?columns=name"
-            )
-        )
-        seconds = ((name, re.search(r"\d+", name)) for name in found)
+        seconds = ((name, re.search(r"\d+", name)) for name in self._names("queues"))
         return sorted(
             name for name, digits in seconds if digits and name == names.delay_queue(int(digits[0]))
         )
@@ -201,18 +183,22 @@ class Management:
         return None if self.queue_exists(name) else 0
 
     def waiting_queues(self, queue: QueueName) -> list[str]:
-        """Where messages of a mail queue may wait beside its work queue: on the hop, in the delay levels, parked. Some may not exist."""
+        """Where messages may wait beside the work queue: on the hop, in the delay levels, parked.
+
+        Some may not exist.
+        """
         names = RabbitNames(queue)
         return [names.hop_queue, *self.delay_queues(queue), names.park_queue]
 
     def queues(self, columns: Sequence[str]) -> list[dict[str, Any]]:
         """All RabbitMQ queues of the vhost, in one request: what the broker says of these columns."""
-        return self._list(
-            f"/api/queues/{quote(self._address.vhost, safe='')}?columns={','.join(columns)}"
-        )
+        return self._list(f"/api/queues/{self._vhost}?columns={','.join(columns)}")
 
     def alarms(self) -> list[str]:
-        """What makes the broker block publishers, in words: memory and disk alarms, blocked connections. Empty when nothing does."""
+        """Why the broker blocks publishers, in words; empty when it does not.
+
+        Memory and disk alarms, blocked connections.
+        """
         nodes = self._list("/api/nodes")
         memory = [f"memory alarm on {node['name']}" for node in nodes if node.get("mem_alarm")]
         disk = [f"disk alarm on {node['name']}" for node in nodes if node.get("disk_free_alarm")]
@@ -226,20 +212,26 @@ class Management:
         return memory + disk + down + blocked
 
     def _queue(self, name: str) -> dict[str, Any] | None:
-        found = self._get(
-            f"/api/queues/{quote(self._address.vhost, safe='')}/{quote(name, safe='')}"
-        )
-        return found if isinstance(found, dict) else None
+        queue = self._get(f"/api/queues/{self._vhost}/{quote(name, safe='')}")
+        return queue if isinstance(queue, dict) else None
+
+    def _names(self, kind: str, prefix: str = "") -> Iterator[str]:
+        """What follows `prefix` in the names of the vhost's `queues` or `exchanges` that have it."""
+        for entry in self._list(f"/api/{kind}/{self._vhost}?columns=name"):
+            if str(entry["name"]).startswith(prefix):
+                yield str(entry["name"]).removeprefix(prefix)
 
     def _list(self, path: str) -> list[dict[str, Any]]:
         found = self._get(path)
         if found is None:
             raise BadSetting(
-                f"RabbitMQ management at {self._place} ({_URL}): there is no vhost {self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names"
+                f"RabbitMQ management at {self._place} ({_URL}): there is no vhost "
+                f"{self._address.vhost!r}, which MAILSLICE_RABBITMQ_URL names"
             )
         if not isinstance(found, list):
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._place} gives no list for {path} (vhost {self._address.vhost!r})"
+                f"RabbitMQ management at {self._place} gives no list for {path} "
+                f"(vhost {self._address.vhost!r})"
             )
         return found
 
@@ -255,7 +247,8 @@ class Management:
             return None
         if response.status in (401, 403):
             raise BadSetting(
-                f"RabbitMQ management at {self._place} refuses user {self._user!r} of {_URL}: wrong password, or no management tag"
+                f"RabbitMQ management at {self._place} refuses user {self._user!r} of {_URL}: "
+                "wrong password, or no management tag"
             )
         if response.status != 200:
             raise StoreUnavailable(
@@ -265,7 +258,7 @@ class Management:
             return json.loads(response.data)
         except ValueError as error:
             raise StoreUnavailable(
-                f"RabbitMQ management at {self._place} ({_URL}) answers with what is not JSON to {path}"
+                f"RabbitMQ management at {self._place} ({_URL}) does not answer JSON to {path}"
             ) from error
 
 
@@ -285,17 +278,15 @@ def kind_of(found: Mapping[str, Any]) -> str:
 
 
 def depth_of(found: Mapping[str, Any]) -> Depth | None:
-    """The figures of one queue, all or nothing. Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`."""
+    """The figures of one queue, all or nothing.
+
+    Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`.
+    """
     dlx = found.get("messages_dlx", None if kind_of(found) == "quorum" else 0)
-    figures = (
-        found.get("messages_ready"),
-        found.get("messages_unacknowledged"),
-        dlx,
-        found.get("consumers"),
-    )
-    if any(not isinstance(figure, int) for figure in figures):
-        return None
-    return Depth(*(int(figure) for figure in figures if figure is not None))
+    ready, unacknowledged = found.get("messages_ready"), found.get("messages_unacknowledged")
+    figures = [ready, unacknowledged, dlx, found.get("consumers")]
+    known = [figure for figure in figures if isinstance(figure, int)]
+    return Depth(*known) if len(known) == len(figures) else None
 
 
 class HasManagement(Protocol):
@@ -307,10 +298,11 @@ class HasManagement(Protocol):
 
 
 def seen_empty(stores: HasManagement, queue: QueueName) -> bool:
-    """Whether this sample shows nothing ready, unacknowledged or in dead-lettering in the work queue and in all `waiting_queues`.
+    """Whether this sample shows no message in the work queue and in all `waiting_queues`.
 
-    Unknown is not empty, nor is anything while the broker has an alarm or a blocked connection: a publish that raised there is delivered
-    later. Dead letters are not looked at (their ids are: `census.dead_letter_ids`). One sample speaks for the moment about 15 s before it.
+    None ready, unacknowledged or in dead-lettering. Unknown is not empty, nor is anything while the
+    broker has an alarm or a blocked connection: a publish that raised there is delivered later. Dead
+    letters are left out (see `census.dead_letter_ids`). One sample is of about 15 s before it.
     """
     management = stores.management
     return not management.alarms() and all(_holds_nothing(management, queue))

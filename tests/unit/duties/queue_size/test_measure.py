@@ -10,7 +10,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import load_settings
 from mailslice.queue.configuration import view_shape
 from mailslice.queue.live import LiveRows
-from mailslice.stores.memory import MemoryStores
+from mailslice.testing.memory import MemoryStores
 from tests.contracts.making import HOUR, NOW, row
 
 QUEUE = QueueName("spool")

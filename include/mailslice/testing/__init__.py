@@ -1,0 +1,1 @@
+"""Doubles for tests and for trying things out: the product does not import them."""
