@@ -18,8 +18,7 @@ from airflow.sdk.exceptions import (
 from mailslice.duty import job
 from mailslice.duty import road as duty_road
 from mailslice.duty.airflow import notifier, road, spark_step
-from mailslice.duty.airflow.notifier import DutyNotifier, channels, message_of
-from mailslice.duty.airflow.notify_connections import Webhook
+from mailslice.duty.airflow.notifier import DutyNotifier, Webhook, channels, message_of
 from mailslice.duty.airflow.request import duty_params, request_of, who
 from mailslice.duty.airflow.spark_step import SparkStep
 from mailslice.duty.artifacts import RunFolder, artifacts

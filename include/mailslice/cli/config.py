@@ -51,14 +51,8 @@ def apply(out: Output, reason: Reason = None) -> None:
         before = guard.stored()
         applied = guard.apply()
         if applied:
-            record(
-                stores.settings,
-                "config apply",
-                None,
-                reason,
-                stored=shapes.configuration(before),
-                wanted=shapes.configuration(guard.stored()),
-            )
+            stored, wanted = map(shapes.configuration, (before, guard.stored()))
+            record(stores.settings, "config apply", None, reason, stored=stored, wanted=wanted)
         out.one(_comparison(stores) | {"applied": applied})
 
 
@@ -80,15 +74,9 @@ def shared(
         if changed:
             record(stores.settings, "config shared", None, reason, shared=value == "true")
         stored = sharing.stored(stores)
-        out.one(
-            {
-                "shared": stored is not False,
-                "stored": stored,
-                "wanted": sharing.given(stores.settings),
-                "changed": changed,
-                "source": stores.settings.source,
-            }
-        )
+        item = {"shared": stored is not False, "stored": stored}
+        item |= {"wanted": sharing.given(stores.settings), "changed": changed}
+        out.one(item | {"source": stores.settings.source})
 
 
 def _comparison(stores: "Stores") -> dict[str, object]:

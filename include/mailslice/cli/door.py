@@ -6,10 +6,10 @@ import getpass
 import logging
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mailslice.model.errors import BadInput, MailsliceError, Refused
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mailslice.queue.mail_queue import MailQueue
     from mailslice.stores import Stores
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -113,3 +114,13 @@ def record(
         artifacts(settings).write(name, text)
     except MailsliceError as error:
         log.warning("%s was done, but not recorded: %s", action, error)
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """Run `work` on a uvloop, as the worker processes do; Ctrl-C cancels it and it unwinds."""
+    import asyncio
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)

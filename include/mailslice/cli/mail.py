@@ -110,8 +110,8 @@ def enqueue(
     reason: Reason = None,
 ) -> None:
     """Enqueue mails. Sender and recipients come from the headers when not given. A line a mail once it is durable, then the failures."""
+    from mailslice.cli.door import run
     from mailslice.cli.enqueueing import Enqueuing, Given
-    from mailslice.cli.loop import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 

@@ -208,7 +208,7 @@ def clear(
 @command(app, "flush")
 def flush(out: Output, queue: Queue, reason: Reason = None) -> None:
     """Deliver delayed mails now."""
-    from mailslice.cli.loop import run
+    from mailslice.cli.door import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 

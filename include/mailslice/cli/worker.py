@@ -65,8 +65,8 @@ def drain(
     reason: Reason = None,
 ) -> None:
     """Take mails off a queue and complete, retry or reject each: a line a mail, after mark and ack."""
+    from mailslice.cli.door import run
     from mailslice.cli.draining import Draining, Wanted
-    from mailslice.cli.loop import run
     from mailslice.model.settings import load_settings
     from mailslice.worker import open_worker
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from mailslice.local.program import CannotStart, Program
+from mailslice.local.program import FILES, CannotStart, Program
 from mailslice.local.settings import StackSettings
 
 OWNER = "MAILSLICE_STACK_OWNER"
@@ -137,47 +137,29 @@ class Supervisor:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def _text(self, programs: tuple[Program, ...]) -> str:
-        log = self._stack.state / "log"
-        head = f"""; written by mailslice at each start
-[supervisord]
-logfile={_escaped(log / "supervisord.log")}
-logfile_maxbytes=5MB
-logfile_backups=1
-pidfile={_escaped(self._stack.state / "supervisord.pid")}
-childlogdir={_escaped(log)}
-directory={_escaped(self._stack.state)}
-identifier=mailslice-{self._stack.profile.value}
-environment={OWNER}={_quoted(str(self._stack.state))},SPT_NOENV="1"
-[unix_http_server]
-file={_escaped(self._socket)}
-chmod=0700
-[rpcinterface:supervisor]
-supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
-[supervisorctl]
-serverurl=unix://{_escaped(self._socket)}
-"""
-        return head + "".join(self._section(program, log) for program in programs)
-
-    def _section(self, program: Program, log: Path) -> str:
-        environment = ",".join(
-            f"{name}={_quoted(value)}" for name, value in program.environment.items()
+        state = _escaped(self._stack.state)
+        text = (
+            (FILES / "supervisord.conf")
+            .read_text(encoding="utf-8")
+            .format(
+                state=state,
+                profile=self._stack.profile.value,
+                owner=f"{OWNER}={_quoted(str(self._stack.state))}",
+                socket=_escaped(self._socket),
+            )
         )
-        return f"""[program:{program.name}]
-command={_escaped(shlex.join(program.command))}
-environment={environment}
-priority={program.priority}
-startsecs=2
-startretries=2
-autorestart=true
-stopsignal=TERM
-stopwaitsecs={program.stop_seconds}
-stopasgroup=true
-killasgroup=true
-redirect_stderr=true
-stdout_logfile={_escaped(log / (program.name + ".log"))}
-stdout_logfile_maxbytes=20MB
-stdout_logfile_backups=1
-"""
+        section = (FILES / "supervisord.program.conf").read_text(encoding="utf-8")
+        for program in programs:
+            variables = (f"{name}={_quoted(value)}" for name, value in program.environment.items())
+            text += section.format(
+                name=program.name,
+                command=_escaped(shlex.join(program.command)),
+                environment=",".join(variables),
+                priority=program.priority,
+                stop_seconds=program.stop_seconds,
+                state=state,
+            )
+        return text
 
 
 def _escaped(value: object) -> str:

@@ -46,16 +46,10 @@ def plan_schema() -> pa.Schema:
     """Columns of a plan: where the row is, which it is, when it was written (WRITETIME, microseconds), why it is planned."""
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            pa.field("table", pa.string(), nullable=False),
-            pa.field("slice_start", pa.timestamp("ms", "UTC"), nullable=False),
-            pa.field("bucket", pa.int32(), nullable=False),
-            pa.field("enqueue_id", pa.string(), nullable=False),
-            pa.field("written_us", pa.int64(), nullable=False),
-            pa.field("why", pa.string(), nullable=False),
-        ]
-    )
+    start, text = pa.timestamp("ms", "UTC"), pa.string()
+    columns = {"table": text, "slice_start": start, "bucket": pa.int32(), "enqueue_id": text}
+    columns |= {"written_us": pa.int64(), "why": text}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """Tells people when a duty's run failed or is late, or found what goes over a limit (MAILSLICE_ALERT_...): in the log, by email, by webhook.
 
 `MAILSLICE_DUTY_NOTIFY` chooses; email goes through Airflow's connection `smtp_default` to MAILSLICE_DUTY_NOTIFY_EMAIL, the webhook gets one JSON
-object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. Or Airflow's connections choose (`notify_connections`): each of them that exists is spoken to besides.
+object at MAILSLICE_DUTY_NOTIFY_WEBHOOK. Airflow's connections choose, too: one that exists is spoken to,
+whatever the setting says. `mailslice_webhook` (type HTTP): host, schema and port, or a whole URL as host; extra `path`, extra `headers` (an object);
+a password is sent as a bearer token. `mailslice_email` (type SMTP): the mail server; extra `to` names the recipients, comma-separated, else
+MAILSLICE_DUTY_NOTIFY_EMAIL does.
 A channel that fails is logged and stops no other. Messages name DAGs, runs and tasks, never addresses of mails.
 """
 
@@ -10,28 +13,31 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 from urllib.request import Request, urlopen
 
-from airflow.sdk import BaseNotifier
+from airflow.sdk import BaseNotifier, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
 
-from mailslice.duty.airflow.notify_connections import (
-    EMAIL,
-    WEBHOOK,
-    Webhook,
-    found,
-    recipients_of,
-    webhook_of,
-)
 from mailslice.duty.alerts import news
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import DutySettings, load_settings
 
 log = logging.getLogger(__name__)
 
+WEBHOOK, EMAIL = "mailslice_webhook", "mailslice_email"
 CHANNELS = ("log", "email", "webhook")
 _TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Who gets one JSON object by POST. Not for logs: the URL of a hook is a secret."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class DutyNotifier(BaseNotifier):
@@ -110,6 +116,42 @@ _BY_CONNECTION: dict[str, Callable[[Mapping[str, Any], DutySettings, Any], None]
     ),
     WEBHOOK: lambda message, _settings, connection: _post(message, webhook_of(connection)),
 }
+
+
+def found(name: str) -> Any | None:
+    """Airflow's connection of that name; None when there is none."""
+    try:
+        return Connection.get(name)
+    except AirflowNotFoundException:
+        return None
+
+
+def webhook_of(connection: Any) -> Webhook:
+    """The address in an HTTP connection. Raises BadSetting when it has none."""
+    extra, host = connection.extra_dejson, connection.host or ""
+    if not host:
+        raise BadSetting(
+            f"Airflow's connection {WEBHOOK} has no host; allowed: a host, or the URL of the hook as host"
+        )
+    if "://" not in host:
+        port = f":{connection.port}" if connection.port else ""
+        host = f"{connection.schema or 'https'}://{host}{port}"
+    if not host.startswith(("http://", "https://")):
+        raise BadSetting(f"Airflow's connection {WEBHOOK} is not of http or https")
+    headers = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
+    headers |= {str(name): str(value) for name, value in dict(extra.get("headers", {})).items()}
+    return Webhook(host + str(extra.get("path", "")), headers)
+
+
+def recipients_of(connection: Any, others: Sequence[str]) -> list[str]:
+    """Whom an email goes to. Raises BadSetting when nobody is named."""
+    words = str(connection.extra_dejson.get("to", "")).split(",")
+    named = [word.strip() for word in words if word.strip()]
+    if not (named or others):
+        raise BadSetting(
+            f"Airflow's connection {EMAIL} has no recipients; name them in its extra as `to`, or in MAILSLICE_DUTY_NOTIFY_EMAIL"
+        )
+    return named or list(others)
 
 
 def channels(settings: DutySettings) -> list[str]:

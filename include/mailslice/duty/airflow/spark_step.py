@@ -63,15 +63,10 @@ class SparkStep(SparkSubmitOperator):
             return
         master = require_connection()
         # In one word with its option: a queue's name, as a user's, may begin with a dash.
-        self.application_args = [
-            *(
-                self.step,
-                f"--queue={request.queue}",
-                f"--run={request.run}",
-                f"--dag-run={request.dag_run}",
-            ),
-            *(f"--who={request.who}", f"--params={json.dumps(request.params, sort_keys=True)}"),
-        ]
+        options = {"queue": request.queue, "run": request.run, "dag-run": request.dag_run}
+        options |= {"who": request.who, "params": json.dumps(request.params, sort_keys=True)}
+        words = (f"--{name}={value}" for name, value in options.items())
+        self.application_args = [self.step, *words]
         include = str(clone_root() / "include")
         self.conf = {
             "spark.log.level": "WARN",
@@ -85,13 +80,10 @@ class SparkStep(SparkSubmitOperator):
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             **_locale(),
-            # The machine's name may resolve to an address that nobody can reach; on loopback there is nothing to resolve.
-            **(
-                {"SPARK_LOCAL_IP": "127.0.0.1"}
-                if master.startswith("local") or "127.0.0.1" in master
-                else {}
-            ),
         }
+        if master.startswith("local") or "127.0.0.1" in master:
+            # The machine's name may resolve to an address that nobody can reach; on loopback there is nothing to resolve.
+            self.env_vars["SPARK_LOCAL_IP"] = "127.0.0.1"
         try:
             super().execute(context)
         except AirflowException as error:
