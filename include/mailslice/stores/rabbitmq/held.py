@@ -19,16 +19,16 @@ from datetime import datetime
 from typing import Any
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.codec.headers import moment
 from mailslice.model.dead_letters import MOST_HELD
 from mailslice.model.errors import Refused, StoreUnavailable
-from mailslice.model.names import ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
+from mailslice.stores.rabbitmq.publishing import publish_on, ready_messages
 
 MOST = MOST_HELD
 _FIRST_WINDOW, _LEAST_WINDOW, _LARGEST_WINDOW = 50, 10, 5000
@@ -103,7 +103,7 @@ class Held:
 
     def left(self) -> int:
         """How many more messages are ready in the queue: they were not given."""
-        return int(self._channel.queue_declare(self._name, passive=True).method.message_count)
+        return ready_messages(self._channel, self._name)
 
     def ack(self, message: HeldMessage) -> None:
         """The queue forgets the message."""
@@ -122,16 +122,7 @@ class Held:
         if self._publishing is None:
             self._publishing = self._connection.channel()
             self._publishing.confirm_delivery()
-        try:
-            self._publishing.basic_publish(
-                exchange, ROUTING_KEY, body, james_properties(headers, timestamp), mandatory=True
-            )
-        except UnroutableError as error:
-            raise StoreUnavailable(f"RabbitMQ: exchange {exchange!r} has no queue bound") from error
-        except NackError as error:
-            raise StoreUnavailable(
-                f"RabbitMQ refused a message for exchange {exchange!r}"
-            ) from error
+        publish_on(self._publishing, exchange, body, james_properties(headers, timestamp))
 
     def sleep(self, seconds: float) -> None:
         """Wait, and let the connection live."""

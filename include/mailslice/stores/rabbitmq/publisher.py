@@ -90,11 +90,9 @@ class Publisher:
         pending: _Pending | None = None
         try:
             async with asyncio.timeout(self._seconds):
-                link = (
-                    self._link
-                    if self._link is not None and self._link.is_open and self._link.blocked is None
-                    else await self._usable()
-                )
+                link = self._open_link
+                if link is None or link.blocked is not None:
+                    link = await self._usable()
                 pending = self._send(link, exchange, routing_key, body, properties)
                 crash.point("publish:sent")
                 await pending.confirmed
@@ -105,41 +103,30 @@ class Publisher:
             if pending is not None:
                 pending.forget()
         if pending.returned is not None:
-            where = (
-                f"exchange {exchange!r} has no queue bound"
-                if exchange
-                else f"there is no queue {routing_key!r}"
-            )
-            raise QueueMissing(
-                f"RabbitMQ at {broker_address(self._settings)}: {where} ({pending.returned})"
-            )
+            unbound = f"exchange {exchange!r} has no queue bound"
+            where = unbound if exchange else f"there is no queue {routing_key!r}"
+            broker = f"RabbitMQ at {broker_address(self._settings)}"
+            raise QueueMissing(f"{broker}: {where} ({pending.returned})")
         crash.point("publish:confirmed")
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
         """Why a publish was not confirmed in time. `confirms`: how many there had been when it began, on the link that there was `before`."""
         broker = f"RabbitMQ at {broker_address(self._settings)}"
-        link = self._link
-        if link is None or not link.is_open:
-            return StoreUnavailable(
-                str(self._trouble)
-                if self._trouble
-                else f"{broker} does not answer within {self._seconds:g} s"
-            )
+        link = self._open_link
+        if link is None:
+            unknown = f"{broker} does not answer within {self._seconds:g} s"
+            return StoreUnavailable(str(self._trouble or unknown))
         if link.blocked is not None:
-            return StoreUnavailable(
-                f"{broker} blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s"
-            )
+            why = f"blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s"
+            return StoreUnavailable(f"{broker} {why}")
         if confirms == self._confirms and link is before:
             asyncio.get_running_loop().call_later(_SECOND_LOOK, self._give_up, link, confirms)
         return StoreUnavailable(f"{broker} did not confirm a message within {self._seconds:g} s")
 
     def _give_up(self, link: Link, confirms: int) -> None:
         if confirms == self._confirms and link.blocked is None:
-            link.fail(
-                StoreUnavailable(
-                    f"RabbitMQ at {broker_address(self._settings)} confirmed nothing for {self._seconds:g} s"
-                )
-            )
+            broker = f"RabbitMQ at {broker_address(self._settings)}"
+            link.fail(StoreUnavailable(f"{broker} confirmed nothing for {self._seconds:g} s"))
 
     def _send(
         self, link: Link, exchange: str, routing_key: str, body: bytes, properties: BasicProperties
@@ -157,11 +144,15 @@ class Publisher:
     @property
     def usable(self) -> bool:
         """Whether there is a link now that the broker does not block."""
-        return self._link is not None and self._link.is_open and self._link.blocked is None
+        return self._open_link is not None and self._open_link.blocked is None
+
+    @property
+    def _open_link(self) -> Link | None:
+        return self._link if self._link is not None and self._link.is_open else None
 
     async def connect(self) -> None:
         """Connects now: for start-up, where a bad address is to be told at once."""
-        if self._link is None or not self._link.is_open:
+        if self._open_link is None:
             await self._connected()
 
     async def close(self) -> None:
@@ -175,11 +166,7 @@ class Publisher:
     async def _usable(self) -> Link:
         """An open link that the broker does not block."""
         while True:
-            link = (
-                self._link
-                if self._link is not None and self._link.is_open
-                else await self._connected()
-            )
+            link = self._open_link or await self._connected()
             if link.blocked is None:
                 return link
             await link.unblocked()
@@ -194,18 +181,13 @@ class Publisher:
     async def _open(self) -> Link:
         if self._fruitless:
             await asyncio.sleep(pause_seconds(self._fruitless, 0.1, LONGEST_PAUSE))
-        self._fruitless += (
-            1  # until something is confirmed: an exchange that is gone costs the channel, too
-        )
+        # Until something is confirmed: an exchange that is gone costs the channel, too.
+        self._fruitless += 1
         try:
             link = await Link.open(self._settings)
             try:
                 link.channel.add_on_return_callback(self._returned)
-                await link.call(
-                    lambda callback: link.channel.confirm_delivery(
-                        self._confirmed, callback=callback
-                    )
-                )
+                await link.call(link.channel.confirm_delivery, self._confirmed)
             except BaseException:
                 await link.close()
                 raise
@@ -221,21 +203,17 @@ class Publisher:
         method = frame.method
         self._confirms += 1
         self._fruitless = 0
-        tags = (
-            [tag for tag in self._pending if tag <= method.delivery_tag]
-            if method.multiple
-            else [method.delivery_tag]
-        )
+        tags = [method.delivery_tag]
+        if method.multiple:
+            tags = [tag for tag in self._pending if tag <= method.delivery_tag]
         for tag in tags:
             pending = self._pending.pop(tag, None)
             if pending is None or pending.confirmed.done():
                 continue
             if isinstance(method, Basic.Nack):
-                pending.confirmed.set_exception(
-                    Unconfirmed(
-                        f"RabbitMQ at {broker_address(self._settings)} refused a message for {pending.exchange!r}"
-                    )
-                )
+                broker = f"RabbitMQ at {broker_address(self._settings)}"
+                error = Unconfirmed(f"{broker} refused a message for {pending.exchange!r}")
+                pending.confirmed.set_exception(error)
             else:
                 pending.confirmed.set_result(None)
 
@@ -250,9 +228,8 @@ class Publisher:
         pending, self._pending = self._pending, {}
         for one in pending.values():
             if not one.confirmed.done():
-                one.confirmed.set_exception(
-                    Unconfirmed(f"connection lost before a confirm: {self._trouble}")
-                )
+                error = Unconfirmed(f"connection lost before a confirm: {self._trouble}")
+                one.confirmed.set_exception(error)
 
 
 def _retrieved(task: asyncio.Task[Link]) -> None:

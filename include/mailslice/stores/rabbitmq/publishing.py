@@ -1,4 +1,4 @@
-"""One confirmed publish without an event loop: for administration, where mails are few."""
+"""What administration asks of the broker, without an event loop: mails are few there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from pika import BasicProperties
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import NackError, UnroutableError
 
 from mailslice.model.errors import StoreUnavailable
@@ -13,6 +15,22 @@ from mailslice.model.names import ROUTING_KEY
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq.connection import blocking_connection, broker_address
 from mailslice.stores.rabbitmq.publisher import james_properties
+
+
+def publish_on(
+    channel: BlockingChannel,
+    exchange: str,
+    body: bytes,
+    properties: BasicProperties,
+    broker: str = "RabbitMQ",
+) -> None:
+    """As `publish_confirmed`, on a channel with confirms; `broker` is for messages."""
+    try:
+        channel.basic_publish(exchange, ROUTING_KEY, body, properties, mandatory=True)
+    except UnroutableError as error:
+        raise StoreUnavailable(f"{broker}: exchange {exchange!r} has no queue bound") from error
+    except NackError as error:
+        raise StoreUnavailable(f"{broker} refused a message for exchange {exchange!r}") from error
 
 
 def publish_confirmed(
@@ -29,15 +47,10 @@ def publish_confirmed(
     with blocking_connection(settings) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
-        try:
-            channel.basic_publish(
-                exchange, ROUTING_KEY, body, james_properties(headers, timestamp), mandatory=True
-            )
-        except UnroutableError as error:
-            raise StoreUnavailable(
-                f"RabbitMQ at {broker_address(settings)}: exchange {exchange!r} has no queue bound"
-            ) from error
-        except NackError as error:
-            raise StoreUnavailable(
-                f"RabbitMQ at {broker_address(settings)} refused a message for exchange {exchange!r}"
-            ) from error
+        broker = f"RabbitMQ at {broker_address(settings)}"
+        publish_on(channel, exchange, body, james_properties(headers, timestamp), broker)
+
+
+def ready_messages(channel: BlockingChannel, queue: str) -> int:
+    """How many messages of a RabbitMQ queue are ready, now. Raises ChannelClosedByBroker (404)."""
+    return int(channel.queue_declare(queue, passive=True).method.message_count)

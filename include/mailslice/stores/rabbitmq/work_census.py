@@ -25,6 +25,7 @@ from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.stores.rabbitmq.connection import HEARTBEAT_SECONDS, blocking_connection
 from mailslice.stores.rabbitmq.management import Management
+from mailslice.stores.rabbitmq.publishing import ready_messages
 
 MOST_HELD = 100_000
 """Messages: 5 s, and 480 MB in the broker while they are held."""
@@ -103,17 +104,17 @@ class WorkHold:
         """Messages that are parked, and come to the work queue within a minute; at least as many as there are now, None when nobody knows."""
         try:
             with self._connection.channel() as channel:
-                ready = channel.queue_declare(self._park_queue, passive=True).method.message_count
+                ready = ready_messages(channel, self._park_queue)
         except ChannelClosedByBroker as closed:
             if closed.reply_code != _NOT_FOUND:
                 raise
             return 0
         # What is on its way in at-least-once dead-lettering is not ready any more; the figures tell of it, late.
         figure = self._management.parked(self._queue)
-        return None if figure is None else max(int(ready), figure)
+        return None if figure is None else max(ready, figure)
 
     def _ready(self) -> int:
-        return int(self._channel.queue_declare(self._name, passive=True).method.message_count)
+        return ready_messages(self._channel, self._name)
 
     def _begin(self, *, quorum: bool) -> None:
         self._channel.basic_qos(prefetch_count=MOST_HELD_QUORUM if quorum else 0)
@@ -168,7 +169,7 @@ def hold_work_queue(
 
 def _waiting(channel: BlockingChannel, name: str) -> int:
     try:
-        return int(channel.queue_declare(name, passive=True).method.message_count)
+        return ready_messages(channel, name)
     except ChannelClosedByBroker as closed:
         if closed.reply_code == _NOT_FOUND:
             raise UnknownQueue(f"RabbitMQ has no queue {name}") from closed
