@@ -44,9 +44,7 @@ class Window:
         self.limit: float = _FIRST
         self._clock = clock
         self._under_way = 0
-        self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()
-        """Since when, and what ends it."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._samples: list[float] = []
         self._since = clock()
         self._least = math.inf
@@ -86,16 +84,17 @@ class Window:
         self._was_full = True
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
-        self._waiting.append((loop.time(), turn))
-        if self._timer is None:
-            self._timer = loop.call_later(_PATIENCE, self._let_in_overdue, loop)
+        self._waiting.append(turn)
+        overdue = loop.call_later(_PATIENCE, self._let_in, turn)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if not turn.cancelled():
                 self._under_way -= 1
-                self._wake()
+            self._wake()
             raise
+        finally:
+            overdue.cancel()
 
     def _left(self, began: float) -> None:
         self._under_way -= 1
@@ -109,23 +108,14 @@ class Window:
         self._wake()
 
     def _wake(self) -> None:
-        while self._waiting and self._under_way < self._room:
-            self._let_in()
+        """Lets in whom there is room for, and forgets who waits no more."""
+        while self._waiting and (self._waiting[0].done() or self._under_way < self._room):
+            self._let_in(self._waiting.popleft())
 
-    def _let_in(self) -> None:
-        _, turn = self._waiting.popleft()
+    def _let_in(self, turn: asyncio.Future[None]) -> None:
         if not turn.done():
             self._under_way += 1
             turn.set_result(None)
-
-    def _let_in_overdue(self, loop: asyncio.AbstractEventLoop) -> None:
-        overdue = loop.time() - _PATIENCE
-        while self._waiting and self._waiting[0][0] <= overdue:
-            self._let_in()
-        self._timer = None
-        if self._waiting:
-            after = max(0.01, self._waiting[0][0] - overdue)
-            self._timer = loop.call_later(after, self._let_in_overdue, loop)
 
     def _update(self, now: float) -> None:
         latency = max(median(self._samples), 1e-6)
