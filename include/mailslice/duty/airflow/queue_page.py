@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from mailslice.codec.shown import shown
 from mailslice.duty.artifacts import RunFolder, artifacts, iso
+from mailslice.duty.request import RunRequest
 from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import MailsliceError, TryAgain
 from mailslice.model.names import RabbitNames, queue_name
@@ -93,7 +94,8 @@ class QueuePage:
     def picture(self, queue: str, run: str) -> bytes | None:
         """The slices of a measurement, SVG; None when it was pruned or never drawn."""
         place = artifacts(self._settings())
-        return place.read(RunFolder(place, "queue_size", queue_name(queue), run).file("slices.svg"))
+        request = RunRequest("queue_size", queue_name(queue), run)  # refuses a run that is a path
+        return place.read(RunFolder(place, "queue_size", queue, request.run).file("slices.svg"))
 
     def docs(self, path: str) -> tuple[bytes, str] | None:
         """A file of Data Docs and its media type; None for one that is not there, or not below Data Docs."""
