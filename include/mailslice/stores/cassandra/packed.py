@@ -100,24 +100,16 @@ class PackedReader:
             for each in params
         )
         run = parallel.in_order if ordered else parallel.as_they_come
-        try:
-            for asked, rows in run(
-                jobs, in_flight, self._session.settings.timeout.total_seconds() * 2 + 5
-            ):
+        patience = self._session.settings.timeout.total_seconds() * 2 + 5
+        with self._session.translating():
+            for asked, rows in run(jobs, in_flight, patience):
                 yield asked, rows[0] if rows else NO_ROWS  # type: ignore[misc]  # not tuples of values: a page
-        except Exception as error:
-            known = self._session.error(error)
-            if known is error:
-                raise
-            raise known from error
 
     def _connected(self) -> Any:
         with self._lock:
             if self._driver is None:
-                try:
+                with self._session.translating():
                     self._driver = self._session.cluster.connect()
-                except Exception as error:
-                    raise self._session.error(error) from error
                 self._driver.client_protocol_handler = _PackedProtocol
             return self._driver
 
