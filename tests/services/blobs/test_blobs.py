@@ -167,7 +167,7 @@ def test_a_listing_goes_on_after_its_first_page(admin: AdminBlobs) -> None:
     for number in range(5):
         admin.put(BlobId(f"p-{number}"), b"x" * number)
     original = admin.client.list_objects_v2
-    admin.client.list_objects_v2 = lambda **given: original(**given, MaxKeys=2)
+    admin.client.list_objects_v2 = lambda **given: original(**{**given, "MaxKeys": 2})
     assert [(blob.key, blob.size) for blob in admin.list("p-")] == [
         (f"p-{number}", number) for number in range(5)
     ]
