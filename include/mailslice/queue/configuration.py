@@ -54,9 +54,11 @@ class ConfigurationGuard:
         self._settings = settings
 
     def stored(self) -> ViewConfiguration | None:
-        """The current configuration; None before the first start. Raises Refused when the last event cannot be read."""
-        found = self._events()
-        return events.decode(found[-1][1]) if found else None
+        """The current configuration; None before the first start.
+
+        Raises Refused when the last event cannot be read.
+        """
+        return self._last()[1]
 
     def history(self) -> list[ViewConfiguration]:
         """Every configuration that ever was, oldest first."""
@@ -85,54 +87,49 @@ class ConfigurationGuard:
 
         Raises ConfigurationDiffers showing both when a given setting differs from what is stored, BadSetting when there is no keyspace.
         """
-        if self._tables.missing():
-            self._tables.require_keyspace()
-            self._tables.create()
+        self._create_missing()
         self._refuse_shared_blobs()
-        found = self._events()
-        if not found:
+        _, stored = self._last()
+        if stored is None:
             wanted = self._settings.queue.configuration
             if self._append(0, wanted):
                 return wanted
-            found = self._events()  # another process was first: its word counts
-        stored = events.decode(found[-1][1])
+            _, stored = self._last()  # another process was first: its configuration counts
         wanted = self._over(stored)
-        if stored != wanted:
+        if stored is not None and stored != wanted:
             why = why_refused(stored, wanted)
-            remedy = (
-                f"`mailslice config apply` would refuse it: {why}"
-                if why
-                else "`mailslice config apply` stores the wanted one"
-            )
+            remedy = f"would refuse it: {why}" if why else "stores the wanted one"
             raise ConfigurationDiffers(
-                f"the stored configuration of the queue view is {stored}; the settings ({self._settings.source}) want {wanted}; {remedy}"
+                f"the stored configuration of the queue view is {stored}; "
+                f"the settings ({self._settings.source}) want {wanted}; "
+                f"`mailslice config apply` {remedy}"
             )
-        return stored
+        return wanted
 
     def apply(self, wanted: ViewConfiguration | None = None) -> bool:
         """Store `wanted`, by default what the settings want; whether an event was appended. Raises Refused where James would refuse.
 
         Another writer's event between reading and appending makes the append fail; then all is decided anew.
         """
-        if self._tables.missing():
-            self._tables.require_keyspace()
-            self._tables.create()
+        self._create_missing()
         for _ in range(_MOST_RACES):
-            found = self._events()
-            stored = events.decode(found[-1][1]) if found else None
+            event_id, stored = self._last()
             target = wanted if wanted is not None else self._over(stored)
             if stored == target:
                 return False
             why = why_refused(stored, target) if stored is not None else None
             if why:
-                raise Refused(
-                    f"config apply: {why}. Rows stay where they were written; James would refuse it too"
-                )
-            if self._append(found[-1][0] + 1 if found else 0, target):
+                why += ". Rows stay where they were written; James would refuse it too"
+                raise Refused(f"config apply: {why}")
+            if self._append(event_id + 1, target):
                 return True
-        raise Refused(
-            f"config apply: others changed the stored configuration {_MOST_RACES} times meanwhile; try again"
-        )
+        why = f"others changed the stored configuration {_MOST_RACES} times meanwhile; try again"
+        raise Refused(f"config apply: {why}")
+
+    def _create_missing(self) -> None:
+        if self._tables.missing():
+            self._tables.require_keyspace()
+            self._tables.create()
 
     def _refuse_shared_blobs(self) -> None:
         """A James that recorded passthrough really deletes the blobs of a mail that is done: where mails share one, that is the others' content.
@@ -153,6 +150,11 @@ class ConfigurationGuard:
         if EVENT_STORE in self._tables.missing():
             return []
         return self._tables.event_store.events(CONFIGURATION_AGGREGATE)
+
+    def _last(self) -> tuple[int, ViewConfiguration | None]:
+        """The id of the last event and what it says; (-1, None) before the first."""
+        stored = self._events()
+        return (stored[-1][0], events.decode(stored[-1][1])) if stored else (-1, None)
 
     def _append(self, event_id: int, configuration: ViewConfiguration) -> bool:
         return self._tables.event_store.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain, groupby
 
 from mailslice.codec.row import instant
@@ -54,12 +54,8 @@ class _Few:
         """Row number `at` of these packed ids."""
         when = self.times.time_of(self.first + at) if self.times is not None else None
         (enqueue_id,) = unpack(packed[at * WIDTH : (at + 1) * WIDTH])
-        return (
-            enqueue_id,
-            self.table,
-            self.place,
-            self.place.slice_start if when is None else instant(when),
-        )
+        enqueued = self.place.slice_start if when is None else instant(when)
+        return enqueue_id, self.table, self.place, enqueued
 
 
 _Read = tuple[_Few, bytes]
@@ -99,27 +95,19 @@ class LiveRows:
         A browseStart that is not a multiple of the window (James never floors it) is floored: flooring shows rows that James is blind to, and hides none.
         Without a browseStart, or when there would be very many places, the partition keys that exist are scanned.
         """
-        start = self.tables.browse_starts.read(self.queue)
-        end = slice_start(now, self.shape.window) + self.shape.window
-        wanted = tuple(range(self.shape.buckets) if buckets is None else sorted(buckets))
-        if (
-            start is not None
-            and (end - start.value) // self.shape.window * len(wanted) <= SCAN_FROM
-        ):
-            for place in places_between(start.value, end, self.shape.window, self.shape.buckets):
-                if place.bucket in wanted:
-                    yield place
-            return
-        first = None if start is None else slice_start(start.value, self.shape.window)
-        found = {place for rows in self.tables.existing for place in rows.places(self.queue)}
-        kept = (
-            place
-            for place in found
-            if place.bucket in wanted
-            and place.slice_start <= end
-            and (first is None or place.slice_start >= first)
-        )
-        yield from sorted(kept, key=lambda place: (place.slice_start, place.bucket))
+        start, window = self.tables.browse_starts.read(self.queue), self.shape.window
+        end = slice_start(now, window) + window
+        wanted = frozenset(range(self.shape.buckets) if buckets is None else buckets)
+        places: Iterable[Place]
+        if start is not None and (end - start.value) // window * len(wanted) <= SCAN_FROM:
+            places = places_between(start.value, end, window, self.shape.buckets)
+        else:
+            first = datetime.min.replace(tzinfo=UTC)
+            first = first if start is None else slice_start(start.value, window)
+            scanned = {place for rows in self.tables.existing for place in rows.places(self.queue)}
+            existing = (place for place in scanned if first <= place.slice_start <= end)
+            places = sorted(existing, key=lambda place: (place.slice_start, place.bucket))
+        return (place for place in places if place.bucket in wanted)
 
     def count(self, now: datetime) -> int:
         """How many rows are live. Only ids are read; where both tables exist, V3's live ids are held."""
@@ -212,14 +200,9 @@ class LiveRows:
         if self.tables.deleted.is_marked(self.queue, enqueue_id):
             return None
         places = list(self.places(now))
-        return next(
-            (
-                row
-                for table in self.tables.existing
-                for row in table.find(self.queue, places, enqueue_id)
-            ),
-            None,
-        )
+        tables = self.tables.existing
+        rows = (row for table in tables for row in table.find(self.queue, places, enqueue_id))
+        return next(rows, None)
 
     def _live(self, read: Iterable[_Read]) -> Iterator[Candidate]:
         """Those without a mark whose rows are there after the mark was not.
@@ -243,26 +226,20 @@ class LiveRows:
     def _by_table(
         self, batch: Iterable[Candidate]
     ) -> list[tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]]:
-        wanted: list[tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]] = [
-            (table, {}) for table in self.tables.existing
-        ]
-        of = {id(table): places for table, places in wanted}
+        wanted: dict[int, tuple[EnqueuedMails, dict[Place, list[EnqueueId]]]] = {}
         for enqueue_id, table, place, _ in batch:
-            of[id(table)].setdefault(place, []).append(enqueue_id)
-        return [(table, places) for table, places in wanted if places]
+            _, places = wanted.setdefault(id(table), (table, {}))
+            places.setdefault(place, []).append(enqueue_id)
+        return list(wanted.values())
 
     def _checked(self, read: Iterable[_Read]) -> Iterator[tuple[_Few, bytes, Sequence[int]]]:
         """Each of `read`, in its order, with the numbers of those without a mark."""
-        for few, packed, marked in self.tables.deleted.look_up(
-            self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True
-        ):
-            yield (
-                few,
-                packed,
-                ()
-                if marked is ALL
-                else [at for at, one in enumerate(each_in_order(packed)) if one not in marked],
-            )
+        look_up = self.tables.deleted.look_up
+        for few, packed, marked in look_up(self.queue, read, PARTITIONS_IN_FLIGHT, ordered=True):
+            alive: Sequence[int] = ()
+            if marked is not ALL:
+                alive = [at for at, one in enumerate(each_in_order(packed)) if one not in marked]
+            yield few, packed, alive
 
     def _ordered(self, places: list[Place]) -> Iterator[_Read]:
         """Slice by slice, both tables."""
@@ -275,20 +252,15 @@ class LiveRows:
 
     def _unordered(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
         """Without the enqueued time."""
-        for place, page in table.packed_ids_of(
-            self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT
-        ):
+        unknown = self._unknown(places)
+        for place, page in table.packed_ids_of(self.queue, unknown, PARTITIONS_IN_FLIGHT):
             yield from ((_Few(table, place), some) for some in cut(page))
         yield from self._known(table, places)
 
     def _read(self, table: EnqueuedMails, places: list[Place]) -> Iterator[_Read]:
-        for place, page in table.timed_ids_of(
-            self.queue, self._unknown(places), PARTITIONS_IN_FLIGHT, ordered=True
-        ):
-            yield from (
-                (_Few(table, place, page, number * IDS_A_REQUEST), some)
-                for number, some in enumerate(cut(page.packed))
-            )
+        unknown, in_flight = self._unknown(places), PARTITIONS_IN_FLIGHT
+        for place, page in table.timed_ids_of(self.queue, unknown, in_flight, ordered=True):
+            yield from _timed(table, place, page)
 
     def _unknown(self, places: Iterable[Place]) -> Iterator[Place]:
         return (place for place in places if place.slice_start not in self.survivors)
@@ -302,10 +274,12 @@ class LiveRows:
         )
         for place, page in table.some_ids(self.queue, known, PARTITIONS_IN_FLIGHT, ordered=True):
             times = TimedIds.of_rows([(row.enqueue_id, row.enqueued_time) for row in page])
-            yield from (
-                (_Few(table, place, times, number * IDS_A_REQUEST), some)
-                for number, some in enumerate(cut(times.packed))
-            )
+            yield from _timed(table, place, times)
+
+
+def _timed(table: EnqueuedMails, place: Place, page: TimedIds) -> Iterator[_Read]:
+    for number, packed in enumerate(cut(page.packed)):
+        yield _Few(table, place, page, number * IDS_A_REQUEST), packed
 
 
 def trusted(
