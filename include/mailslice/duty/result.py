@@ -81,7 +81,7 @@ class Result:
             value.get("failures", {}),
             value.get("remaining", value.get("left", 0)),
             {kind: value.get(kind, 0) for kind in kinds},
-            {name: one for name, one in value.items() if name not in _RESULT_FIELDS},
+            {k: v for k, v in value.items() if k not in _RESULT_FIELDS and k not in kinds},
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NewType, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
@@ -91,29 +92,40 @@ class RowWriter:
 def write_rows(
     location: Location, folder: str, file: str, rows: Iterable[R], kind: type[R]
 ) -> RowFile:
-    """Write dataclasses of one kind; the fields are the columns."""
+    """Write dataclasses of one kind; the fields are the columns. One row group at a time is in memory."""
     import pyarrow as pa
 
     schema: pa.Schema = schema_of(kind)  # type: ignore[arg-type]
-    names = schema.names
-    values = [[_plain(getattr(row, name)) for name in names] for row in rows]
-    columns = list(zip(*values, strict=True)) or [()] * len(names)
-    arrays = [pa.array(column, one.type) for column, one in zip(columns, schema, strict=True)]
-    writer = RowWriter(location, folder, file)
-    writer.add(pa.Table.from_arrays(arrays, schema=schema))
-    return writer.close()
+    writer, remaining = RowWriter(location, folder, file), iter(rows)
+    try:
+        while chunk := list(islice(remaining, ROWS_PER_GROUP)):
+            columns = ([_plain(getattr(row, name)) for row in chunk] for name in schema.names)
+            arrays = [
+                pa.array(column, one.type) for column, one in zip(columns, schema, strict=True)
+            ]
+            writer.add(pa.Table.from_arrays(arrays, schema=schema))
+    finally:
+        written = writer.close()
+    return written
 
 
-def read_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -> list[R]:
-    """The rows of the file as dataclasses. Raises PlanRefused for a file that is not what was written."""
-    found: list[R] = []
+def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -> Iterator[R]:
+    """The rows of the file as dataclasses; one row group at a time is in memory.
+
+    Raises PlanRefused, before the first row, for a file that is not what was written.
+    """
     adapter = TypeAdapter(list[kind])  # type: ignore[valid-type]
     for table in read_tables(location, folder, file):
         try:
-            found += adapter.validate_python(table.to_pylist())
+            rows = adapter.validate_python(table.to_pylist())
         except ValueError as error:
             raise _refused(file.file, error) from error
-    return found
+        yield from rows
+
+
+def read_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -> list[R]:
+    """As `stream_rows`, all at once."""
+    return list(stream_rows(location, folder, file, kind))
 
 
 def read_tables(location: Location, folder: str, file: RowFile) -> Iterator[pa.Table]:

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mailslice.duty.context import StepContext
 from mailslice.duty.lock import PATIENCE, Lock, locked
 from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.row_file import RowFile, read_rows, write_rows
+from mailslice.duty.row_file import RowFile, read_rows, read_tables, stream_rows, write_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 R = TypeVar("R")
 
@@ -47,6 +50,14 @@ class Run(StepContext):
     def read_rows(self, file: RowFile, kind: type[R]) -> list[R]:
         """The rows of a file of the plan. Raises PlanRefused when they are not what was planned."""
         return read_rows(self.folder.artifacts, self.folder.name, file, kind)
+
+    def stream_rows(self, file: RowFile, kind: type[R]) -> Iterator[R]:
+        """As `read_rows`; one row group at a time is in memory."""
+        return stream_rows(self.folder.artifacts, self.folder.name, file, kind)
+
+    def read_tables(self, file: RowFile) -> Iterator[pa.Table]:
+        """The row groups of a file of the plan as Arrow tables. Raises PlanRefused as `read_rows`."""
+        return read_tables(self.folder.artifacts, self.folder.name, file)
 
     def require_lock(self) -> None:
         """Call before each change. Raises LockLost when the lock may be somebody else's by now."""

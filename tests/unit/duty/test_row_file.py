@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mailslice.duty import row_file
 from mailslice.duty.artifacts import Artifacts
 from mailslice.duty.row_file import (
     RowFile,
@@ -17,6 +18,7 @@ from mailslice.duty.row_file import (
     read_groups,
     read_rows,
     read_tables,
+    stream_rows,
     write_rows,
 )
 from mailslice.model.errors import PlanRefused
@@ -71,6 +73,16 @@ def test_no_row_is_no_file(location, tmp_path):
     assert file == RowFile("rows.parquet", 0, str(Digest()))
     assert read_rows(location, "run", file, Row) == []
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_rows_are_written_and_read_a_group_at_a_time(location, monkeypatch):
+    monkeypatch.setattr(row_file, "ROWS_PER_GROUP", 2)
+    file = write_rows(location, "run", "rows.parquet", iter(ROWS), Row)
+    assert pq.ParquetFile(location.path("run/rows.parquet")).num_row_groups == 2
+    assert list(stream_rows(location, "run", file, Row)) == ROWS
+    location.remove("run/rows.parquet")
+    with pytest.raises(PlanRefused):
+        next(stream_rows(location, "run", file, Row))
 
 
 @pytest.mark.parametrize(
