@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import SmtpInSettings
@@ -52,10 +53,7 @@ def policy_of(settings: SmtpInSettings) -> SmtpPolicy:
     if not loopback:
         _refuse_open_relay(settings.host, networks)
     password = settings.password.get_secret_value() if settings.password else None
-    if (settings.username is None) != (password is None):
-        raise BadSetting(
-            "MAILSLICE_SMTP_IN_USERNAME and MAILSLICE_SMTP_IN_PASSWORD: one is set without the other; allowed: both, or none"
-        )
+    require_both("MAILSLICE_SMTP_IN", USERNAME=settings.username, PASSWORD=password)
     tls = _tls(settings)
     auth_without_tls = loopback or settings.auth_without_tls
     if settings.username is not None and tls is None and not auth_without_tls:
@@ -125,17 +123,28 @@ def _refuse_open_relay(host: str, networks: tuple[IPNetwork, ...]) -> None:
 
 def _tls(settings: SmtpInSettings) -> ssl.SSLContext | None:
     certificate, key = settings.tls_certificate, settings.tls_key
-    if certificate is None and key is None:
-        return None
+    require_both("MAILSLICE_SMTP_IN", TLS_CERTIFICATE=certificate, TLS_KEY=key)
     if certificate is None or key is None:
-        raise BadSetting(
-            "MAILSLICE_SMTP_IN_TLS_CERTIFICATE and MAILSLICE_SMTP_IN_TLS_KEY: one is set without the other; allowed: both, or none"
-        )
+        return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(context, "MAILSLICE_SMTP_IN", certificate, key)
+    return context
+
+
+def require_both(prefix: str, **pair: object) -> None:
+    """BadSetting when one of two settings (name without prefix -> value) is set without the other."""
+    if len({value is None for value in pair.values()}) > 1:
+        names = " and ".join(f"{prefix}_{name}" for name in pair)
+        raise BadSetting(f"{names}: one is set without the other; allowed: both, or none")
+
+
+def load_certificate(
+    context: ssl.SSLContext, prefix: str, certificate: Path, key: Path | None
+) -> None:
+    """Raises BadSetting when it cannot be loaded."""
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise BadSetting(
-            f"MAILSLICE_SMTP_IN_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} cannot be loaded: {error}"
+            f"{prefix}_TLS_CERTIFICATE={str(certificate)!r} with _TLS_KEY={str(key)!r} cannot be loaded: {error}"
         ) from error
-    return context

@@ -8,7 +8,7 @@ import ssl
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import RelaySettings, StartTls
-from mailslice.worker.smtp_policy import is_loopback
+from mailslice.worker.smtp_policy import is_loopback, load_certificate, require_both
 
 
 class LoginRefused(smtplib.SMTPException):
@@ -56,13 +56,9 @@ def _base64(text: str) -> str:
 def login_of(hop: RelaySettings) -> tuple[str, str] | None:
     """User and password. BadSetting for half of them, or where they could be read on the way."""
     password = hop.password.get_secret_value() if hop.password else None
-    if hop.username is None and password is None:
-        return None
+    require_both("MAILSLICE_RELAY", USERNAME=hop.username, PASSWORD=password)
     if hop.username is None or password is None:
-        raise BadSetting(
-            "MAILSLICE_RELAY_USERNAME and MAILSLICE_RELAY_PASSWORD: one is set without the other; "
-            "allowed: both, or none"
-        )
+        return None
     always_tls = hop.implicit_tls or hop.starttls in {StartTls.MUST, StartTls.VERIFIED}
     if not (always_tls or hop.auth_without_tls or is_loopback(hop.host)):
         raise BadSetting(
@@ -84,11 +80,7 @@ def tls_of(hop: RelaySettings) -> ssl.SSLContext | None:
             f"MAILSLICE_RELAY_TLS_CA={str(hop.tls_ca)!r}: nothing is verified with "
             f"MAILSLICE_RELAY_STARTTLS={hop.starttls}; allowed with it: verified"
         )
-    if (hop.tls_certificate is None) != (hop.tls_key is None):
-        raise BadSetting(
-            "MAILSLICE_RELAY_TLS_CERTIFICATE and MAILSLICE_RELAY_TLS_KEY: one is set without the "
-            "other; allowed: both, or none"
-        )
+    require_both("MAILSLICE_RELAY", TLS_CERTIFICATE=hop.tls_certificate, TLS_KEY=hop.tls_key)
     if hop.starttls is StartTls.NONE and not hop.implicit_tls:
         return None
     try:
@@ -102,11 +94,5 @@ def tls_of(hop: RelaySettings) -> ssl.SSLContext | None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if hop.tls_certificate is not None:
-        try:
-            context.load_cert_chain(hop.tls_certificate, hop.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            raise BadSetting(
-                f"MAILSLICE_RELAY_TLS_CERTIFICATE={str(hop.tls_certificate)!r} with "
-                f"_TLS_KEY={str(hop.tls_key)!r} cannot be loaded: {error}"
-            ) from error
+        load_certificate(context, "MAILSLICE_RELAY", hop.tls_certificate, hop.tls_key)
     return context
