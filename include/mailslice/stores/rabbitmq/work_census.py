@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
@@ -116,8 +116,8 @@ class WorkHold:
     def _ready(self) -> int:
         return ready_messages(self._channel, self._name)
 
-    def _begin(self, *, quorum: bool) -> None:
-        self._channel.basic_qos(prefetch_count=MOST_HELD_QUORUM if quorum else 0)
+    def _begin(self, prefetch: int) -> None:
+        self._channel.basic_qos(prefetch_count=prefetch)
         self._channel.basic_consume(
             self._name, self._keep, arguments={"x-priority": _PRIORITY}, consumer_tag=self._tag
         )
@@ -130,41 +130,41 @@ class WorkHold:
             self.not_mails += 1
 
 
-def why_no_census(management: Management, queue: QueueName, waiting: int) -> str | None:
-    """Why the work queue, in which so many messages are ready, must not be held; None when it may be."""
-    name = RabbitNames(queue).work_queue
-    limit = management.delivery_limit(name)
-    if limit is not None:
-        return (
-            f"queue {name} is a quorum queue with delivery limit {limit}: a census counts as a delivery of each mail, and mails at the limit would be "
-            "dead-lettered; `rabbitmq-queues peek` looks without touching"
-        )
-    most = MOST_HELD_QUORUM if _is_quorum(management, name) else MOST_HELD
-    if waiting > most:
-        return f"queue {name} holds {waiting} messages: a census holds {most} at most"
-    if alarms := management.alarms():
-        return f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later, so a census would prove nothing"
-    return None
-
-
 @contextmanager
 def hold_work_queue(
     settings: Settings, queue: QueueName, management: Management
 ) -> Iterator[WorkHold]:
     """Hold what is ready in the work queue of `queue`; at the end everything goes back.
 
-    Raises Refused where `why_no_census` has a reason, UnknownQueue, StoreUnavailable.
+    Raises Refused where the queue must not be held, UnknownQueue, StoreUnavailable.
     """
     names = RabbitNames(queue)
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
         channel = connection.channel()
         hold = WorkHold(connection, channel, names, management)
-        if (
-            why := why_no_census(management, queue, _waiting(channel, names.work_queue))
-        ) is not None:
-            raise Refused(why)
-        hold._begin(quorum=_is_quorum(management, names.work_queue))  # noqa: SLF001 - of this module
+        is_quorum = not management.keeps_order(names.work_queue)
+        most = MOST_HELD_QUORUM if is_quorum else MOST_HELD
+        _require_holdable(management, names.work_queue, _waiting(channel, names.work_queue), most)
+        hold._begin(most if is_quorum else 0)  # noqa: SLF001 - of this module
         yield hold
+
+
+def _require_holdable(management: Management, name: str, waiting: int, most: int) -> None:
+    """Raises Refused where a census of `waiting` messages would harm mails or prove nothing."""
+    limit = management.delivery_limit(name)
+    if limit is not None:
+        raise Refused(
+            f"queue {name} is a quorum queue with delivery limit {limit}: a census counts as a "
+            "delivery of each mail, and mails at the limit would be dead-lettered; "
+            "`rabbitmq-queues peek` looks without touching"
+        )
+    if waiting > most:
+        raise Refused(f"queue {name} holds {waiting} messages: a census holds {most} at most")
+    if alarms := management.alarms():
+        raise Refused(
+            f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes "
+            "later, so a census would prove nothing"
+        )
 
 
 def _waiting(channel: BlockingChannel, name: str) -> int:
@@ -174,8 +174,3 @@ def _waiting(channel: BlockingChannel, name: str) -> int:
         if closed.reply_code == _NOT_FOUND:
             raise UnknownQueue(f"RabbitMQ has no queue {name}") from closed
         raise
-
-
-def _is_quorum(management: Management, name: str) -> bool:
-    arguments: dict[str, Any] = management.arguments(name) or {}
-    return arguments.get("x-queue-type") == "quorum"
