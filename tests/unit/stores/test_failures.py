@@ -1,7 +1,6 @@
 """The driver's errors in mailslice's classes, and what the settings say about reaching Cassandra."""
 
 import ssl
-from pathlib import Path
 
 import cassandra
 import pytest
@@ -125,20 +124,3 @@ def test_user_and_password_go_together():
     )
     with pytest.raises(BadSetting, match="go together"):
         connecting.credentials(CassandraSettings(username="u"))
-
-
-def test_tls_files_that_cannot_be_used_are_named(tmp_path):
-    assert connecting.tls(CassandraSettings()) is None
-    with pytest.raises(
-        BadSetting, match=r"MAILSLICE_CASSANDRA_TLS_CA='/no/such.pem': no such file"
-    ):
-        connecting.tls(CassandraSettings(tls_enabled=True, tls_ca=Path("/no/such.pem")))
-    (tmp_path / "bad.pem").write_text("no certificate")
-    with pytest.raises(BadSetting, match="MAILSLICE_CASSANDRA_TLS_"):
-        connecting.tls(CassandraSettings(tls_enabled=True, tls_ca=tmp_path / "bad.pem"))
-
-
-def test_tls_checks_names_unless_told_not_to():
-    assert connecting.tls(CassandraSettings(tls_enabled=True)).check_hostname
-    lax = connecting.tls(CassandraSettings(tls_enabled=True, tls_verify_host=False))
-    assert (lax.check_hostname, lax.verify_mode) == (False, ssl.CERT_REQUIRED)

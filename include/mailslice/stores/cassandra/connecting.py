@@ -1,9 +1,6 @@
-"""What the settings say about reaching Cassandra: addresses, credentials, TLS."""
+"""What the settings say about reaching Cassandra: addresses and credentials."""
 
 from __future__ import annotations
-
-import ssl
-from pathlib import Path
 
 from cassandra.auth import PlainTextAuthProvider
 
@@ -46,29 +43,3 @@ def credentials(settings: CassandraSettings) -> PlainTextAuthProvider | None:
             "MAILSLICE_CASSANDRA_USERNAME and MAILSLICE_CASSANDRA_PASSWORD go together: one of them is not set"
         )
     return PlainTextAuthProvider(settings.username, settings.password.get_secret_value())
-
-
-def tls(settings: CassandraSettings) -> ssl.SSLContext | None:
-    """The TLS context, when TLS is enabled. Raises BadSetting naming the file that cannot be used."""
-    if not settings.tls_enabled:
-        return None
-    _readable("MAILSLICE_CASSANDRA_TLS_CA", settings.tls_ca)
-    _readable("MAILSLICE_CASSANDRA_TLS_CERTIFICATE", settings.tls_certificate)
-    _readable("MAILSLICE_CASSANDRA_TLS_KEY", settings.tls_key)
-    try:
-        context = ssl.create_default_context(
-            cafile=str(settings.tls_ca) if settings.tls_ca else None
-        )
-        context.check_hostname = settings.tls_verify_host
-        if settings.tls_certificate:
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-    except (ssl.SSLError, OSError) as error:
-        raise BadSetting(
-            f"MAILSLICE_CASSANDRA_TLS_*: the files are no usable PEM: {error}"
-        ) from None
-    return context
-
-
-def _readable(name: str, path: Path | None) -> None:
-    if path is not None and not path.is_file():
-        raise BadSetting(f"{name}={str(path)!r}: no such file")

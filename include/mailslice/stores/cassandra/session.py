@@ -39,6 +39,7 @@ from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
 from mailslice.stores.cassandra.again import PATIENCE_SECONDS, PINNED, Again, Timestamps
 from mailslice.stores.cassandra.failures import translated
+from mailslice.stores.tls import client_tls
 
 if TYPE_CHECKING:
     from mailslice.stores.cassandra.packed import PackedReader
@@ -335,7 +336,7 @@ def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluste
             PINNED: profile(retry_policy=FallthroughRetryPolicy()),
         },
         auth_provider=connecting.credentials(settings),
-        ssl_context=connecting.tls(settings),
+        ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
         reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),
         timestamp_generator=Timestamps(),
         connect_timeout=patience,

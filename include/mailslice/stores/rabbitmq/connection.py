@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from mailslice.model.errors import BadSetting, MailsliceError, QueueMissing, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
 from mailslice.stores.rabbitmq import tolerant
+from mailslice.stores.tls import client_tls
 
 HEARTBEAT_SECONDS = 30
 SHORT_HEARTBEAT_SECONDS = 8
@@ -82,6 +82,7 @@ def parameters(
     """What pika needs to connect: one attempt, all time-outs from the settings, heartbeats on."""
     address = broker_address(settings)
     seconds = settings.timeout.total_seconds()
+    tls = pika.SSLOptions(client_tls(settings, "RABBITMQ"), address.host) if address.tls else None
     return pika.ConnectionParameters(
         host=address.host,
         port=address.port,
@@ -92,24 +93,9 @@ def parameters(
         socket_timeout=seconds,
         stack_timeout=seconds,
         connection_attempts=1,
-        ssl_options=pika.SSLOptions(tls_context(settings), address.host) if address.tls else None,
+        ssl_options=tls,
         client_properties={"product": "mailslice", "connection_name": "mailslice"},
     )
-
-
-def tls_context(settings: RabbitSettings) -> ssl.SSLContext:
-    """TLS as MAILSLICE_RABBITMQ_TLS_* say. Raises BadSetting when a file cannot be read."""
-    try:
-        context = ssl.create_default_context(
-            cafile=str(settings.tls_ca) if settings.tls_ca else None
-        )
-        if settings.tls_certificate:
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise BadSetting(f"MAILSLICE_RABBITMQ_TLS_CA, _CERTIFICATE, _KEY: {error}") from error
-    if not settings.tls_verify_host:
-        context.check_hostname = False
-    return context
 
 
 def meaning(error: BaseException, settings: RabbitSettings) -> MailsliceError:

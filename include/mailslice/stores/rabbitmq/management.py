@@ -21,7 +21,8 @@ from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.mail import QueueName
 from mailslice.model.names import EXCHANGE_PREFIX, WORK_QUEUE_PREFIX, RabbitNames, is_queue_name
 from mailslice.model.settings import RabbitSettings
-from mailslice.stores.rabbitmq.connection import broker_address, tls_context, url_parts
+from mailslice.stores.rabbitmq.connection import broker_address, url_parts
+from mailslice.stores.tls import client_tls
 
 _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
 
@@ -59,7 +60,7 @@ class Management:
         password = unquote(parts.password) if parts.password is not None else self._address.password
         self._user = user
         seconds = settings.timeout.total_seconds()
-        context = tls_context(settings) if parts.scheme == "https" else None
+        context = client_tls(settings, "RABBITMQ") if parts.scheme == "https" else None
         self._pool = urllib3.PoolManager(
             headers=urllib3.make_headers(basic_auth=f"{user}:{password}"),
             timeout=urllib3.Timeout(connect=seconds, read=seconds),
