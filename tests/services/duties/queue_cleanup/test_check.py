@@ -142,11 +142,12 @@ def test_a_planned_slice_that_is_open_now_fails(full, monkeypatch):
         view.steps(request, "check")
 
 
-def test_a_slice_that_is_closed_by_the_planning_clock_alone_fails(full):
+def test_a_slice_that_is_closed_by_the_planning_clock_alone_fails(view):
     """That of another host, which is ahead by less than a plan tolerates."""
-    view, _, _ = full
     request, now = view.request(grace="10m"), datetime.now(UTC)
-    view.insert((now - timedelta(minutes=9) - view.base) // timedelta(seconds=10), dead=True)
+    number = (now - timedelta(minutes=9) - view.base) // timedelta(seconds=10)
+    view.start_at(number)
+    view.insert(number, dead=True)
     run_step("plan", request, view.settings, clock=lambda: now + timedelta(minutes=2))
     with pytest.raises(GateFailed, match="Of a random sample, every slice is closed now"):
         view.steps(request, "check")
