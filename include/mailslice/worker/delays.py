@@ -332,10 +332,14 @@ class Delays:
     async def _rows(self) -> DelayedMails:
         """The table, made where it is missing: the own keyspace is touched only by who delays."""
         if self._table is None:
-            table = self._wiring.stores.own.delayed_mails
-            await asyncio.to_thread(table.prepare)
-            self._table = table
+            self._table = await asyncio.to_thread(self._prepared)
         return self._table
+
+    def _prepared(self) -> DelayedMails:
+        """Off the event loop: it may have to make the keyspace."""
+        table = self._wiring.stores.own.delayed_mails
+        table.prepare()
+        return table
 
     async def _read(self, enqueue_id: EnqueueId) -> DelayedMail | None:
         table = await self._rows()
