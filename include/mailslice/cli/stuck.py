@@ -156,7 +156,6 @@ def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
     """What the last run in shadow mode would do, as `_shown`."""
     from datetime import datetime
 
-    from mailslice.duties.stuck_mails.acting import WOULD
     from mailslice.duties.stuck_mails.noted import noted
     from mailslice.duties.stuck_mails.verdicts import Action
 
@@ -166,7 +165,7 @@ def _noted(opened: OpenQueue) -> "list[dict[str, object]]":
         {
             **mail,
             "since": datetime.fromisoformat(mail["since"]),
-            "action": WOULD[Action(mail["action"])],
+            "action": Action(str(mail["action"])).would,
             "state": "noted",
             "decided": datetime.fromisoformat(mail["decided"]),
             "finished": None,

@@ -1,4 +1,7 @@
-"""What a run that was killed left behind: finished before anything new is begun, by what the stores say happened. Under the duty's lock: nobody is at it."""
+"""Finishes what a killed run left behind, by what the stores say happened.
+
+Before anything new is begun, and under the duty's lock: nobody else is at it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import replace
 from mailslice.codec import message as codec
 from mailslice.duties.stuck_mails.telling import tell_sender
 from mailslice.duties.stuck_mails.verdicts import Action
-from mailslice.duty.context import StepContext
+from mailslice.duty.run import Run
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.model.mail import EnqueueId
 from mailslice.queue.entries import publish
@@ -24,31 +27,24 @@ log = logging.getLogger(__name__)
 _GOING = {State.DISCARDING, State.RELEASED}
 
 
-def finish(
-    context: StepContext, quarantine: Quarantine, planned: Collection[EnqueueId]
-) -> dict[str, int]:
-    """What was finished, by what became of it. What is being closed of this run's plan is its own business.
+def finish(run: Run, quarantine: Quarantine, planned: Collection[EnqueueId]) -> dict[str, int]:
+    """What was finished, by what became of it; but what is being closed of this run's plan.
 
-    Also remembered: which closed mails their workers completed after all, so that nobody releases those without knowing it.
+    Also remembered: which closed mails their workers completed after all, so that nobody releases
+    those without knowing it.
     """
-    done = {
-        each
-        for record in context.stores.own.worker_records.list(context.queue)
-        for each in record.done
-    }
+    records = run.stores.own.worker_records.list(run.queue)
+    done = {enqueue_id for record in records for enqueue_id in record.done}
     finished: Counter[str] = Counter()
     for mail in quarantine.mails(serial=True):
-        # A mail whose recipients in doubt were failed goes on with the others: that one is completed says nothing of these.
-        if (
-            mail.action == Action.CLOSED
-            and mail.state is State.KEPT
-            and mail.enqueue_id in done
-            and mail.finished is None
-        ):
-            quarantine.finished(mail, context.clock())
-            finished["completed by its worker after all"] += 1
+        # A mail whose recipients in doubt failed goes on with the others: its end says nothing of
+        # these.
+        if mail.action == Action.CLOSED and mail.state is State.KEPT and mail.enqueue_id in done:
+            if mail.finished is None:
+                quarantine.finished(mail, run.clock())
+                finished["completed by its worker after all"] += 1
         elif mail.state is State.RECOVERING:
-            finished[_recover(context, quarantine, mail)] += 1
+            finished[_recover(run, quarantine, mail)] += 1
         # What was on its way out is so for every plan: nothing can be kept beside it.
         elif (mail.state in _GOING or mail.enqueue_id not in planned) and _tidied(quarantine, mail):
             finished[f"was {mail.state}"] += 1
@@ -63,7 +59,7 @@ def forget_notes(quarantine: Quarantine) -> None:
 
 
 def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
-    """Whether it could be finished; while a replica is away nobody knows that a mail has no mark."""
+    """Whether it was finished. While a replica is away nobody knows that a mail has no mark."""
     try:
         return quarantine.tidy(mail, None if mail.action == Action.CLOSED else OVER)
     except StoreUnavailable as error:
@@ -72,7 +68,7 @@ def _tidied(quarantine: Quarantine, mail: QuarantinedMail) -> bool:
 
 
 def sweep(quarantine: Quarantine) -> tuple[dict[str, int], str | None]:
-    """Copies that a kill left without a row, as `finish` tells; and why they were left, where they may be another deployment's."""
+    """Copies without a row that were removed; why they were left, where they may be another's."""
     try:
         orphans = quarantine.sweep()
     except Refused as error:
@@ -80,24 +76,27 @@ def sweep(quarantine: Quarantine) -> tuple[dict[str, int], str | None]:
     return ({"content without a row": orphans} if orphans else {}), None
 
 
-def _recover(context: StepContext, quarantine: Quarantine, mail: QuarantinedMail) -> str:
-    """The mail was being taken from its holder. Not taken yet: it is the next plan's. Taken: published again, which the stage marks make safe."""
-    stores, queue = context.stores, context.queue
-    record = stores.own.mail_stages.read(queue, mail.enqueue_id)
-    if record is None or record.attempt <= mail.attempt:
+def _recover(run: Run, quarantine: Quarantine, mail: QuarantinedMail) -> str:
+    """The mail was being taken from its holder.
+
+    Not taken: it is the next plan's. Taken: published again, which the stage marks make safe.
+    """
+    stores, queue, failed = run.stores, run.queue, mail.action == Action.FAILED
+    stage = stores.own.mail_stages.read(queue, mail.enqueue_id)
+    if stage is None or stage.attempt <= mail.attempt:
         quarantine.withdraw(mail)
         return "not taken from its holder"
-    if mail.action == Action.FAILED:
-        tell_sender(stores, codec.decode(mail.message), context.clock)
+    item = codec.decode(mail.message)
+    if failed:
+        tell_sender(stores, item, run.clock)
     # A James that took what was published says nothing to the record.
-    if record.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
-        if record.remaining:
-            item = codec.decode(mail.message)
-            left = replace(item, mail=replace(item.mail, recipients=record.remaining))
-            publish(stores, queue, left, None, context.clock())
+    if stage.owner == mail.run and not is_over(stores.tables, queue, mail.enqueue_id):
+        if stage.remaining:
+            left = replace(item, mail=replace(item.mail, recipients=stage.remaining))
+            publish(stores, queue, left, None, run.clock())
         else:
             stores.tables.deleted.mark_many(queue, [mail.enqueue_id])
-    if mail.action == Action.FAILED:
+    if failed:
         quarantine.settle(mail)
         return "failed"
     quarantine.withdraw(mail)

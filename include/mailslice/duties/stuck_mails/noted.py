@@ -11,7 +11,7 @@ from mailslice.model.mail import QueueName
 from mailslice.model.settings import StuckMode
 
 if TYPE_CHECKING:
-    from mailslice.duty.context import StepContext
+    from mailslice.duty.run import Run
     from mailslice.stores import Stores
 
 _NEWEST = 20
@@ -30,10 +30,10 @@ def noted(stores: Stores, queue: QueueName) -> list[dict[str, Any]]:
     return [{**common, **mail} for mail in last["mails"]]
 
 
-def noted_before(context: StepContext) -> Mapping[str, datetime]:
+def noted_before(run: Run) -> Mapping[str, datetime]:
     """Enqueue id -> since when an earlier run in shadow mode says so."""
     return {
         mail["enqueueId"]: datetime.fromisoformat(mail["decided"])
-        for mail in noted(context.stores, context.queue)
-        if mail["run"] != context.request.run
+        for mail in noted(run.stores, run.queue)
+        if mail["run"] != run.request.run
     }

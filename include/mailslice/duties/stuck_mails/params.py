@@ -17,11 +17,13 @@ class Params(DutyParams):
 
     lock_timeout: Duration | None = Field(
         None,
-        description="a mail held for longer is stuck; 10 times the queue's p99 and at least 10m when not given (MAILSLICE_DUTY_STUCK_*)",
+        description="a mail held for longer is stuck; 10 times the queue's p99 and at least 10m "
+        "when not given (MAILSLICE_DUTY_STUCK_*)",
     )
     mode: StuckMode | None = Field(
         None,
-        description="shadow: write down what would be done; close: quarantine and mark; recover: by stage marks. MAILSLICE_DUTY_STUCK_MODE when not given",
+        description="shadow: write down what would be done; close: quarantine and mark; recover: "
+        "by stage marks. MAILSLICE_DUTY_STUCK_MODE when not given",
     )
     most: int = Field(
         1000,

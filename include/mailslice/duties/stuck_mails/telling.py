@@ -1,4 +1,7 @@
-"""Tell the sender of recipients that failed (RFC 3464), where MAILSLICE_WORKER_BOUNCE_QUEUE is set. Killed and begun again it tells twice rather than never."""
+"""Reports of failed recipients (RFC 3464), where MAILSLICE_WORKER_BOUNCE_QUEUE is set.
+
+Killed and begun again it tells twice rather than never.
+"""
 
 from __future__ import annotations
 
@@ -20,40 +23,30 @@ log = logging.getLogger(__name__)
 
 
 def tell_sender(stores: Stores, item: QueuedMail, clock: Clock) -> bool:
-    """Enqueue a report of the recipients of `item`; False when nobody is to be told, or nobody can be: the null sender, or one that is no address."""
-    queue = stores.settings.worker.bounce_queue
-    if queue is None:
+    """Enqueue a report of the recipients of `item`.
+
+    False when nobody is to be told, or can be: the null sender, or one that is no address.
+    """
+    settings = stores.settings
+    if settings.worker.bounce_queue is None:
         return False
-    name = stores.settings.smtp_in.hostname or socket.getfqdn()
+    reporter = settings.smtp_in.hostname or socket.getfqdn()
     failures = [in_doubt(recipient) for recipient in item.mail.recipients]
+    extra = {"enqueue_id": str(item.enqueue_id)}
     try:
-        made = report_of(item.mail, failures, _header(stores, item), reporter=name, now=clock())
+        made = report_of(item.mail, failures, _header(stores, item), reporter=reporter, now=clock())
     except BadInput as error:
-        log.warning(
-            "no report of %s: %s",
-            item.enqueue_id,
-            error,
-            extra={"action": "report_failed", "enqueue_id": str(item.enqueue_id)},
-        )
+        extra["action"] = "report_failed"
+        log.warning("no report of %s: %s", item.enqueue_id, error, extra=extra)
         return False
     if made is None:
         return False
     mail, content = made
-    told = enter(
-        stores,
-        QueueName(queue),
-        QueuedMail(EnqueueId(uuid4()), mail, BlobId(""), BlobId("")),
-        content,
-        clock,
-    )
-    extra = {"action": "report", "enqueue_id": str(item.enqueue_id), "report": str(told.enqueue_id)}
-    log.info(
-        "the sender of %s is told of %d recipients by %s",
-        item.enqueue_id,
-        len(item.mail.recipients),
-        told.enqueue_id,
-        extra=extra,
-    )
+    new = QueuedMail(EnqueueId(uuid4()), mail, BlobId(""), BlobId(""))
+    enter(stores, QueueName(settings.worker.bounce_queue), new, content, clock)
+    count, extra = len(failures), {**extra, "action": "report", "report": str(new.enqueue_id)}
+    words = "the sender of %s is told of %d recipients by %s"
+    log.info(words, item.enqueue_id, count, new.enqueue_id, extra=extra)
     return True
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from mailslice.codec import message as codec
-from mailslice.duties.stuck_mails.seen import Stuck
+from mailslice.duties.stuck_mails.liveness import Stuck
 from mailslice.model.mail import QueuedMail, QueueName
 from mailslice.model.settings import StuckMode
 from mailslice.model.stages import Decision, Verdict, decide
@@ -24,7 +24,23 @@ class Action(StrEnum):
     FAILED = "failed"
     COMPLETED = "completed"
 
+    @property
+    def would(self) -> str:
+        """In shadow mode."""
+        return _WORDS[self][0]
 
+    @property
+    def verdict(self) -> str:
+        """Why, in the table of decisions."""
+        return _WORDS[self][1]
+
+
+_WORDS = {
+    Action.CLOSED: ("would close", "stuck"),
+    Action.RELEASED: ("would release", "stuck before sending"),
+    Action.FAILED: ("would fail", "stuck while sending"),
+    Action.COMPLETED: ("would complete", "stuck after it was sent"),
+}
 _ACTIONS = {
     Verdict.HANDLE: Action.RELEASED,
     Verdict.FAIL: Action.FAILED,
@@ -32,42 +48,38 @@ _ACTIONS = {
 }
 
 
-def would(
-    stores: Stores, queue: QueueName, found: Stuck, mode: StuckMode, *, by: str, now: datetime
-) -> str:
-    """The action, as the plan shows it. Shadow mode says what the queue's own mode would be: recover where its workers write stage marks."""
+def action_for(
+    stores: Stores, queue: QueueName, stuck: Stuck, mode: StuckMode, *, by: str, now: datetime
+) -> Action:
+    """As the plan shows it. Shadow mode recovers where the queue's workers write stage marks."""
     by_stage = mode is StuckMode.RECOVER or (
         mode is StuckMode.SHADOW and queue in stores.settings.queue.stage_marks
     )
-    if not by_stage or not found.record.stage_marks:
+    item = item_of(stores, queue, stuck) if by_stage and stuck.record.stage_marks else None
+    if item is None:
         return Action.CLOSED
-    item = item_of(stores, queue, found)
-    return (
-        _ACTIONS[stages_of(stores, queue, item, by=by, now=now).verdict]
-        if item is not None
-        else Action.CLOSED
-    )
+    return _ACTIONS[stages_of(stores, queue, item, by=by, now=now).verdict]
 
 
-def is_superseded(stores: Stores, queue: QueueName, found: Stuck) -> bool:
-    """Whether the mail was given to another attempt since: the holder's own marks are refused, and its handler may hang for as long as it likes."""
-    if not found.record.stage_marks:
+def is_superseded(stores: Stores, queue: QueueName, stuck: Stuck) -> bool:
+    """Whether another attempt has the mail by now: marks of its old holder are refused."""
+    if not stuck.record.stage_marks:
         return False
-    read = stores.own.mail_stages.read(queue, found.mail.enqueue_id)
-    return read is not None and read.attempt > found.mail.attempt
+    stage = stores.own.mail_stages.read(queue, stuck.mail.enqueue_id)
+    return stage is not None and stage.attempt > stuck.mail.attempt
 
 
 def stages_of(
     stores: Stores, queue: QueueName, item: QueuedMail, *, by: str, now: datetime
 ) -> Decision:
     """What the stage marks say of a mail whose holder hangs."""
-    read = stores.own.mail_stages.read(queue, item.enqueue_id)
-    return decide(read, item.enqueue_id, item.mail.recipients, by=by, now=now)
+    stage = stores.own.mail_stages.read(queue, item.enqueue_id)
+    return decide(stage, item.enqueue_id, item.mail.recipients, by=by, now=now)
 
 
-def item_of(stores: Stores, queue: QueueName, found: Stuck) -> QueuedMail | None:
-    """The mail with its envelope: the message that the worker's record has, else the row, where the record says where that is. None when neither is there."""
-    mail = found.mail
+def item_of(stores: Stores, queue: QueueName, stuck: Stuck) -> QueuedMail | None:
+    """The mail, by the message in the worker's record, else by its row; None without both."""
+    mail = stuck.mail
     if mail.message is not None:
         return codec.decode(mail.message)
     if mail.place is None:

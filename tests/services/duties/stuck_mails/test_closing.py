@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.codec import message
-from mailslice.duties.stuck_mails import acting
+from mailslice.duties.stuck_mails.actions import StuckMailActions
 from mailslice.duty.lock import LockLost
 from mailslice.duty.road import run_step
 from mailslice.model.clock import system_clock
@@ -466,21 +466,21 @@ def test_a_plan_that_was_touched_or_not_checked_is_refused(place):
         run_step("apply", request, place.settings)
     place.steps(request, "check")
     (file,) = Path(place.settings.duty.artifacts).rglob(f"{request.run}/plan.json")
-    file.write_text(file.read_text().replace('"action": "closed"', '"action": "completed"'))
+    file.write_text(file.read_text().replace('"mode": "close"', '"mode": "shadow"'))
     with pytest.raises(PlanRefused, match="was changed"):
         run_step("apply", request, place.settings)
 
 
 def test_when_time_is_over_the_rest_is_left_to_the_next_run(place, monkeypatch):
     place.worker(*(place.held(place.mail(f"m{number}")) for number in range(3)))
-    real = acting.Acting.act
+    real = StuckMailActions.act
     done = []
 
     def act(self, planned, found):
         done.append(planned)
         return real(self, planned, found)
 
-    monkeypatch.setattr(acting.Acting, "act", act)
+    monkeypatch.setattr(StuckMailActions, "act", act)
     monkeypatch.setattr("mailslice.duty.context.StepContext.out_of_time", lambda _: len(done) >= 2)
     report = place.run()
     assert (report["closed"], report["left"]) == (2, 1)

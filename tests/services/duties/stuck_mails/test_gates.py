@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from mailslice.duties.stuck_mails.plan_file import Plan, read_plan
+from mailslice.duties.stuck_mails.mails import PlannedMail, StuckPlan
 from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.row_file import read_rows, write_rows
 from mailslice.model.clock import system_clock
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import BlobId
@@ -27,42 +28,47 @@ def folder(place, request):
 
 
 def planned(place, change=None, **params):
-    """A run that has its plan, with a plan.json that `change` makes of it: its digest is right."""
+    """A run that has its plan, with the plan and its mails that `change` makes of them: its digest is right."""
     request = place.request(**params)
     place.steps(request, "plan")
     if change is not None:
         files = folder(place, request)
         summary = files.read_json("plan.json")
-        plan = change(read_plan(summary, request.run, place.queue))
+        made = StuckPlan.model_validate(summary["decided"])
+        where = files.artifacts, files.name
+        plan, listed = change(made, read_rows(*where, made.mails, PlannedMail))
+        file = write_rows(*where, made.mails.file, listed, PlannedMail)
+        plan = plan.model_copy(update={"mails": file})
         files.write_json(
             "plan.json", {**summary, "decided": plan.decided(), "planDigest": plan.digest}
         )
     return request
 
 
-def mails(change):
-    """A change of each mail of a plan."""
+def mails(**changes):
+    """A change of each mail of a plan; a change is made of the mail."""
 
-    def changed(plan: Plan) -> Plan:
-        return replace(plan, mails=tuple(map(change, plan.mails)))
+    def changed(plan, listed):
+        return plan, [
+            replace(mail, **{name: make(mail) for name, make in changes.items()}) for mail in listed
+        ]
 
     return changed
 
 
 PLANS = {
-    "One run decides about 1 mails at most": lambda plan: plan,
-    "The plan is younger than an hour": lambda plan: replace(
-        plan, made_at=plan.made_at - 61 * MINUTE
+    "One run decides about 1 mails at most": lambda plan, listed: (plan, listed),
+    "The plan is not older than 1 hours": lambda plan, listed: (
+        plan.model_copy(update={"made_at": plan.made_at - 61 * MINUTE}),
+        [replace(mail, since=mail.since - 61 * MINUTE) for mail in listed],
     ),
-    "Every mail is planned once": lambda plan: replace(plan, mails=plan.mails[:1] * 2),
-    "Every mail was held for longer than the lock timeout": mails(
-        lambda mail: replace(mail, age=59 * MINUTE / 60)
-    ),
+    "Every mail is planned once": lambda plan, listed: (plan, listed[:1] * 2),
+    "Every mail was held for longer than the lock timeout": mails(age_seconds=lambda _: 59.0),
     "Every mail was held before the plan was made": mails(
-        lambda mail: replace(mail, since=mail.since + 10 * MINUTE)
+        since=lambda mail: mail.since + 10 * MINUTE
     ),
-    "Every holder has a record": mails(lambda mail: replace(mail, worker="of another queue")),
-    "Every action is one of the plan's mode": mails(lambda mail: replace(mail, action="released")),
+    "Every holder has a record": mails(worker=lambda _: "of another queue"),
+    "Every action is one of the plan's mode": mails(action=lambda _: "released"),
 }
 
 

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from mailslice.duties.stuck_mails.seen import Seen, lock_timeout, look, stuck
+from mailslice.duties.stuck_mails.liveness import Liveness, lock_timeout, observe, stuck_mails
 from mailslice.model.processing_times import ProcessingTimes
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord
 
@@ -50,7 +50,7 @@ class Records:
 
 def seen(*looks):
     records = Records(*looks)
-    found = look(records.read, records.sleep)
+    found = observe(records.read, records.sleep)
     return found, records.slept
 
 
@@ -66,7 +66,7 @@ def test_a_worker_that_was_killed_a_moment_ago_is_waited_for_until_it_is_dead():
     looks = [[worker("w", mail, silent=seconds)] for seconds in (1, 5, 10, 13.9, 14.5)]
     found, _ = seen(*looks)
     assert (found.alive, [record.worker for record in found.dead]) == ((), ["w"])
-    assert stuck(found, SECOND) == []
+    assert stuck_mails(found, SECOND) == []
 
 
 def test_a_worker_that_is_long_silent_is_dead_at_once():
@@ -110,33 +110,35 @@ def test_a_beat_before_this_look_proves_nothing_however_young_it_is():
 def test_only_what_a_handler_has_for_too_long_is_stuck():
     hung = held(601)
     mails = [hung, held(599), held(9999, begun=False, stage="received"), held(9999, returned=True)]
-    found = Seen((worker("w", *mails),), (), (), ())
-    assert [each.mail for each in stuck(found, 600 * SECOND)] == [hung]
+    found = Liveness((worker("w", *mails),), (), (), ())
+    assert [each.mail for each in stuck_mails(found, 600 * SECOND)] == [hung]
     assert len(found.in_flight) == 3
 
 
 def test_the_silence_since_the_record_counts():
     mail = held(599)
-    assert stuck(Seen((worker("w", mail, silent=2),), (), (), ()), 600 * SECOND)
+    assert stuck_mails(Liveness((worker("w", mail, silent=2),), (), (), ()), 600 * SECOND)
 
 
 def test_of_two_holders_the_newest_counts():
     """The first one's connection was cut without its knowing; another has the mail, and is at it."""
     old, new = held(9999, enqueue_id=ID), held(5, enqueue_id=ID)
-    found = Seen((worker("a", old), worker("b", new)), (), (), ())
-    assert stuck(found, MINUTE) == []
-    found = Seen((worker("a", old), worker("b", replace(new, held=90 * SECOND))), (), (), ())
-    assert [each.record.worker for each in stuck(found, MINUTE)] == ["b"]
+    found = Liveness((worker("a", old), worker("b", new)), (), (), ())
+    assert stuck_mails(found, MINUTE) == []
+    found = Liveness((worker("a", old), worker("b", replace(new, held=90 * SECOND))), (), (), ())
+    assert [each.record.worker for each in stuck_mails(found, MINUTE)] == ["b"]
 
 
 def test_a_mail_that_waits_elsewhere_again_is_not_stuck():
     old, waits = held(9999, enqueue_id=ID), held(5, enqueue_id=ID, begun=False)
-    assert stuck(Seen((worker("a", old), worker("b", waits)), (), (), ()), MINUTE) == []
+    assert stuck_mails(Liveness((worker("a", old), worker("b", waits)), (), (), ()), MINUTE) == []
 
 
 def test_the_oldest_comes_first():
     first, second, third = held(700), held(900), held(800)
-    found = stuck(Seen((worker("a", first, second), worker("b", third)), (), (), ()), 600 * SECOND)
+    found = stuck_mails(
+        Liveness((worker("a", first, second), worker("b", third)), (), (), ()), 600 * SECOND
+    )
     assert [each.mail for each in found] == [second, third, first]
 
 
@@ -155,7 +157,7 @@ def test_the_lock_timeout_is_ten_times_the_p99_and_at_least_ten_minutes(seconds,
 
 def test_times_of_all_workers_are_one():
     slow, quick = ProcessingTimes({10: 1}), ProcessingTimes({1: 99})
-    found = Seen(
+    found = Liveness(
         (), (), (), (worker("a", times=slow), worker("b", times=quick), worker("c", times=None))
     )
     assert (found.times.total, dict(found.times.counts)) == (100, {10: 1, 1: 99})

@@ -1,0 +1,156 @@
+"""What the stores say now of every mail that a run decided about, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from mailslice.duties.stuck_mails.mails import StuckPlan
+from mailslice.duties.stuck_mails.verdicts import Action
+from mailslice.duty.run import Run
+from mailslice.model.errors import ContentMissing
+from mailslice.model.mail import EnqueueId
+from mailslice.model.stages import MailStage, Stage
+from mailslice.quality.expectations import Expectation, Frame
+from mailslice.queue.proofs import is_over
+from mailslice.queue.quarantine import Quarantine
+from mailslice.stores.cassandra.own import DecisionRow, QuarantinedMail
+from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
+from mailslice.stores.cassandra.own.quarantine import Content, State
+
+_SLACK = timedelta(minutes=5)
+_HALF_DONE = frozenset({State.NOTED, State.CLOSING, State.RECOVERING})
+_GONE = frozenset({State.NOTED, State.DISCARDING})
+NOT_NEEDED = "not needed"
+
+
+@dataclass(frozen=True)
+class DecidedMails:
+    """The mails that a run decided about, by the stores and by its report."""
+
+    run: Run
+    quarantine: Quarantine
+    ids: frozenset[EnqueueId]
+    decisions: dict[EnqueueId, DecisionRow]
+    by_people: frozenset[EnqueueId]
+    rows: dict[EnqueueId, QuarantinedMail]
+    stages: dict[EnqueueId, MailStage]
+    marked: frozenset[EnqueueId]
+    completed: frozenset[EnqueueId]
+
+    @classmethod
+    def read(
+        cls, run: Run, quarantine: Quarantine, plan: StuckPlan, reported: Iterable[EnqueueId]
+    ) -> DecidedMails:
+        """From the stores. `reported`: the mails that apply says it decided about."""
+        stores, queue, reported = run.stores, run.queue, frozenset(reported)
+        kept = sorted(quarantine.mails(serial=True), key=lambda mail: mail.run == plan.run)
+        rows = {mail.enqueue_id: mail for mail in kept}
+        # A decision has the time of its row, which may be the holder's, from before the plan.
+        times = [mail.decided for mail in rows.values() if mail.enqueue_id in reported]
+        since = min((plan.made_at, *times)) - _SLACK
+        written = list(stores.own.decisions.list(queue, since, run.clock() + _SLACK))
+        decisions = {
+            row.enqueue_id: row
+            for row in written
+            if row.run == plan.run and row.action in set(Action)
+        }
+        of_run = {mail.enqueue_id for mail in rows.values() if mail.run == plan.run}
+        ids = reported | decisions.keys() | of_run
+        stages = {one: stores.own.mail_stages.read(queue, one) for one in ids}
+        workers = stores.own.worker_records.list(queue) if ids else []
+        return cls(
+            run,
+            quarantine,
+            ids,
+            decisions,
+            frozenset(row.enqueue_id for row in written if row.verdict == BY_A_PERSON),
+            rows,
+            {one: stage for one, stage in stages.items() if stage is not None},
+            frozenset(stores.tables.deleted.marked(queue, ids)),
+            frozenset(one for record in workers for one in record.done),
+        )
+
+    def frame(self) -> Frame:
+        """One row a mail."""
+        rows = [
+            {
+                "enqueue_id": str(one),
+                "decision": "written" if one in self.decisions else "missing",
+                "row": self._row(one),
+                "mark": self._mark(one),
+                "content": self._content(one),
+            }
+            for one in sorted(self.ids)
+        ]
+        expect = [
+            Expectation.one_of("decision", ["written"], "Every decision is written down."),
+            Expectation.one_of("row", ["done"], "No decision of this run is half done."),
+            Expectation.one_of(
+                "mark",
+                ["there", NOT_NEEDED],
+                "Every mail that was closed or completed has its deleted mark: it is never handed "
+                "out again.",
+            ),
+            Expectation.one_of(
+                "content",
+                ["whole", "lost before", "decided by a person", NOT_NEEDED],
+                "Every mail that was closed or failed is in quarantine, and its content whole.",
+            ),
+        ]
+        return Frame("mails", rows, expect)
+
+    def _row(self, one: EnqueueId) -> str:
+        """A row of this run says that something of it is still to do."""
+        mail = self.rows.get(one)
+        half = mail is not None and self._is_ours(mail.run) and mail.state in _HALF_DONE
+        return "half done" if half else "done"
+
+    def _mark(self, one: EnqueueId) -> str:
+        """A cleanup may have taken the mark of what is done, after its row."""
+        if one in self.marked:
+            return "there"
+        mail, stage = self.rows.get(one), self.stages.get(one)
+        closed = (
+            mail is not None
+            and self._is_ours(mail.run)
+            and mail.action == Action.CLOSED
+            and mail.state not in _GONE
+        )
+        ended = stage is not None and self._is_ours(stage.owner) and stage.closed
+        if not (closed or ended):
+            return NOT_NEEDED
+        return "there" if is_over(self.run.stores.tables, self.run.queue, one) else "missing"
+
+    def _content(self, one: EnqueueId) -> str:
+        """Of a mail that this run took out of the queue; its holder may have completed it first."""
+        mail = self.rows.get(one)
+        if mail is not None:
+            return self._quarantined(mail)
+        if one in self.by_people:
+            return "decided by a person"
+        stage, decision = self.stages.get(one), self.decisions.get(one)
+        action = None if decision is None else decision.action
+        closed = action == Action.CLOSED and one in self.marked and one not in self.completed
+        failed = (
+            action == Action.FAILED
+            and stage is not None
+            and self._is_ours(stage.owner)
+            and Stage.FAILED in stage.recipients.values()
+        )
+        return "missing" if closed or failed else NOT_NEEDED
+
+    def _quarantined(self, mail: QuarantinedMail) -> str:
+        if mail.state is not State.KEPT:
+            return NOT_NEEDED
+        if mail.content is not Content.KEPT:
+            return "lost before"
+        try:
+            whole = len(self.quarantine.content(mail)) == mail.size
+        except ContentMissing:
+            whole = False
+        return "whole" if whole else "damaged"
+
+    def _is_ours(self, run: str) -> bool:
+        return run == self.run.request.run
