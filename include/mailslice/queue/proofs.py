@@ -14,6 +14,7 @@ from mailslice.stores import Stores
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.own.quarantine import State
 from mailslice.stores.cassandra.tables import QueueTables
+from mailslice.stores.rabbitmq.management import Management
 
 OVERDUE = timedelta(minutes=1)
 """A delayed mail surfaces within a second of its due time, where a worker runs."""
@@ -67,6 +68,16 @@ def is_over(
 def is_overdue(due: datetime, now: datetime, in_delay_queues: int | None) -> bool:
     """Whether a delayed mail's copy is gone: long due, and no delay level nor the hop queue holds anything (None: nobody knows)."""
     return in_delay_queues == 0 and due + OVERDUE < now
+
+
+def in_delay_queues(management: Management, queue: QueueName) -> int | None:
+    """Messages in the delay levels, on their hop between them, and parked; None when nobody knows."""
+    depths = [
+        management.depth(name)
+        for name in management.waiting_queues(queue)
+        if management.queue_exists(name)
+    ]
+    return None if None in depths else sum(depth.total for depth in depths if depth is not None)
 
 
 def held(stores: Stores, queue: QueueName) -> dict[EnqueueId, str]:

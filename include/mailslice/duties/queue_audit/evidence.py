@@ -20,7 +20,7 @@ from mailslice.model import crash
 from mailslice.model.errors import MailsliceError
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import RabbitNames
-from mailslice.queue.proofs import held
+from mailslice.queue.proofs import held, in_delay_queues
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import WorkerRecord
 from mailslice.stores.rabbitmq.census import dead_letter_ids
@@ -80,16 +80,11 @@ def counts_of(stores: Stores, queue: QueueName) -> Counts:
     names, management = RabbitNames(queue), stores.management
     try:
         work, dead = management.depth(names.work_queue), management.depth(names.dead_letter_queue)
-        delays = [
-            management.depth(name)
-            for name in management.waiting_queues(queue)
-            if management.queue_exists(name)
-        ]
+        delayed = in_delay_queues(management, queue)
         head = management.head_timestamp(names.work_queue)
     except MailsliceError as error:
         log.warning("RabbitMQ gives no figures of %s: %s", queue, error)
         return Counts(None, None, None, None, None, None)
-    delayed = None if None in delays else sum(each.total for each in delays if each is not None)
     return Counts(
         ready=work.ready if work else None,
         unacknowledged=work.unacknowledged if work else None,

@@ -13,17 +13,21 @@ class Params(DutyParams):
 
     audit: str | None = Field(
         None,
-        description="run of the audit whose lost mails are published; when not given, the newest one that took a census",
+        description="run of the audit whose lost mails are published; when not given, the newest "
+        "one that took a census",
     )
     older_than: Duration | None = Field(
         None,
-        description="only mails enqueued at least so long ago, as James' olderThan (1d, 5h); all when not given",
+        description="only mails enqueued at least so long ago, as James' olderThan (1d, 5h); all "
+        "when not given",
     )
     accept_duplicates: bool = Field(
         False,
-        description="also mails that are `lost or ghost`: one that James delivered without marking it is delivered again",
+        description="also mails that are `lost or ghost`: one that James delivered without marking "
+        "it is delivered again",
     )
     repeat_unknown: bool = Field(
         False,
-        description="also mails that were published once without anybody seeing a confirm: they may be delivered twice",
+        description="also mails that were published once without anybody seeing a confirm: they "
+        "may be delivered twice",
     )

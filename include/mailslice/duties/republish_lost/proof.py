@@ -1,29 +1,34 @@
-"""Whether a mail that an audit called lost may be published now: looked at anew, when planning and once more when applying."""
+"""Whether a mail that an audit called lost may be published now; asked in plan and in apply."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from itertools import groupby, islice
 from uuid import UUID
 
 from mailslice.duties.republish_lost.params import Params
-from mailslice.duty.context import StepContext
+from mailslice.duty.run import Run
 from mailslice.model.mail import EnqueueId, Place, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.verdicts import Verdict
 from mailslice.queue.configuration import view_shape
-from mailslice.queue.proofs import done_by_stages, held, is_overdue, missing_content, still_live
+from mailslice.queue.proofs import (
+    done_by_stages,
+    held,
+    in_delay_queues,
+    is_overdue,
+    missing_content,
+    still_live,
+)
 from mailslice.spark.slices import instant
 from mailslice.spark.verdict_files import Judged
-from mailslice.stores import Stores
 from mailslice.stores.cassandra.own import PublishState, Republished
 from mailslice.stores.rabbitmq.census import dead_letter_ids
 
-_AT_A_TIME = 100
+_BATCH = 100
 
 
 class Skipped(StrEnum):
@@ -42,162 +47,137 @@ class Skipped(StrEnum):
     GHOST = Verdict.GHOST.value
     """A worker's own record, or the mail's stage marks, say since that it is done."""
     ALREADY = "already republished"
+    BY_THIS_RUN = "already republished by this run"
+    """By an earlier try of it: applied, not skipped."""
     OUTCOME_UNKNOWN = "outcome unknown"
-    """An earlier publish was not seen confirmed; only with repeat_unknown."""
+    """An earlier publish was not confirmed; only with repeat_unknown."""
+
+
+_PUBLISHED = (Skipped.ALREADY, Skipped.BY_THIS_RUN)
+OnSkip = Callable[[str, Skipped], None]
+"""Called with the enqueue id of each mail that is not published, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A mail that may be published: what the audit said of it, its row, and the due time of a delay whose copy is gone."""
+    """A mail that may be published: its row, and the due time of a delay whose copy is gone."""
 
-    judged: Judged
+    mail: Judged
     row: ViewRow
     due: datetime | None
 
 
-@dataclass
 class Prover:
-    """Proves mails of one queue, with what is known of the whole queue as of its making. `skipped` counts reasons, `unknown` names mails without an outcome."""
+    """Proves mails of one queue. Facts about the whole queue are of when it was made.
 
-    context: StepContext
-    params: Params
-    window: timedelta
-    dead_letters: set[EnqueueId]
-    in_flight: frozenset[EnqueueId]
-    done: frozenset[EnqueueId]
-    held: Mapping[EnqueueId, str]
-    in_delay_queues: int | None
-    skipped: Counter[str] = field(default_factory=Counter)
-    unknown: list[str] = field(default_factory=list)
-    published_before: int = 0
-    """By an earlier try of this very run."""
+    Raises StoreUnavailable when the dead letters cannot be read: a mail among them is not lost.
+    """
 
-    @classmethod
-    def of(cls, context: StepContext) -> Prover:
-        """Look at the queue. Raises StoreUnavailable when the dead letters cannot be looked through: a mail among them is not lost."""
-        stores, queue = context.stores, context.queue
+    def __init__(self, run: Run, on_skip: OnSkip) -> None:
+        stores, queue = run.stores, run.queue
+        self._run, self._on_skip = run, on_skip
+        self._params = run.params(Params)
+        self._window = view_shape(stores).window
+        self._dead_letters = dead_letter_ids(run.settings, queue)
         records = stores.own.worker_records.list(queue)
-        return cls(
-            context,
-            context.params(Params),
-            view_shape(stores).window,
-            dead_letter_ids(context.settings, queue),
-            frozenset(
-                mail.enqueue_id
-                for record in records
-                if record.is_alive
-                for mail in record.in_flight
-                if not mail.returned
-            ),
-            frozenset(enqueue_id for record in records for enqueue_id in record.done),
-            held(stores, queue),
-            in_delay_queues(stores, context),
-        )
+        self._in_flight = {
+            mail.enqueue_id
+            for record in records
+            if record.is_alive
+            for mail in record.in_flight
+            if not mail.returned
+        }
+        self._done = {enqueue_id for record in records for enqueue_id in record.done}
+        self._quarantined = held(stores, queue)
+        self.in_delay_queues = in_delay_queues(stores.management, queue)
 
     def prove(self, mails: Iterable[Judged]) -> Iterator[list[Proved]]:
-        """Those that may be published, a hundred at a time; the others are counted."""
+        """Those that may be published, of a hundred mails at a time."""
         remaining = iter(mails)
-        while some := list(islice(remaining, _AT_A_TIME)):
-            yield self._prove(some)
+        while batch := list(islice(remaining, _BATCH)):
+            yield self._prove(batch)
+
+    def earlier_decision(self, decision: Republished) -> Skipped | None:
+        """What a decision that the audit did not know of says; None: it may be repeated."""
+        if decision.state is PublishState.PUBLISHED:
+            by_this_run = decision.run == self._run.request.run
+            return Skipped.BY_THIS_RUN if by_this_run else Skipped.ALREADY
+        return None if self._params.repeat_unknown else Skipped.OUTCOME_UNKNOWN
 
     def _prove(self, mails: Sequence[Judged]) -> list[Proved]:
-        queue, stores = self.context.queue, self.context.stores
-        wanted = {
+        queue, stores = self._run.queue, self._run.stores
+        by_id = {
             EnqueueId(UUID(mail.enqueue_id)): mail
             for mail in mails
-            if not self._skip(self._by_the_audit(mail))
+            if not self._skips(mail, self._by_audit(mail))
         }
-        rows = self._live(wanted)
+        rows = self._live_rows(by_id)
         due = stores.own.delayed_mails.waiting(queue, rows)
-        decisions = stores.own.republished_mails.some(queue, wanted)
-        done = self.done | done_by_stages(stores, queue, rows).keys()
-        missing = missing_content(self.context.settings, list(rows.values()))
+        decisions = stores.own.republished_mails.some(queue, by_id)
+        done = self._done | done_by_stages(stores, queue, rows).keys()
+        bare = missing_content(self._run.settings, list(rows.values()))
         proved = []
-        for one, mail in wanted.items():
-            decision = self._unknown_to_the_audit(mail, decisions.get(one))
-            if decision is not None and decision.state is PublishState.PUBLISHED:
-                if decision.run == self.context.request.run:
-                    self.published_before += 1
-                else:
-                    self._skip(Skipped.ALREADY)
-                continue
-            why = self._why_not(
-                one, rows.get(one), due.get(one), ghost=one in done, bare=one in missing
-            )
-            if why is None and decision is not None:
-                why = self.standing(decision)
-            if not self._skip(why):
-                proved.append(Proved(mail, rows[one], due.get(one)))
+        for enqueue_id, mail in by_id.items():
+            row, when = rows.get(enqueue_id), due.get(enqueue_id)
+            ghost, incomplete = enqueue_id in done, enqueue_id in bare
+            why = self._unknown_to_audit(mail, decisions.get(enqueue_id))
+            if why not in _PUBLISHED:
+                why = self._by_facts(enqueue_id, row, when, ghost=ghost, bare=incomplete) or why
+            if not self._skips(mail, why) and row is not None:
+                proved.append(Proved(mail, row, when))
         return proved
 
-    def _skip(self, why: Skipped | None) -> bool:
+    def _skips(self, mail: Judged, why: Skipped | None) -> bool:
         if why is not None:
-            self.skipped[why.value] += 1
+            self._on_skip(mail.enqueue_id, why)
         return why is not None
 
-    def _by_the_audit(self, mail: Judged) -> Skipped | None:
-        """By what the audit said. On a queue that James shares today, lost is `lost or ghost`, whatever the setting was then."""
+    def _by_audit(self, mail: Judged) -> Skipped | None:
+        """On a queue that James shares now lost is `lost or ghost`, whatever it was then."""
         if mail.verdict == Verdict.BARE:
             return Skipped.BARE
-        if (
-            self.params.older_than is not None
-            and instant(mail.enqueued_ms) > self.context.clock() - self.params.older_than
-        ):
+        older_than = self._params.older_than
+        if older_than is not None and instant(mail.enqueued_ms) > self._run.clock() - older_than:
             return Skipped.YOUNGER
-        doubtful = mail.verdict == Verdict.LOST_OR_GHOST or self.context.settings.queue.shared
-        return Skipped.DOUBTFUL if doubtful and not self.params.accept_duplicates else None
+        doubtful = mail.verdict == Verdict.LOST_OR_GHOST or self._run.settings.queue.shared
+        return Skipped.DOUBTFUL if doubtful and not self._params.accept_duplicates else None
 
-    def _live(self, wanted: Mapping[EnqueueId, Judged]) -> dict[EnqueueId, ViewRow]:
-        def where(one: EnqueueId) -> tuple[str, int, int]:
-            return wanted[one].table, wanted[one].slice_ms, wanted[one].bucket
+    def _unknown_to_audit(self, mail: Judged, decision: Republished | None) -> Skipped | None:
+        """A decision that the audit knew of does not count: its census did not find the mail."""
+        if decision is None or decision.decision == mail.decision:
+            return None
+        return self.earlier_decision(decision)
 
+    def _live_rows(self, by_id: Mapping[EnqueueId, Judged]) -> dict[EnqueueId, ViewRow]:
+        def partition(enqueue_id: EnqueueId) -> tuple[str, int, int]:
+            mail = by_id[enqueue_id]
+            return mail.table, mail.slice_ms, mail.bucket
+
+        tables, queue = self._run.stores.tables, self._run.queue
         rows: dict[EnqueueId, ViewRow] = {}
-        for (table, start, bucket), ids in groupby(sorted(wanted, key=where), key=where):
-            place = (QueueTable(table), Place(instant(start), bucket))
-            rows |= still_live(
-                self.context.stores.tables, self.context.queue, self.window, place, list(ids)
-            )
+        for (table, start, bucket), ids in groupby(sorted(by_id, key=partition), key=partition):
+            where = (QueueTable(table), Place(instant(start), bucket))
+            rows |= still_live(tables, queue, self._window, where, list(ids))
         return rows
 
-    def _why_not(
-        self, one: EnqueueId, row: ViewRow | None, due: datetime | None, *, ghost: bool, bare: bool
+    def _by_facts(
+        self,
+        enqueue_id: EnqueueId,
+        row: ViewRow | None,
+        due: datetime | None,
+        *,
+        ghost: bool,
+        bare: bool,
     ) -> Skipped | None:
         """By what is known of the mail now."""
-        delayed = due is not None and not is_overdue(
-            due, self.context.clock(), self.in_delay_queues
-        )
+        delayed = due is not None and not is_overdue(due, self._run.clock(), self.in_delay_queues)
         reasons = (
             (row is None, Skipped.DONE),
-            (one in self.held, Skipped.HELD),
-            (one in self.in_flight, Skipped.IN_FLIGHT),
-            (one in self.dead_letters, Skipped.DEAD_LETTERED),
+            (enqueue_id in self._quarantined, Skipped.HELD),
+            (enqueue_id in self._in_flight, Skipped.IN_FLIGHT),
+            (enqueue_id in self._dead_letters, Skipped.DEAD_LETTERED),
             (delayed, Skipped.DELAYED),
             (ghost, Skipped.GHOST),
             (bare, Skipped.BARE),
         )
         return next((reason for holds, reason in reasons if holds), None)
-
-    @staticmethod
-    def _unknown_to_the_audit(mail: Judged, decision: Republished | None) -> Republished | None:
-        """A decision that the audit knew of is older than its census, which found the mail nowhere since: it does not count any more."""
-        return None if decision is None or decision.decision == mail.decision else decision
-
-    def standing(self, decision: Republished) -> Skipped | None:
-        """What an earlier decision that the audit did not know of means for this run; counts nothing but the mails without an outcome."""
-        if decision.state is PublishState.PUBLISHED:
-            return Skipped.ALREADY
-        if self.params.repeat_unknown:
-            return None
-        self.unknown.append(str(decision.enqueue_id))
-        return Skipped.OUTCOME_UNKNOWN
-
-
-def in_delay_queues(stores: Stores, context: StepContext) -> int | None:
-    """Messages in the delay levels, on their hop between them, and parked; None when nobody knows."""
-    management = stores.management
-    depths = [
-        management.depth(name)
-        for name in management.waiting_queues(context.queue)
-        if management.queue_exists(name)
-    ]
-    return None if None in depths else sum(depth.total for depth in depths if depth is not None)

@@ -358,7 +358,7 @@ def test_the_same_run_tried_again_counts_what_it_had_published(spool):
 
 
 def test_a_publish_without_a_confirm_is_unknown_and_the_rest_is_left(spool, monkeypatch):
-    monkeypatch.setattr("mailslice.duties.republish_lost.apply._AT_ONCE", 1)
+    monkeypatch.setattr("mailslice.duties.republish_lost.publishing._CONCURRENCY", 1)
     lost = [spool.put("lost", message=False) for _ in range(3)]
     spool.audit(census=True)
     with blocking_connection(spool.settings.rabbitmq) as connection:

@@ -1,18 +1,22 @@
-"""What the gate before a republish stops, by the plan's own file and by the audit's."""
+"""What the gates around a republish stop, by the plan's own file, the audit's files and the ledger of decisions."""
 
 from dataclasses import replace
-from datetime import timedelta
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
-from mailslice.duties.republish_lost import check
-from mailslice.duties.republish_lost.plan_file import FILE, Plan
-from mailslice.spark.verdict_files import Judged, JudgedWriter, digest_of_judged
-from tests.unit.duties.judging import NOW, broken, context_of, rewritten
+from mailslice.duties.republish_lost import duty
+from mailslice.duties.republish_lost.duty import DUTY, RepublishPlan
+from mailslice.duties.republish_lost.params import Params
+from mailslice.duty.result import Result
+from mailslice.model.mail import EnqueueId
+from mailslice.model.names import QueueTable
+from mailslice.spark.verdict_files import Judged
+from mailslice.stores.cassandra.own import PublishState, Republished
+from tests.unit.duties.judging import NOW, broken, run_of
 
 MAILS = [Judged(f"id-{number}", "name", "lost", "why", "v4", 0, 0, 0, "") for number in range(3)]
-PLAN = Plan("r-1", "spool", NOW, "audit-1", "digest", False, False, digest_of_judged(MAILS))
 
 
 class Audit(SimpleNamespace):
@@ -25,55 +29,77 @@ class Audit(SimpleNamespace):
         return iter(self.listed)
 
 
+def plan_of(run, mails, *, accept_duplicates=False):
+    return RepublishPlan(
+        run="r-1",
+        queue="spool",
+        made_at=NOW,
+        audit="audit-1",
+        audit_digest="digest",
+        accept_duplicates=accept_duplicates,
+        repeat_unknown=False,
+        mails=run.write_rows("mails", mails, Judged),
+    )
+
+
 @pytest.fixture
-def context(tmp_path):
-    made = context_of(tmp_path, "republish_lost")
-    writer = JudgedWriter(made.folder.artifacts, made.folder.file(FILE))
-    writer.add(MAILS)
-    writer.close()
-    return made
+def judge(tmp_path, monkeypatch):
+    """The columns that fail for these mails, as they are read back from the plan's file."""
+
+    def one(mails=MAILS, *, accept_duplicates=False, **audit):
+        monkeypatch.setattr(duty, "audit_of", lambda *_: Audit(**audit))
+        run = run_of(tmp_path, "republish_lost", Params())
+        plan = plan_of(run, mails, accept_duplicates=accept_duplicates)
+        return broken(*DUTY.check(run, plan))
+
+    return one
 
 
-def mails(context, plan=PLAN, **audit):
-    return broken(check.mails(context, plan, Audit(**audit)))
-
-
-def test_a_plan_of_what_the_audit_proved_passes(context):
-    assert mails(context) == set()
-    assert broken(check.totals(context, PLAN, Audit())) == set()
+def test_a_plan_of_what_the_audit_proved_passes(judge):
+    assert judge() == set()
+    assert judge([]) == set()
 
 
 @pytest.mark.parametrize(
-    ("change", "columns"),
+    ("mails", "columns"),
     [
-        (lambda rows: rows[:2], {"rows"}),
-        (lambda rows: [rows[0], rows[0], rows[1]], {"enqueue_id"}),
-        (lambda rows: [{**row, "verdict": "waiting"} for row in rows], {"verdict"}),
-        (lambda rows: [{**row, "verdict": "lost or ghost"} for row in rows], {"verdict"}),
-        (lambda rows: [{**rows[0], "verdict": None}, *rows[1:]], {"verdict"}),
-        (lambda rows: [{**rows[0], "enqueue_id": "other"}, *rows[1:]], {"of_the_audit"}),
+        ([MAILS[0], MAILS[0], MAILS[1]], {"enqueue_id"}),
+        ([replace(mail, verdict="waiting") for mail in MAILS], {"verdict"}),
+        ([replace(mail, verdict="lost or ghost") for mail in MAILS], {"verdict"}),
+        ([replace(MAILS[0], enqueue_id="other"), *MAILS[1:]], {"of_the_audit"}),
     ],
 )
-def test_each_rule_fails_by_rows_of_the_plans_file(context, change, columns):
-    rewritten(context.folder.artifacts.path(context.folder.file(FILE)), change)
-    assert mails(context) == columns
+def test_each_rule_fails_by_rows_of_the_plans_file(judge, mails, columns):
+    assert judge(mails) == columns
 
 
-def test_what_james_may_have_delivered_is_listed_where_duplicates_are_accepted(context):
+def test_what_james_may_have_delivered_is_listed_where_duplicates_are_accepted(judge):
     ghosts = [replace(mail, verdict="lost or ghost") for mail in MAILS]
-    path = context.folder.artifacts.path(context.folder.file(FILE))
-    rewritten(path, lambda rows: [{**row, "verdict": "lost or ghost"} for row in rows])
-    assert mails(context, listed=ghosts) == {"verdict"}
-    assert mails(context, replace(PLAN, accept_duplicates=True), listed=ghosts) == set()
+    assert judge(ghosts, listed=ghosts) == {"verdict"}
+    assert judge(ghosts, listed=ghosts, accept_duplicates=True) == set()
 
 
-def test_a_mail_that_the_audit_says_waits_is_not_published(context):
-    waiting = [replace(MAILS[0], verdict="waiting"), *MAILS[1:]]
-    assert mails(context, listed=waiting) == {"of_the_audit"}
+def test_a_mail_that_the_audit_says_waits_is_not_published(judge):
+    assert judge(listed=[replace(MAILS[0], verdict="waiting"), *MAILS[1:]]) == {"of_the_audit"}
 
 
-def test_another_audit_one_without_census_and_an_old_plan_fail(context):
-    old = replace(PLAN, made_at=NOW - timedelta(hours=25))
-    assert broken(check.totals(context, PLAN, Audit(digest="other"))) == {"other_audit"}
-    assert broken(check.totals(context, PLAN, Audit(census=False))) == {"audit_without_census"}
-    assert broken(check.totals(context, old, Audit())) == {"age_hours"}
+def test_another_audit_and_one_without_census_fail(judge):
+    assert judge(digest="other") == {"other_audit"}
+    assert judge(census=False) == {"audit_without_census"}
+
+
+@pytest.mark.parametrize(
+    ("state", "columns"), [(PublishState.PUBLISHED, set()), (PublishState.CLAIMED, {"unrecorded"})]
+)
+def test_a_publish_that_is_not_in_the_ledger_of_decisions_fails(tmp_path, state, columns):
+    lost = EnqueueId(UUID(int=1))
+    decision = Republished(lost, "r-1#1", "r-1", state, "tester", NOW)
+    row = SimpleNamespace(enqueue_id=lost)
+    view = SimpleNamespace(table=QueueTable.V4, some=lambda *_: [row])
+    stores = SimpleNamespace(
+        own=SimpleNamespace(republished_mails=SimpleNamespace(some=lambda *_: {lost: decision})),
+        tables=SimpleNamespace(existing=[view]),
+    )
+    run = run_of(tmp_path, "republish_lost", Params(), stores=stores)
+    mail = replace(MAILS[0], enqueue_id=str(lost), table=QueueTable.V4.value)
+    assert broken(*DUTY.verify(run, plan_of(run, [mail]), Result(applied=1))) == columns

@@ -1,0 +1,312 @@
+"""The duty: publish again what an audit proved lost, as far as it is lost still."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+from mailslice.duties.republish_lost.params import Params
+from mailslice.duties.republish_lost.proof import Prover, Skipped
+from mailslice.duties.republish_lost.publishing import MAX_NAMED, Publication
+from mailslice.duty.artifacts import iso
+from mailslice.duty.audits import (
+    CENSUS_PATIENCE,
+    Audit,
+    audit_of,
+    lock_name,
+    named_audit,
+    newest_audit,
+)
+from mailslice.duty.clocks import require_clock
+from mailslice.duty.duty import Duty
+from mailslice.duty.plan import QueuePlan
+from mailslice.duty.progress import Progress
+from mailslice.duty.request import RunRequest
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.row_file import RowFile, schema_of
+from mailslice.duty.run import Run
+from mailslice.model.durations import format_duration
+from mailslice.model.errors import PlanRefused
+from mailslice.model.mail import EnqueueId, Place
+from mailslice.model.names import QueueTable
+from mailslice.model.slices import is_live
+from mailslice.model.verdicts import Verdict
+from mailslice.quality.expectations import Expectation, Frame
+from mailslice.queue.configuration import view_shape
+from mailslice.queue.directory import require
+from mailslice.spark.slices import instant
+from mailslice.spark.verdict_files import Judged
+from mailslice.stores.cassandra.own import PublishState
+
+MAX_AUDIT_AGE = timedelta(hours=24)
+_LOST = (Verdict.LOST, Verdict.LOST_OR_GHOST)
+_EXAMINED = frozenset({*_LOST, Verdict.BARE})
+_HOUR = timedelta(hours=1)
+
+
+class RepublishPlan(QueuePlan):
+    """What one run may publish, by which audit."""
+
+    audit: str
+    """The run of the audit that proved the mails lost."""
+    audit_digest: str
+    accept_duplicates: bool
+    repeat_unknown: bool
+    mails: RowFile
+    """Judged, as the audit has them."""
+
+    @property
+    def planned(self) -> int:
+        """Mails that may be published."""
+        return self.mails.rows
+
+
+class RepublishLost(Duty[RepublishPlan]):
+    """Each mail is proved lost again, and published once, under its own enqueue id."""
+
+    plan_type = RepublishPlan
+    items = "mails"
+    lock_patience = CENSUS_PATIENCE
+    unfinished = "what it published is in the ledger of decisions, and the next run goes on"
+
+    def locks(self, request: RunRequest) -> tuple[str, ...]:
+        """The lock of the queue's audits."""
+        return (lock_name(request.queue),)
+
+    def plan(self, run: Run) -> RepublishPlan:
+        """Raises UnknownQueue, BadInput for an `audit` that is none, PlanRefused without one."""
+        require(run.stores, run.queue)
+        params, audit = run.params(Params), _audit(run).proved()
+        skipped: Counter[str] = Counter()
+        unknown: list[str] = []
+
+        def on_skip(enqueue_id: str, why: Skipped) -> None:
+            skipped[why.value] += 1
+            if why is Skipped.OUTCOME_UNKNOWN and len(unknown) < MAX_NAMED:
+                unknown.append(enqueue_id)
+
+        prover = Prover(run, on_skip)
+        examined = (mail for mail in audit.mails() if mail.verdict in _EXAMINED)
+        lost = (proved.mail for batch in prover.prove(examined) for proved in batch)
+        file = run.write_rows("mails", lost, Judged)
+        run.report(
+            audit={
+                "run": audit.run,
+                "madeAt": iso(audit.made_at),
+                "shared": audit.shared,
+                "verdicts": dict(audit.verdicts),
+            },
+            skippedBy=dict(skipped),
+            outcomeUnknown=unknown,
+            inDelayQueues=prover.in_delay_queues,
+            message=_message(file.rows, audit, skipped),
+        )
+        return RepublishPlan(
+            run=run.request.run,
+            queue=run.queue,
+            made_at=run.clock(),
+            audit=audit.run,
+            audit_digest=audit.digest,
+            accept_duplicates=params.accept_duplicates,
+            repeat_unknown=params.repeat_unknown,
+            mails=file,
+        )
+
+    def check(self, run: Run, plan: RepublishPlan) -> Iterable[Frame]:
+        """Judges the plan's mails by the audit's own files, and the audit as it is now."""
+        audit = audit_of(run.stores, run.queue, plan.audit)
+        yield _planned_mails(run, plan, audit)
+        yield Frame.facts(
+            "audit",
+            (
+                int(audit.digest != plan.audit_digest),
+                Expectation.equal(
+                    "other_audit", 0, "The audit is the very one that the plan was made from."
+                ),
+            ),
+            (
+                int(not audit.census),
+                Expectation.equal(
+                    "audit_without_census",
+                    0,
+                    "The audit took a census: without one nothing is proved lost.",
+                ),
+            ),
+        )
+
+    def apply(self, run: Run, plan: RepublishPlan, progress: Progress) -> None:
+        """Raises StoreUnavailable: run it again, it goes on."""
+        require_clock(run)
+        Publication(run, progress).publish_all(run.stream_rows(plan.mails, Judged))
+
+    def verify(self, run: Run, plan: RepublishPlan, result: Result) -> Iterable[Frame]:
+        """Holds what apply said against the ledger of decisions and the view as they are now."""
+        if not result.applied:
+            return
+        mails = {
+            EnqueueId(UUID(mail.enqueue_id)): mail for mail in run.stream_rows(plan.mails, Judged)
+        }
+        decisions = run.stores.own.republished_mails.some(run.queue, list(mails))
+        published = {
+            enqueue_id: mails[enqueue_id]
+            for enqueue_id, decision in decisions.items()
+            if (decision.run, decision.state) == (plan.run, PublishState.PUBLISHED)
+        }
+        yield Frame.facts(
+            "after",
+            (
+                max(0, result.applied - len(published)),
+                Expectation.equal(
+                    "unrecorded",
+                    0,
+                    "Every mail that was published is in the ledger of decisions as published by "
+                    "this run.",
+                ),
+            ),
+            (
+                _vanished(run, published),
+                Expectation.equal(
+                    "vanished",
+                    0,
+                    "Every published mail has its row, or was done and has its deleted mark.",
+                ),
+            ),
+        )
+
+    def describe(self, steps: Summaries) -> str:
+        """How many mails were published, and why others were not."""
+        applied = steps.result.applied
+        return "; ".join([f"{applied} mails published", *self._rest(steps)]) if applied else ""
+
+    def nothing(self, steps: Summaries) -> str:
+        """That no mail was published, and why."""
+        audit = steps.plan["audit"]["run"]
+        words = f"nothing to do: audit {audit} leaves no mail to publish"
+        return "; ".join([words, *self._rest(steps)])
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """What was skipped or is unknown is of plan and apply together.
+
+        `nbRequeuedMails` is James' name of `applied`.
+        """
+        applied = steps.result.applied
+        skipped = Counter(steps.plan.get("skippedBy", {})) + Counter(steps.result.skipped)
+        unknown = (steps.plan, steps.result.fields)
+        return {
+            "nbRequeuedMails": applied,
+            "skipped": skipped.total(),
+            "skippedBy": dict(skipped),
+            "outcomeUnknown": [one for step in unknown for one in step.get("outcomeUnknown", ())],
+            "audit": steps.plan.get("audit"),
+        }
+
+    def conclude(self, run: Run, steps: Summaries) -> None:
+        """Reports what was asked for."""
+        del steps
+        params = run.params(Params)
+        older = None if params.older_than is None else format_duration(params.older_than)
+        run.report(olderThan=older, acceptDuplicates=params.accept_duplicates)
+
+    def _rest(self, steps: Summaries) -> Iterator[str]:
+        fields = self.report_fields(steps)
+        for reason, count in sorted(fields["skippedBy"].items()):
+            yield f"{count} skipped: {reason}"
+        if remaining := steps.result.remaining:
+            yield f"{remaining} left to the next run by the time limit"
+        if unknown := fields["outcomeUnknown"]:
+            yield (
+                f"of {len(unknown)} nobody saw a confirm, such as {unknown[0]}: "
+                "--repeat-unknown publishes them again"
+            )
+
+
+DUTY = RepublishLost()
+
+
+def _audit(run: Run) -> Audit:
+    """The audit to act by: it took a census, and is not older than a day."""
+    stores, queue, name = run.stores, run.queue, run.params(Params).audit
+    remedy = f"`mailslice duty run queue_audit --queue {queue} --census`"
+    audit = (
+        newest_audit(stores, queue, census_since=run.clock() - MAX_AUDIT_AGE)
+        if name is None
+        else named_audit(stores, queue, name)
+    )
+    if audit is None:
+        problem = f"no audit of queue {queue} that took a census is done: nothing is proved lost"
+        raise PlanRefused(f"{problem}; {remedy}")
+    if not audit.census:
+        raise PlanRefused(f"audit {audit.run} took no census, so it proved no mail lost; {remedy}")
+    age = run.clock() - audit.made_at
+    if age > MAX_AUDIT_AGE:
+        allowed = f"allowed are {MAX_AUDIT_AGE / _HOUR:.0f} h"
+        raise PlanRefused(f"audit {audit.run} is {age / _HOUR:.1f} h old; {allowed}; {remedy}")
+    return audit
+
+
+def _message(planned: int, audit: Audit, skipped: Counter[str]) -> str:
+    """What the plan comes to, in words."""
+    words = [f"{planned} mails that audit {audit.run} proved lost can be published"]
+    words += [f"{count} skipped: {reason}" for reason, count in sorted(skipped.items())]
+    if skipped[Skipped.OUTCOME_UNKNOWN]:
+        words.append(
+            "an earlier publish of some was never confirmed: look whether they were delivered, "
+            "then decide by --repeat-unknown"
+        )
+    if skipped[Skipped.DOUBTFUL]:
+        words.append(
+            "James may have delivered those that are lost or ghost: --accept-duplicates publishes "
+            "them, too"
+        )
+    return "; ".join(words)
+
+
+def _planned_mails(run: Run, plan: RepublishPlan, audit: Audit) -> Frame:
+    """One row a mail of the plan's file, beside what the audit's own files say."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tables = chain([schema_of(Judged).empty_table()], run.read_tables(plan.mails))
+    rows = pa.concat_tables(table.select(["enqueue_id", "verdict"]) for table in tables)
+    lost = pa.array((m.enqueue_id for m in audit.proved().mails() if m.verdict in _LOST), "string")
+    proved = pc.cast(pc.is_in(rows["enqueue_id"], value_set=lost), "int64")
+    allowed = _LOST if plan.accept_duplicates else (Verdict.LOST,)
+    expect = [
+        Expectation.unique("enqueue_id", "No mail is listed twice."),
+        Expectation.one_of(
+            "verdict",
+            [verdict.value for verdict in allowed],
+            "Every mail was called lost; one that James may have delivered only where duplicates "
+            "are accepted.",
+        ),
+        Expectation.equal("of_the_audit", 1, "The audit's own files call every planned mail lost."),
+    ]
+    rows = rows.append_column("of_the_audit", proved)
+    return Frame("mails", rows, expect, may_be_empty=not plan.planned)
+
+
+def _vanished(run: Run, published: dict[EnqueueId, Judged]) -> int:
+    """Mails with neither row nor mark. Marks are read last: a cleanup removes the row first."""
+    tables, queue = run.stores.tables, run.queue
+    existing: set[EnqueueId] = set()
+    for view in tables.existing:
+        wanted = [
+            (Place(instant(mail.slice_ms), mail.bucket), [enqueue_id])
+            for enqueue_id, mail in published.items()
+            if QueueTable(mail.table) is view.table
+        ]
+        existing |= {row.enqueue_id for row in view.some(queue, wanted)} if wanted else set()
+    gone = published.keys() - existing
+    if not gone:
+        return 0
+    unmarked = gone - tables.deleted.marked(queue, gone)
+    # Behind browseStart James drops rows with their marks, and goes there once the mail is done.
+    window, browse = view_shape(run.stores).window, tables.browse_starts.read(queue)
+    return sum(
+        browse is None or is_live(instant(published[one].slice_ms), browse.value, window)
+        for one in unmarked
+    )
