@@ -17,7 +17,7 @@ HOURS = timedelta(hours=1)
 @pytest.fixture
 def small_pages(monkeypatch):
     """The driver asks for pages of two keys, so that it cuts the bucket into ranges."""
-    monkeypatch.setattr(bulk, "_KEYS_A_PAGE", 2)
+    monkeypatch.setattr(bulk.BulkBlobs._pages, "__defaults__", (2,))
     monkeypatch.setattr(listing, "_KEYS_A_RANGE", 0.5)
 
 
