@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-FILE = "slices.svg"
+SLICES_PICTURE = "slices.svg"
 _BARS = 120
 _LIVE, _DEAD, _UNPROVEN = "#2f9e6e", "#9aa5b1", "#d9822b"
 

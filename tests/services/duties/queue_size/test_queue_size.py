@@ -7,13 +7,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailslice.duties.queue_size.measure import Measure
-from mailslice.duties.queue_size.plan import slices_to_measure
+from mailslice.duties.queue_size.measurement import slices_to_measure
 from mailslice.duty.artifacts import RunFolder, artifacts
-from mailslice.duty.context import StepContext
 from mailslice.duty.ledger import Ledger
 from mailslice.duty.registry import load
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
+from mailslice.duty.run import Run
 from mailslice.model.errors import GateFailed, StoreUnavailable, UnknownQueue
 from mailslice.model.mail import QueueName
 from mailslice.model.slices import slice_start
@@ -225,11 +225,11 @@ def test_a_worker_of_spark_that_cannot_reach_cassandra_names_it(stores, fresh_mo
 def test_slices_behind_browse_start_are_measured_down_to_content_start(filled, fresh_module, now):
     request = RunRequest("queue_size", QUEUE, "run-6")
     folder = RunFolder(artifacts(fresh_module.settings), "queue_size", QUEUE, "run-6")
-    context = StepContext(
+    run = Run(
         request, load("queue_size").params(), fresh_module.settings, filled, folder, lambda: now
     )
     view = view_shape(filled)
-    slices, buckets = slices_to_measure(filled, context, view, now)
+    slices, buckets = slices_to_measure(run, view, now)
     start = slice_start(now, HOUR)
     assert slices == [start + at * HOUR for at in (-3, -2, -1, 0, 1)]
     assert buckets == 1

@@ -1,22 +1,16 @@
 """The gate before publishing: a measurement that does not add up is published nowhere, and the message says which sentence is not true."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_size.check import slices, totals
-from mailslice.duties.queue_size.measured import digest
-from mailslice.duties.queue_size.measured import measured as of_the_run
+from mailslice.duties.queue_size.duty import DUTY, Measured, size_in
 from mailslice.duties.queue_size.metrics import prometheus_text
-from mailslice.duties.queue_size.verify import size_in
-from mailslice.duty.artifacts import Artifacts
+from mailslice.duty.runner import step_of
 from mailslice.model.errors import GateFailed, PlanRefused
-from mailslice.model.settings import S3Settings
-from mailslice.quality.docs import Docs
-from mailslice.quality.gate import run_gate
-from tests.unit.duties.judging import context_of
+from tests.unit.duties.judging import run_of
 
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NOW = datetime.fromisoformat("2026-11-21T12:00:00Z")
 
 
 def measured():
@@ -44,15 +38,17 @@ def measured():
     }
 
 
-def gate(found, tmp_path, now=NOW):
-    docs = Docs(Artifacts(str(tmp_path), S3Settings()), "queue_size", "spool", "r1")
-    return run_gate("check", [totals(found, now), slices(found)], docs)
+def gate(found, tmp_path, now=NOW, **changed):
+    """What the check step says of a run whose plan step measured this."""
+    plan = Measured(run="r-1", queue="spool", made_at=NOW, measured=found)
+    run = run_of(tmp_path, "queue_size", clock=lambda: now)
+    decided = plan.decided() | {"measured": {**plan.decided()["measured"], **changed}}
+    run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan.digest})
+    return step_of(DUTY, "check")(run)["expectations"]
 
 
 def test_a_measurement_that_adds_up_passes_and_has_its_page(tmp_path):
-    result = gate(measured(), tmp_path)
-    assert len(result.findings) == 4
-    assert all(finding.success for finding in result.findings)
+    assert len(gate(measured(), tmp_path)) == 4
     assert list((tmp_path / "data_docs" / "gates").glob("*check.html"))
 
 
@@ -65,8 +61,7 @@ def test_an_empty_queue_passes(tmp_path):
         "slices": [],
         "shape": {"columns": ["5"], "total": [0], "domains": []},
     }
-    result = gate(measured() | empty, tmp_path)
-    assert all(finding.success for finding in result.findings)
+    assert gate(measured() | empty, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +81,14 @@ def test_one_that_does_not_is_refused_by_the_sentence(change, sentence, tmp_path
 
 
 def test_an_old_measurement_is_refused(tmp_path):
-    with pytest.raises(GateFailed, match="not older than a day"):
+    with pytest.raises(GateFailed, match="not older than 24 hours"):
         gate(measured(), tmp_path, NOW + timedelta(hours=25))
 
 
-def test_a_measurement_that_was_changed_is_refused_whatever_was_changed(tmp_path):
-    context = context_of(tmp_path, "queue_size")
-    found = {"run": "r-1", "queue": "spool", **measured()}
-    context.need = lambda _: {**found, "planDigest": digest(found)}
-    assert of_the_run(context)["live"] == 3
-    for name in measured():
-        context.need = lambda _, name=name: {**found, name: "other", "planDigest": digest(found)}
-        with pytest.raises(PlanRefused, match="was changed"):
-            of_the_run(context)
+@pytest.mark.parametrize("name", measured())
+def test_a_measurement_that_was_changed_is_refused_whatever_was_changed(name, tmp_path):
+    with pytest.raises(PlanRefused, match="was changed"):
+        gate(measured(), tmp_path, **{name: "other"})
 
 
 def test_the_size_is_read_back_by_the_queues_own_name():

@@ -4,11 +4,12 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from mailslice.duties.queue_size import report
+from mailslice.duties.queue_size.duty import DUTY
 from mailslice.duties.queue_size.metrics import file_of, prometheus_text
 from mailslice.duties.queue_size.plot import bars, slices_svg
 from mailslice.duties.queue_size.shape import Shape
 from mailslice.duty.artifacts import Artifacts, RunFolder
+from mailslice.duty.runner import partial_report
 from mailslice.model.settings import S3Settings
 
 
@@ -104,9 +105,9 @@ def test_the_report_keeps_the_newest_slices_and_sums_up_the_rest(tmp_path):
         {"start": f"s{at}", "live": 1, "dead": 2, "survivors": 1, "unproven": 0}
         for at in range(503)
     ]
-    folder.write_json("plan.json", measured(slices=slices))
+    folder.write_json("plan.json", {"decided": {"measured": measured(slices=slices)}})
     folder.write_json("applied.json", {"metrics": "m", "plot": "p"})
-    found = report.partial(folder)
+    found = partial_report(DUTY, folder)
     assert len(found["slices"]) == 500
     assert found["slices"][0]["start"] == "s3"
     assert found["olderSlices"] == {"count": 3, "live": 3, "dead": 6, "survivors": 3, "unproven": 0}

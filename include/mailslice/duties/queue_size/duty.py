@@ -1,0 +1,196 @@
+"""The duty: measure a queue and publish JSON, Prometheus text, a picture and the broker's sample."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from mailslice.duties.queue_size.measurement import take
+from mailslice.duties.queue_size.metrics import file_of, prometheus_text
+from mailslice.duties.queue_size.plot import SLICES_PICTURE, slices_svg
+from mailslice.duty.duty import ReportDuty
+from mailslice.duty.plan import QueuePlan
+from mailslice.duty.report import DONE, DRY_RUN
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.run import Run
+from mailslice.model.slices import slice_start
+from mailslice.quality.expectations import Expectation, Frame
+from mailslice.stores.cassandra.own import QueueSample
+
+_SLICES = 500
+"""Slices that a report shows one by one: a report is kept for months, every 15 minutes one."""
+_SUMMED = ("live", "dead", "survivors", "unproven")
+
+
+class Measured(QueuePlan):
+    """What was measured: `measurement.take`."""
+
+    measured: dict[str, Any]
+
+    @property
+    def planned(self) -> int:
+        """Nothing is changed."""
+        return 0
+
+
+class QueueSize(ReportDuty[Measured]):
+    """A measurement that does not add up is published nowhere: no figure is better than a wrong one."""
+
+    plan_type = Measured
+    bulky = frozenset({"digests"})
+
+    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._sleep = sleep
+
+    def plan(self, run: Run) -> Measured:
+        """The whole measurement is inside the digest, so that a report names the very one."""
+        measured = take(run, self._sleep)
+        size = f"{measured['live']} live, {measured['dead']} dead rows"
+        run.report(message="; ".join([size, *measured["advice"]]))
+        made_at = datetime.fromisoformat(measured["measuredAt"])
+        return Measured(run=run.request.run, queue=run.queue, made_at=made_at, measured=measured)
+
+    def check(self, run: Run, plan: Measured) -> Iterable[Frame]:
+        """Whether the measurement may be published."""
+        del run
+        yield totals(plan.measured)
+        yield slices(plan.measured)
+
+    def publish(self, run: Run, plan: Measured) -> None:
+        """Metrics, picture, sample; touches no mail and none of James' tables."""
+        measured, location = plan.measured, run.folder.artifacts
+        files = {
+            "metrics": (file_of(run.queue), prometheus_text(run.queue, measured)),
+            "plot": (run.folder.file(SLICES_PICTURE), slices_svg(run.queue, measured)),
+        }
+        for name, (file, data) in files.items():
+            location.write(file, data)
+            run.report(**{name: location.uri(file)})
+        run.report(digests={name: _digest(data) for name, (_, data) in files.items()})
+        if measured["passes"]:
+            first, second = map(datetime.fromisoformat, measured["passes"])
+            run.stores.own.queue_samples.save(run.queue, QueueSample(first, second))
+
+    def verify(self, run: Run, plan: Measured, result: Result) -> Iterable[Frame]:
+        """What was published is read back as its readers will."""
+        location = run.folder.artifacts
+        text = location.read(file_of(run.queue)) or b""
+        picture = location.read(run.folder.file(SLICES_PICTURE)) or b""
+        drawn = result.fields["digests"]["plot"]
+        yield Frame.facts(
+            "published",
+            (
+                size_in(text, run.queue),
+                Expectation.equal(
+                    "size_published",
+                    plan.measured["size"],
+                    "The metrics file says the size that was measured.",
+                ),
+            ),
+            (
+                int(_digest(picture) != drawn),
+                Expectation.equal("picture_differs", 0, "The picture is the one that was drawn."),
+            ),
+            (
+                int(_sample_lost(run, plan.measured["passes"])),
+                Expectation.equal(
+                    "sample_lost",
+                    0,
+                    "A broker that was seen empty is remembered as such, at that moment or a later one.",
+                ),
+            ),
+        )
+
+    def describe(self, steps: Summaries) -> str:
+        """What was measured, and advice."""
+        return str(steps.plan["message"])
+
+    def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
+        """A measurement says the same, published or not."""
+        return DRY_RUN if run.given.dry_run else DONE, self.describe(steps)
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """What was measured: the newest slices in full, older ones summed up."""
+        measured: Mapping[str, Any] = steps.plan.get("decided", {}).get("measured", {})
+        fields = {k: value for k, value in measured.items() if k not in {"passes", "reads"}}
+        if measured:
+            older, fields["slices"] = measured["slices"][:-_SLICES], measured["slices"][-_SLICES:]
+            sums = {name: sum(one[name] for one in older) for name in _SUMMED}
+            fields["olderSlices"] = {"count": len(older), **sums}
+        return fields | {"published": steps.applied is not None}
+
+
+DUTY = QueueSize()
+
+
+def totals(measured: Mapping[str, Any]) -> Frame:
+    """One row: the queue as a whole."""
+    reads = measured["reads"]
+    return Frame.facts(
+        "totals",
+        (
+            reads["read"],
+            Expectation.equal(
+                "slices_read",
+                reads["wanted"],
+                "Every slice that was to be read was read: an unread one is not an empty one.",
+            ),
+        ),
+        (
+            reads["twice"],
+            Expectation.equal("slices_read_twice", 0, "No slice was counted twice."),
+        ),
+    )
+
+
+def slices(measured: Mapping[str, Any]) -> Frame:
+    """One row a slice that has rows."""
+    window = timedelta(seconds=measured["window"])
+    rows = [
+        {"start": one["start"], "off_seconds": _off(datetime.fromisoformat(one["start"]), window)}
+        for one in measured["slices"]
+    ]
+    sentence = "Every slice starts at a multiple of the slice window."
+    return Frame("slices", rows, [Expectation.equal("off_seconds", 0, sentence)], may_be_empty=True)
+
+
+def size_in(text: bytes, queue: str) -> float:
+    """The size that a metrics file gives for the queue; -1 without one."""
+    samples = (
+        sample
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    )
+    return next(
+        (
+            sample.value
+            for sample in samples
+            if sample.name == "mailslice_queue_size" and sample.labels.get("queue") == queue
+        ),
+        -1.0,
+    )
+
+
+def _off(start: datetime, window: timedelta) -> float:
+    return (start - slice_start(start, window)).total_seconds()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sample_lost(run: Run, passes: list[str] | None) -> bool:
+    if not passes:
+        return False
+    sample = run.stores.own.queue_samples.read(run.queue)
+    first = datetime.fromisoformat(passes[0])
+    return sample is None or _millis(sample.first_pass) < _millis(first)
+
+
+def _millis(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
