@@ -52,6 +52,12 @@ class Engine:
         small = isinstance(session, Small) and session.started is None and session.is_small
         return PROCESS if session is None or isinstance(session, InProcess) or small else SPARK
 
+    def expect(self, rows: int) -> None:
+        """A later step will have to deal with so many rows besides: told by a plan, which may come out large by them."""
+        session = self.session()
+        if isinstance(session, Small):
+            session.done += rows
+
     def _chosen(self) -> Session:
         # A job under spark-submit has its JVM already: somebody found the work to be large.
         if not self.small_rows or "PYSPARK_GATEWAY_PORT" in os.environ:

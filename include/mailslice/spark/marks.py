@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from mailslice.model.errors import PlanRefused
@@ -68,8 +68,7 @@ class Dropped:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MarkFile:
+class MarkFile(NamedTuple):
     """A Parquet file of ids, and the SHA-256 of its bytes."""
 
     file: str

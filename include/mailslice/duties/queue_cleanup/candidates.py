@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from mailslice.duty.artifacts import RunFolder, iso, queue_folder
+from pydantic import AwareDatetime
+
+from mailslice.duty.artifacts import RunFolder, queue_folder
 from mailslice.duty.context import StepContext
+from mailslice.duty.json_model import JsonModel
 from mailslice.duty.plans import digest_of
 from mailslice.model import crash
 from mailslice.model.names import DELETED_MAILS
@@ -33,29 +35,17 @@ _NOTE = "candidates.json"
 _LEAST_RANGES, _MOST_RANGES, _MARKS_A_RANGE = 8, 4096, 25_000
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(JsonModel):
     """What the sweep `run` listed. Every mark in it was written before `listed_at`."""
 
     run: str
-    listed_at: datetime
+    listed_at: AwareDatetime
     files: tuple[MarkFile, ...]
 
     @property
     def marks(self) -> int:
         """How many."""
-        return sum(each.marks for each in self.files)
-
-    def as_json(self) -> dict[str, object]:
-        """For the note and for the plan that drops them."""
-        files = [[each.file, each.marks, each.sha256] for each in self.files]
-        return {"run": self.run, "listedAt": iso(self.listed_at), "files": files}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Candidates:
-        """What `as_json` gave. Raises KeyError, TypeError or ValueError."""
-        files = tuple(MarkFile(*each) for each in value["files"])
-        return cls(value["run"], datetime.fromisoformat(value["listedAt"]), files)
+        return sum(file.marks for file in self.files)
 
     def folder(self, context: StepContext) -> RunFolder:
         """Of the sweep's run."""
@@ -70,11 +60,19 @@ def recorded(context: StepContext) -> Candidates | None:
     try:
         value = json.loads(data)
         if value.pop("digest") == digest_of(value):
-            return Candidates.from_json(value)
+            return Candidates.model_validate(value)
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     log.warning("%s cannot be used: the next sweep lists its marks again", _path(context))
     return None
+
+
+def retained(context: StepContext) -> Sequence[str]:
+    """The files of this very run that the note names: it has swept, and plans again."""
+    listed = recorded(context)
+    if listed is None or listed.run != context.request.run:
+        return ()
+    return [f"{FOLDER}/{file.file}" for file in listed.files]
 
 
 def forget(context: StepContext, candidates: Candidates) -> None:
@@ -83,30 +81,34 @@ def forget(context: StepContext, candidates: Candidates) -> None:
         context.folder.artifacts.remove(_path(context))
 
 
+def estimated_marks(context: StepContext) -> int:
+    """About how many deleted marks there are, of all queues."""
+    keyspace = context.settings.cassandra.keyspace
+    return estimated_partitions(context.stores.cassandra, keyspace).get(DELETED_MAILS.lower(), 0)
+
+
 def record(context: StepContext, rows: Halves) -> Candidates:
     """List all marks of the queue whose id is not among `rows`, in place of what was listed before.
 
     `rows` are the ids of all rows that are left. Marks of before are in the new list: they are still there.
     """
-    session, artifacts = context.stores.cassandra, context.folder.artifacts
-    folder = context.folder.file(FOLDER)
+    artifacts, folder = context.folder.artifacts, context.folder.file(FOLDER)
     artifacts.folder(folder)
-    estimate = estimated_partitions(session, context.settings.cassandra.keyspace)
-    wanted = estimate.get(DELETED_MAILS.lower(), 0) // _MARKS_A_RANGE
-    ranges = token_ranges(session, max(_LEAST_RANGES, min(_MOST_RANGES, wanted)))
-    what = Dropping(context.settings, context.queue, artifacts, folder)
-    files = list_marks(context.spark(), what, ranges, rows)
+    count = min(_MOST_RANGES, estimated_marks(context) // _MARKS_A_RANGE)
+    ranges = token_ranges(context.stores.cassandra, max(_LEAST_RANGES, count))
+    spec = Dropping(context.settings, context.queue, artifacts, folder)
+    files = list_marks(context.spark(), spec, ranges, rows)
     crash.point("apply:inside-sweep")
-    found = Candidates(context.request.run, context.clock(), tuple(files))
-    value = found.as_json()
+    listed = Candidates(run=context.request.run, listed_at=context.clock(), files=tuple(files))
+    value = listed.as_json()
     artifacts.write(_path(context), json.dumps({**value, "digest": digest_of(value)}).encode())
     _remove_others(context, files)
-    return found
+    return listed
 
 
 def _remove_others(context: StepContext, files: Sequence[MarkFile]) -> None:
     """Files of an earlier try of this run, or of a task that was tried again."""
-    named = {each.file for each in files}
+    named = {file.file for file in files}
     for name in context.folder.artifacts.files(context.folder.file(FOLDER)):
         if name.rpartition("/")[2] not in named:
             context.folder.artifacts.remove(name)

@@ -2,89 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from mailslice.model.configuration import ViewConfiguration
+from mailslice.duty.artifacts import iso
 from mailslice.model.slices import is_live, slice_start
+from mailslice.queue.configuration import Shape
+from mailslice.spark.slices import instant
 
+if TYPE_CHECKING:
+    from mailslice.spark.left_rows import PlaceLeft
+    from mailslice.spark.slices import PlaceFound
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The view's shape over its whole history: today's window, the largest window and the most buckets there ever were.
-
-    `open_for` is how long after its start a slice may be written to: the largest window, as nodes of James keep the old one until they are restarted.
-    """
-
-    window: timedelta
-    largest_window: timedelta
-    buckets: int
-    open_for: timedelta
-
-    @classmethod
-    def of(cls, history: Sequence[ViewConfiguration]) -> Shape:
-        """From the stored configurations, oldest first; at least one."""
-        largest = max(each.slice_window for each in history)
-        return cls(
-            history[-1].slice_window, largest, max(each.bucket_count for each in history), largest
-        )
-
-    def once_restarted(
-        self, restarted: datetime | None, *, now: datetime, grace: timedelta
-    ) -> Shape:
-        """The shape when an operator says that every node has had today's window since `restarted`: what older ones wrote is there when the grace is over."""
-        return (
-            self
-            if restarted is None or restarted + grace > now
-            else replace(self, open_for=self.window)
-        )
+_SHOWN_SURVIVORS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class SliceFound:
-    """One slice over all its buckets and tables. `unmarked` rows have no deleted mark; `undated` ones have a mark but no write time to bound a delete by."""
+    """One slice over all its buckets and tables.
+
+    `unmarked` rows have no deleted mark; `undated` ones have a mark but no write time to bound a
+    delete by. `survivors`: ids of unmarked rows, some of them.
+    """
 
     start: datetime
     rows: int
     unmarked: int
     undated: int
     planned: int
+    survivors: tuple[str, ...] = ()
 
     @property
     def dead(self) -> int:
         """Rows with a mark."""
         return self.rows - self.unmarked
 
+    def as_json(self) -> Mapping[str, object]:
+        """For people."""
+        counts = {name: getattr(self, name) for name in ("rows", "dead", "unmarked", "undated")}
+        survivors = self.survivors[:_SHOWN_SURVIVORS]
+        return {
+            "start": iso(self.start),
+            **counts,
+            "planned": self.planned,
+            "survivors": survivors,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Rows of the view: live, dead, and unproven ones, which have no mark but lie behind browseStart."""
 
-    live: int
-    dead: int
-    unproven: int
+    live: int = 0
+    dead: int = 0
+    unproven: int = 0
 
 
-def closed(start: datetime, shape: Shape, *, now: datetime, grace: timedelta) -> bool:
-    """Whether no insert can come into the slice any more: a node that still has the largest window may write to it until its end, and the grace is over."""
-    return start + shape.open_for + grace <= now
+def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceFound]:
+    """Partitions summed up to slices that have rows, oldest first."""
+    ordered = sorted(
+        (partition for partition in partitions if partition.rows), key=attrgetter("slice_ms")
+    )
+    return [
+        _slice(instant(slice_ms), list(group))
+        for slice_ms, group in groupby(ordered, key=attrgetter("slice_ms"))
+    ]
 
 
-def highest_browse_start(shape: Shape, *, now: datetime, grace: timedelta) -> datetime:
-    """floor(now - grace), by the largest window: nodes that still have it write to that slice, and a start beyond it would hide their mails."""
-    return slice_start(now - grace, shape.open_for)
+def _slice(start: datetime, partitions: Sequence[PlaceFound | PlaceLeft]) -> SliceFound:
+    counts = {
+        name: sum(getattr(partition, name, 0) for partition in partitions)
+        for name in ("rows", "unmarked", "undated", "planned")
+    }
+    survivors = tuple(one for partition in partitions for one in partition.survivors)
+    return SliceFound(start, **counts, survivors=survivors)
 
 
-def counts(slices: Iterable[SliceFound], browse_start: datetime, window: timedelta) -> Counts:
-    """Live, dead and unproven rows, as seen from `browse_start`."""
+def open_for(
+    shape: Shape, restarted: datetime | None, *, now: datetime, grace: timedelta
+) -> timedelta:
+    """How long after its start a slice may be written to: for the largest window there ever was.
+
+    Nodes of James keep the old window until they are restarted. When an operator says that every
+    node has had today's since `restarted`, that counts once the grace is over: what older ones
+    wrote is there then.
+    """
+    confirmed = restarted is not None and restarted + grace <= now
+    return shape.window if confirmed else shape.largest_window
+
+
+def closed(start: datetime, open_for: timedelta, *, now: datetime, grace: timedelta) -> bool:
+    """Whether no insert can come into the slice any more: its end and the grace are over."""
+    return start + open_for + grace <= now
+
+
+def highest_browse_start(open_for: timedelta, *, now: datetime, grace: timedelta) -> datetime:
+    """floor(now - grace), by the largest window that a node may have.
+
+    Such a node writes to that slice, and a start beyond it would hide its mails.
+    """
+    return slice_start(now - grace, open_for)
+
+
+def counts(
+    slices: Iterable[SliceFound], browse_start: datetime | None, window: timedelta
+) -> Counts:
+    """Live, dead and unproven rows, as seen from `browse_start`; zeros without one."""
+    if browse_start is None:
+        return Counts()
     live = dead = unproven = 0
-    for each in slices:
-        dead += each.dead
-        if is_live(each.start, browse_start, window):
-            live += each.unmarked
+    for found in slices:
+        dead += found.dead
+        if is_live(found.start, browse_start, window):
+            live += found.unmarked
         else:
-            unproven += each.unmarked
+            unproven += found.unmarked
     return Counts(live, dead, unproven)
 
 
@@ -92,35 +128,40 @@ def oldest_live(
     slices: Iterable[SliceFound], browse_start: datetime, window: timedelta
 ) -> datetime | None:
     """The slice of the oldest live row."""
-    return min(
-        (
-            each.start
-            for each in slices
-            if each.unmarked and is_live(each.start, browse_start, window)
-        ),
-        default=None,
-    )
+    live = (found.start for found in slices if found.unmarked)
+    return min((start for start in live if is_live(start, browse_start, window)), default=None)
 
 
 def new_browse_start(
-    stored: datetime, oldest: datetime | None, shape: Shape, *, now: datetime, grace: timedelta
+    stored: datetime, oldest: datetime | None, window: timedelta, highest: datetime
 ) -> datetime | None:
-    """Where browseStart may go, or None when it stays: a multiple of the window, after the stored one, not past the oldest live row nor floor(now - grace)."""
-    highest = highest_browse_start(shape, now=now, grace=grace)
-    wanted = highest if oldest is None else min(highest, slice_start(oldest, shape.window))
-    return wanted if wanted > stored else None
+    """Where browseStart may go, or None when it stays.
+
+    A multiple of the window, after the stored one, not past the oldest live row nor `highest`
+    (`highest_browse_start`).
+    """
+    target = highest if oldest is None else min(highest, slice_start(oldest, window))
+    return target if target > stored else None
 
 
 def new_content_start(
-    stored: datetime | None, oldest_row: datetime | None, browse_start: datetime, shape: Shape
+    stored: datetime | None,
+    oldest_row: datetime | None,
+    browse_start: datetime,
+    window: timedelta,
 ) -> datetime | None:
-    """Where contentStart may go, or None when it stays: the oldest slice that still has a row, never after browseStart, never back."""
-    wanted = slice_start(
-        browse_start if oldest_row is None else min(browse_start, oldest_row), shape.window
-    )
-    return wanted if stored is None or wanted > stored else None
+    """Where contentStart may go, or None when it stays.
+
+    The oldest slice that still has a row, never after browseStart, never back.
+    """
+    highest = browse_start if oldest_row is None else min(browse_start, oldest_row)
+    target = slice_start(highest, window)
+    return target if stored is None or target > stored else None
 
 
 def aligned(start: datetime, window: timedelta) -> bool:
-    """Whether a start is a multiple of the window: James adds windows to it without flooring, and from another one it finds no slice."""
+    """Whether a start is a multiple of the window.
+
+    James adds windows to it without flooring, and from another one it finds no slice.
+    """
     return slice_start(start, window) == start

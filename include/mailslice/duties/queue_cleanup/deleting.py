@@ -3,72 +3,66 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from mailslice.duties.queue_cleanup.plan_file import PlannedPlace
-from mailslice.duty.artifacts import iso
-from mailslice.duty.context import StepContext
-from mailslice.duty.lock import Lock
+from mailslice.duties.queue_cleanup.plan import PartitionName, PlannedPartition
+from mailslice.duties.queue_cleanup.view import rows_of
+from mailslice.duty.run import Run
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
-from mailslice.model.names import QueueTable
+from mailslice.stores.cassandra.session import Pending
 
 _IN_FLIGHT = 16
 _CHECK_EACH = 64
-_SHOWN = 20
-OUT_OF_TIME = "time limit"
-"""Why a place was left to the next run."""
+_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """`failures`: the first places that failed, with the reason. `tried`: how many places, from the first; the others the time limit left to the next run."""
+    """`failures`: partitions that failed, the first hundred, and why.
 
-    failures: dict[str, str]
+    `tried`: how many partitions, from the first; the time limit left the others to the next run.
+    """
+
+    failures: Mapping[PartitionName, str]
     tried: int
 
 
-def delete_places(
-    context: StepContext, places: Sequence[PlannedPlace], lock: Lock, throttle: Throttle
+def delete_partitions(
+    run: Run, partitions: Sequence[PlannedPartition], throttle: Throttle
 ) -> Deletes:
-    """Delete the places, until the time limit of the run. One that fails stops no other. Raises LockLost before it acts without the lock."""
-    tables = {QueueTable.V3: context.stores.tables.v3, QueueTable.V4: context.stores.tables.v4}
-    failures: dict[str, str] = {}
-    tried = len(places)
-    flying: deque[tuple[PlannedPlace, Any]] = deque()
+    """Delete them, until the time limit of the run. One that fails stops no other.
 
-    def land() -> None:
-        place, future = flying.popleft()
-        lock.check()  # what is asked again may have taken long
+    Raises LockLost before it acts without the lock.
+    """
+    failures: dict[PartitionName, str] = {}
+    in_flight: deque[tuple[PlannedPartition, Pending]] = deque()
+
+    def wait_for_oldest() -> None:
+        partition, delete = in_flight.popleft()
+        run.require_lock()  # what is asked again may have taken long
         try:
-            future.result()
-        except Exception as error:  # noqa: BLE001 - whatever the driver raises: recorded, and the read-back decides what is gone
-            if len(failures) < _SHOWN:
-                failures[
-                    f"{place.table.value} {iso(place.place.slice_start)} bucket {place.place.bucket}"
-                ] = str(context.stores.cassandra.error(error))
+            delete.result()
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises: the read-back decides what is gone
+            if len(failures) < _NAMED:
+                failures[partition.name] = str(run.stores.cassandra.error(error))
 
-    for number, place in enumerate(places):
-        if number % _CHECK_EACH == 0:
-            lock.check()
-        if context.out_of_time():
-            tried = number
+    tried = 0
+    for partition in partitions:
+        if tried % _CHECK_EACH == 0:
+            run.require_lock()
+        if run.out_of_time():
             break
         throttle.take()
-        flying.append(
-            (
-                place,
-                tables[place.table].delete_partition_future(
-                    context.queue, place.place, place.newest_us
-                ),
-            )
-        )
-        if len(flying) >= _IN_FLIGHT:
-            land()
-        if number == 0:
+        table = rows_of(run.stores, partition.table)
+        delete = table.delete_partition_future(run.queue, partition.place, partition.newest_us)
+        in_flight.append((partition, delete))
+        tried += 1
+        if len(in_flight) >= _IN_FLIGHT:
+            wait_for_oldest()
+        if tried == 1:
             crash.point("apply:inside-deletes")
-    while flying:
-        land()
+    while in_flight:
+        wait_for_oldest()
     return Deletes(failures, tried)

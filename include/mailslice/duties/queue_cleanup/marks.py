@@ -6,20 +6,23 @@ listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mailslice.duties.queue_cleanup import candidates
 from mailslice.duties.queue_cleanup.candidates import FOLDER, Candidates
-from mailslice.duties.queue_cleanup.plan_file import PARTS, Plan
-from mailslice.duties.queue_cleanup.remaining import Remaining, v3_holds_rows
+from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
+from mailslice.duties.queue_cleanup.remaining import Remaining
 from mailslice.duty.artifacts import iso
-from mailslice.duty.context import StepContext
 from mailslice.duty.emptiness import last_seen_empty, sample_again
+from mailslice.duty.plan import PLAN_FOLDER
+from mailslice.duty.run import Run
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, PlanRefused
+from mailslice.model.names import QueueTable
 from mailslice.queue.sharing import dissenters
 from mailslice.spark.frames import slots_of
 from mailslice.spark.marks import Dropped, Dropping, drop_listed, drop_planned, halves_of
@@ -69,44 +72,65 @@ class MarksOutcome:
         }
 
 
-def drop_proved_marks(
-    context: StepContext, plan: Plan, left: Remaining, first: datetime | None, throttle: Throttle
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Marks that go by one proof: all were there at `written_until`. `has_rows`: those of rows in closed slices."""
+
+    marks: int
+    written_until: datetime
+    has_rows: bool
+    drop: Callable[[_Dropper], None]
+
+
+def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how fast
+    run: Run,
+    plan: CleanupPlan,
+    planned: Sequence[PlannedPartition],
+    remaining: Remaining,
+    first: datetime | None,
+    throttle: Throttle,
 ) -> MarksOutcome:
     """Drop the marks of this plan and of the last sweep that have their proof. `first`: when this run saw the queue empty."""
-    outcome = MarksOutcome()
-    own, listed = plan.planned - left.matched, plan.candidates
-    if not own and listed is None:
+    outcome, batches = MarksOutcome(), []
+    if own := plan.planned - remaining.planned:
+        batches.append(_Batch(own, plan.marks_read, True, lambda dropper: dropper.planned(planned)))
+    if (listed := plan.candidates) is not None:
+        batches.append(
+            _Batch(listed.marks, listed.listed_at, False, lambda dropper: dropper.listed(listed))
+        )
+    if not batches:
         return outcome
-    if v3_holds_rows(context, plan.tables):
-        outcome.wait(own + (listed.marks if listed else 0), _V3)
-        return outcome
-    if not context.settings.queue.shared and dissenters(
-        context.stores, shared=False, queue=context.queue
-    ):
-        outcome.wait(own + (listed.marks if listed else 0), _NOT_AGREED)
-        return outcome
-    proof = _Proof.of(context, plan, first)
+    if why := _why_none(run, plan):
+        return _waits(outcome, batches, why)
+    proof = _Proof.of(run, plan, max(batch.written_until for batch in batches), first)
     outcome.proof = proof.name
-    lets_own_go = proof.covers(plan.marks_read, has_rows=True)
-    lets_listed_go = listed is not None and proof.covers(listed.listed_at, has_rows=False)
-    if not lets_own_go:
-        outcome.wait(own, f"{_UNPROVED[proof.name]} ({iso(plan.marks_read)})")
-    if listed is not None and not lets_listed_go:
-        outcome.wait(listed.marks, f"{_UNPROVED[proof.name]} ({iso(listed.listed_at)})")
-    if not lets_own_go and not lets_listed_go:
-        return outcome
-    blocked = _dead_letters(context)
+    proved = [batch for batch in batches if proof.covers(batch)]
+    for batch in batches:
+        if batch not in proved:
+            outcome.wait(batch.marks, f"{_UNPROVED[proof.name]} ({iso(batch.written_until)})")
+    blocked = _dead_letters(run) if proved else None
     if blocked is None:
-        outcome.wait(own if lets_own_go else 0, _UNCOUNTED)
-        outcome.wait(listed.marks if listed and lets_listed_go else 0, _UNCOUNTED)
-        return outcome
-    dropper = _Dropper(context, left.ids(), blocked, throttle, outcome)
-    if lets_own_go and own:
-        dropper.planned(plan)
-        crash.point("apply:inside-marks")
-    if listed is not None and lets_listed_go:
-        dropper.listed(listed)
+        return _waits(outcome, proved, _UNCOUNTED)
+    dropper = _Dropper(run, remaining.ids(), blocked, throttle, outcome)
+    for batch in proved:
+        batch.drop(dropper)
     return outcome
+
+
+def _waits(outcome: MarksOutcome, batches: Sequence[_Batch], why: str) -> MarksOutcome:
+    for batch in batches:
+        outcome.wait(batch.marks, why)
+    return outcome
+
+
+def _why_none(run: Run, plan: CleanupPlan) -> str | None:
+    """Why no mark of this queue may go now, whatever is proved."""
+    v3 = run.stores.tables.v3
+    if QueueTable.V3 in plan.tables and next(v3.places(run.queue), None) is not None:
+        return _V3  # marks may still speak for rows there that nobody planned
+    if not run.settings.queue.shared and dissenters(run.stores, shared=False, queue=run.queue):
+        return _NOT_AGREED
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,77 +147,78 @@ class _Proof:
     closed: datetime | None = None
 
     @classmethod
-    def of(cls, context: StepContext, plan: Plan, first: datetime | None) -> _Proof:
-        """What this run can say."""
-        if not context.settings.queue.shared:
+    def of(
+        cls, run: Run, plan: CleanupPlan, written_until: datetime, first: datetime | None
+    ) -> _Proof:
+        """What this run can say of marks that were there at `written_until`."""
+        if not run.settings.queue.shared:
             # Every consumer is a mailslice worker, which dead-letters an old delivery that has neither row nor mark.
-            closed = context.clock() - plan.shape.largest_window - plan.grace
-            return cls(CLEANED_CHECK, closed=closed)
-        seen, clocks = last_seen_empty(context.stores, context.queue), _clocks(context, plan)
-        proof = cls(DRAINED, seen=seen - clocks if seen is not None else None)
-        younger = max([plan.marks_read, *([plan.candidates.listed_at] if plan.candidates else [])])
-        if proof.covers(younger, has_rows=True):
-            return proof
-        own = sample_again(context.stores, context.queue, first, context.clock)
-        return cls(DRAINED, own=own is not None, seen=proof.seen)
+            return cls(CLEANED_CHECK, closed=run.clock() - plan.shape.largest_window - plan.grace)
+        seen = last_seen_empty(run.stores, run.queue)
+        if seen is not None:
+            seen -= _clocks(run, plan)
+        if seen is not None and seen >= written_until:
+            return cls(DRAINED, seen=seen)
+        own = sample_again(run.stores, run.queue, first, run.clock)
+        return cls(DRAINED, own=own is not None, seen=seen)
 
-    def covers(self, written_until: datetime, *, has_rows: bool) -> bool:
-        """Whether marks that were all there at that time may go; `has_rows`: those of rows in closed slices."""
+    def covers(self, batch: _Batch) -> bool:
+        """Whether its marks may go."""
         if self.closed is not None:
-            return has_rows or written_until <= self.closed
-        return self.own or (self.seen is not None and self.seen >= written_until)
+            return batch.has_rows or batch.written_until <= self.closed
+        return self.own or (self.seen is not None and self.seen >= batch.written_until)
 
 
-def _clocks(context: StepContext, plan: Plan) -> timedelta:
+def _clocks(run: Run, plan: CleanupPlan) -> timedelta:
     """How far the clocks of two machines may differ that each compare theirs with Cassandra's."""
-    return (plan.grace + context.settings.duty.grace) / 4
+    return (plan.grace + run.settings.duty.grace) / 4
 
 
-def _dead_letters(context: StepContext) -> Halves | None:
+def _dead_letters(run: Run) -> Halves | None:
     """The ids among the dead letters, which a redrive would bring back; None when nobody could say."""
-    if not context.settings.queue.shared:
+    if not run.settings.queue.shared:
         return halves_of([])
     try:
-        found = dead_letter_ids(context.settings, context.queue)
+        found = dead_letter_ids(run.settings, run.queue)
     except MailsliceError:
         return None
-    return halves_of([each.bytes[8:] for each in found])
+    return halves_of([enqueue_id.bytes[8:] for enqueue_id in found])
 
 
 @dataclass(frozen=True, slots=True)
 class _Dropper:
     """Drops marks, but for those of ids in `rows`, which are there, and in `blocked`."""
 
-    context: StepContext
+    run: Run
     rows: Halves
     blocked: Halves
     throttle: Throttle
     outcome: MarksOutcome
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, partitions: Sequence[PlannedPartition]) -> None:
         """Those of this run's plan."""
-        what = self._dropping(self.context.folder.file(PARTS))
-        parts = [place.part for place in plan.places]
-        spark = self.context.spark()
-        self._count(drop_planned(spark, what, parts, rows=self.rows, blocked=self.blocked))
+        spec = self._dropping(self.run.folder.file(PLAN_FOLDER))
+        parts = [partition.part for partition in partitions]
+        spark = self.run.spark()
+        self._count(drop_planned(spark, spec, parts, rows=self.rows, blocked=self.blocked))
+        crash.point("apply:inside-marks")
 
     def listed(self, listed: Candidates) -> None:
         """Those that a sweep listed. What stays of them, the next sweep lists again."""
-        what = self._dropping(listed.folder(self.context).file(FOLDER))
-        spark = self.context.spark()
+        spec = self._dropping(listed.folder(self.run).file(FOLDER))
+        spark = self.run.spark()
         try:
-            dropped = drop_listed(spark, what, listed.files, rows=self.rows, blocked=self.blocked)
+            dropped = drop_listed(spark, spec, listed.files, rows=self.rows, blocked=self.blocked)
             self._count(dropped)
         except PlanRefused as error:
             self.outcome.wait(listed.marks, f"{error}: the next sweep lists its marks again")
-        candidates.forget(self.context, listed)
+        candidates.forget(self.run, listed)
 
     def _count(self, dropped: Dropped) -> None:
         self.outcome.dropped += dropped.dropped
         self.outcome.wait(dropped.blocked, _DEAD_LETTER)
 
     def _dropping(self, folder: str) -> Dropping:
-        throttle, spark = self.throttle, self.context.spark()
-        turn = None if throttle.free else throttle.share(slots_of(spark)).take
-        place = self.context.folder.artifacts
-        return Dropping(self.context.settings, self.context.queue, place, folder, turn)
+        run, throttle = self.run, self.throttle
+        turn = None if throttle.free else throttle.share(slots_of(run.spark())).take
+        return Dropping(run.settings, run.queue, run.folder.artifacts, folder, turn)

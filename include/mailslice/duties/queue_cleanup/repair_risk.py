@@ -7,34 +7,36 @@ browseStart it is live mail again. A repair within gc_grace prevents that (runbo
 
 from __future__ import annotations
 
-from mailslice.duties.queue_cleanup.plan_file import Plan
-from mailslice.duty.context import StepContext
+from collections.abc import Sequence
+
+from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition
+from mailslice.duty.run import Run
 from mailslice.model.errors import MailsliceError
 from mailslice.model.names import DELETED_MAILS
 from mailslice.stores.cassandra.repairs import table_repairs
 
 
-def unrepaired_tables(context: StepContext, plan: Plan) -> list[str]:
+def unrepaired_tables(
+    run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]
+) -> list[str]:
     """A sentence for each table without a repair of all ranges within gc_grace.
 
     Empty where the plan empties no slice after browseStart, and where rows have one replica.
     A history that cannot be read is said: it is unknown, not recent.
     """
     start = plan.new_browse_start or plan.browse_start
-    if start is None or not any(each.place.slice_start >= start for each in plan.places):
+    if start is None or not any(one.slice_start >= start for one in partitions):
         return []
     tables = (*(table.cql for table in plan.tables), DELETED_MAILS)
     try:
-        repairs = table_repairs(
-            context.stores.cassandra, context.settings.cassandra.keyspace, tables
-        )
+        repairs = table_repairs(run.stores.cassandra, run.settings.cassandra.keyspace, tables)
     except MailsliceError as error:
         return [f"the repair history cannot be read: {error}"]
-    now = context.clock()
-    return [each.sentence() for each in repairs if not each.is_recent(now)]
+    now = run.clock()
+    return [repair.sentence() for repair in repairs if not repair.is_recent(now)]
 
 
-def risk(unrepaired: list[str]) -> str:
+def risk(unrepaired: Sequence[str]) -> str:
     """The sentence of a report; empty when there is no risk."""
     if not unrepaired:
         return ""

@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-from mailslice.duties.queue_cleanup.plan_file import PARTS, PlannedPlace, SomeRows
-from mailslice.duty.context import StepContext
-from mailslice.model.mail import EnqueueId
+from mailslice.duties.queue_cleanup.plan import PlannedPartition, RowKey
+from mailslice.duties.queue_cleanup.view import rows_of
+from mailslice.duty.plan import PLAN_FOLDER
+from mailslice.duty.run import Run
+from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
 from mailslice.spark.plan_files import PlanPart, PlanReader
 
-PLACES, ROWS_A_PLACE = 50, 20
+PARTITIONS, ROWS_A_PARTITION = 50, 20
 
 
-def rows_of(context: StepContext, places: Sequence[PlannedPlace]) -> list[SomeRows]:
-    """At most ROWS_A_PLACE rows of each of at most PLACES of these places, by chance."""
-    chosen = random.sample(places, min(PLACES, len(places)))
-    location, folder = context.folder.artifacts, context.folder.file(PARTS)
-    with PlanReader(location, folder) as reader:
-        return list(_rows(reader, chosen))
+def sample(run: Run, partitions: Sequence[PlannedPartition]) -> list[RowKey]:
+    """At most ROWS_A_PARTITION rows of each of at most PARTITIONS of these, by chance."""
+    chosen = random.sample(partitions, min(PARTITIONS, len(partitions)))
+    chosen.sort(key=lambda partition: (partition.file, partition.first))
+    with PlanReader(run.folder.artifacts, run.folder.file(PLAN_FOLDER)) as reader:
+        return [row for partition in chosen for row in _rows(reader, partition)]
 
 
-def _rows(reader: PlanReader, places: Sequence[PlannedPlace]) -> Iterator[SomeRows]:
-    for each in sorted(places, key=lambda each: (each.part.file, each.part.first)):
-        group = each.part.first + random.randrange(each.part.groups)
-        (table,) = reader.groups(PlanPart(each.part.file, group, 1))
-        column = table.column("enqueue_id")
-        rows = random.sample(range(len(column)), min(ROWS_A_PLACE, len(column)))
-        ids = tuple(EnqueueId(UUID(column[row].as_py())) for row in rows)
-        yield SomeRows(each.table, each.place, ids)
+def _rows(reader: PlanReader, partition: PlannedPartition) -> Iterator[RowKey]:
+    group = partition.first + random.randrange(partition.groups)
+    (table,) = reader.groups(PlanPart(partition.file, group, 1))
+    column = table.column("enqueue_id")
+    for number in random.sample(range(len(column)), min(ROWS_A_PARTITION, len(column))):
+        enqueue_id = EnqueueId(UUID(column[number].as_py()))
+        yield RowKey(partition.table, partition.slice_ms, partition.bucket, enqueue_id)
 
 
-def ids_there(context: StepContext, rows: Sequence[SomeRows]) -> set[EnqueueId]:
-    """Which of these have a row now, by key."""
-    tables = context.stores.tables
+def existing(run: Run, rows: Sequence[RowKey]) -> set[EnqueueId]:
+    """Which of these ids have a row now, by key."""
+    ids: dict[QueueTable, dict[Place, list[EnqueueId]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        ids[row.table][row.place].append(row.enqueue_id)
     return {
         row.enqueue_id
-        for each in rows
-        for _, page in (tables.v3 if each.table is QueueTable.V3 else tables.v4).some_ids(
-            context.queue, [(each.place, each.ids)]
-        )
+        for table, by_place in ids.items()
+        for _, page in rows_of(run.stores, table).some_ids(run.queue, by_place.items())
         for row in page
     }

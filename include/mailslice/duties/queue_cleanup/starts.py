@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from mailslice.duties.queue_cleanup import decide
-from mailslice.duties.queue_cleanup.decide import Shape
 from mailslice.model.clock import Clock
 from mailslice.model.mail import QueueName
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.starts import Start
+from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -30,44 +29,48 @@ class Moved:
 
 
 def move_browse_start(
-    stores: Stores, queue: QueueName, wanted: datetime | None, clock: Clock
+    stores: Stores, queue: QueueName, target: datetime | None, clock: Clock
 ) -> Moved:
-    """Raise browseStart to `wanted`, unless it is there or beyond already. Read back at quorum.
-
-    Its write time is max(now, WRITETIME + 1), with a now from before the read: what James writes after that read is newer than ours and wins,
-    so that a start it has raised meanwhile is never lowered. Whatever is read back counts.
-    """
-    table = stores.tables.browse_starts
-    now = micros(clock())
+    """Raise browseStart to `target`, unless it is there or beyond already. Read back at quorum."""
+    table, now = stores.tables.browse_starts, micros(clock())
     stored = table.read(queue)
-    if stored is None or wanted is None or wanted <= stored.value:
-        return _stays(stored)
-    table.write(queue, wanted, max(now, stored.written_us + 1))
-    return _wrote(stored, wanted, table.read(queue))
+    if stored is None or (target is not None and target <= stored.value):
+        target = None
+    return _moved(table, queue, stored, target, now)
 
 
 def move_content_start(
-    stores: Stores, queue: QueueName, oldest_row: datetime | None, shape: Shape, clock: Clock
+    stores: Stores,
+    queue: QueueName,
+    oldest_row: datetime | None,
+    window: timedelta,
+    clock: Clock,
 ) -> Moved:
     """Raise contentStart to the oldest slice that has a row, never after browseStart as it is now."""
-    table = stores.tables.content_starts
-    now = micros(clock())
+    table, now = stores.tables.content_starts, micros(clock())
     browse, stored = stores.tables.browse_starts.read(queue), table.read(queue)
-    if browse is None:
-        return _stays(stored)
-    wanted = decide.new_content_start(
-        stored.value if stored else None, oldest_row, browse.value, shape
-    )
-    if wanted is None:
-        return _stays(stored)
-    table.write(queue, wanted, max(now, stored.written_us + 1) if stored else now)
-    return _wrote(stored, wanted, table.read(queue))
+    target = None
+    if browse is not None:
+        before = stored.value if stored else None
+        target = decide.new_content_start(before, oldest_row, browse.value, window)
+    return _moved(table, queue, stored, target, now)
 
 
-def _stays(stored: Start | None) -> Moved:
-    value = stored.value if stored else None
-    return Moved(value, None, value)
+def _moved(
+    table: BrowseStarts | ContentStarts,
+    queue: QueueName,
+    stored: Start | None,
+    target: datetime | None,
+    now_us: int,
+) -> Moved:
+    """Write `target`, where there is one, with the time max(now, WRITETIME + 1).
 
-
-def _wrote(stored: Start | None, wanted: datetime, after: Start | None) -> Moved:
-    return Moved(stored.value if stored else None, wanted, after.value if after else None)
+    That now is from before the read: what James writes after the read is newer than ours and wins,
+    so that a start it has raised meanwhile is never lowered. Whatever is read back counts.
+    """
+    before = stored.value if stored else None
+    if target is None:
+        return Moved(before, None, before)
+    table.write(queue, target, max(now_us, stored.written_us + 1) if stored else now_us)
+    after = table.read(queue)
+    return Moved(before, target, after.value if after else None)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_cleanup import check, decide, plan
+from mailslice.duties.queue_cleanup import check, decide, plan, planning
 from mailslice.duty.road import run_step
 from mailslice.model.errors import BadInput, GateFailed
 from mailslice.model.mail import Place
@@ -82,7 +82,9 @@ def test_rows_of_the_plans_files_that_no_cleanup_may_delete_fail(full, monkeypat
         if (
             change is twice
         ):  # the sum of the plan says what its files hold, as a plan step that is wrong would
-            patch.setattr(plan.PlannedPlace, "of", _as_many_as_its_files(plan.PlannedPlace.of))
+            patch.setattr(
+                plan.PlannedPartition, "of", _as_many_as_its_files(plan.PlannedPartition.of)
+            )
         planned(view, request, patch, change)
     with pytest.raises(GateFailed, match=words):
         view.steps(request, "check")
@@ -92,7 +94,7 @@ def _as_many_as_its_files(of):
     def place(found):
         from dataclasses import replace
 
-        return replace(of(found), rows=int(found.digest.partition("-")[0]))
+        return replace(of(found), rows=found.digest.count)
 
     return place
 
@@ -173,14 +175,14 @@ def test_a_browse_start_that_would_pass_a_live_mail_fails(full, monkeypatch):
 @pytest.mark.parametrize(("found", "words"), [(-1, "an unread one is not"), (1, "counted twice")])
 def test_a_place_that_was_not_read_or_read_twice_stops_the_run(full, monkeypatch, found, words):
     view, request, _ = full
-    scan = plan.scan
+    scan = planning.scan
 
     def other(*args):
         places = scan(*args)
         return places[:found] if found < 0 else [*places[1:], places[-1]]
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "scan", other)
+        patch.setattr(planning, "scan", other)
         view.steps(request, "plan")
     with pytest.raises(GateFailed, match=words):
         view.steps(request, "check")

@@ -130,18 +130,18 @@ def test_a_mark_stays_while_a_row_of_its_id_is_in_an_open_slice(view):
 
 
 def test_a_planned_row_that_is_written_again_after_the_delete_keeps_its_mark(view, monkeypatch):
-    from mailslice.duties.queue_cleanup import apply
+    from mailslice.duties.queue_cleanup import duty
 
     view.start_at(0)
     again = view.insert(0, dead=True)
-    delete = apply.delete_places
+    delete = duty.delete_partitions
 
     def then_again(*args, **kwargs):
         failures = delete(*args, **kwargs)
         view.insert(0, dead=False, enqueue_id=again)
         return failures
 
-    monkeypatch.setattr(apply, "delete_places", then_again)
+    monkeypatch.setattr(duty, "delete_partitions", then_again)
     report = view.clean()
     assert (report["applied"], report["failed"]) == (0, 1)
     assert view.is_marked(again)

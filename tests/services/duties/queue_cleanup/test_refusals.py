@@ -97,7 +97,7 @@ def test_a_plan_json_that_was_edited_is_refused(planned):
 
 def test_plan_files_that_were_edited_are_refused(planned):
     view, request, folder = planned
-    for path in Path(folder.uri, "plan").glob("*.parquet"):
+    for path in Path(folder.uri, "plan").glob("part-*.parquet"):
         rewrite(path)
     with pytest.raises(PlanRefused, match="files of the plan were changed"):
         view.steps(request, "apply")
@@ -106,7 +106,7 @@ def test_plan_files_that_were_edited_are_refused(planned):
 
 def test_plan_files_that_are_gone_are_refused(planned):
     view, request, folder = planned
-    for path in Path(folder.uri, "plan").glob("*.parquet"):
+    for path in Path(folder.uri, "plan").glob("part-*.parquet"):
         path.unlink()
     with pytest.raises(PlanRefused, match="files of the plan"):
         view.steps(request, "apply")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailslice.duties.queue_cleanup import apply
+from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup import view as views
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.model.errors import BadInput
@@ -83,7 +83,11 @@ def test_a_smaller_window_leaves_slices_open_for_nodes_that_still_have_the_large
             artifacts(old.settings), request.duty, request.queue, request.run
         ).read_json("plan.json")
         assert "slices" not in shown  # long lists stay in the file
-        assert (plan["decided"]["window"], plan["decided"]["largestWindow"], plan["planned"]) == (
+        assert (
+            plan["decided"]["shape"]["window"],
+            plan["decided"]["shape"]["largestWindow"],
+            plan["planned"],
+        ) == (
             10,
             600,
             1,
@@ -231,13 +235,13 @@ def test_a_late_insert_with_a_slow_clock_after_the_second_read_survives_the_dele
     view.start_at(0)
     view.insert(0, dead=True)
     late = []
-    delete = apply.delete_places
+    delete = duty.delete_partitions
 
     def insert_first(*args, **kwargs):
         late.append(view.insert(0, dead=False))
         return delete(*args, **kwargs)
 
-    monkeypatch.setattr(apply, "delete_places", insert_first)
+    monkeypatch.setattr(duty, "delete_partitions", insert_first)
     report = view.clean()
     assert view.rows(0) == set(late)
     assert report["applied"] == 1

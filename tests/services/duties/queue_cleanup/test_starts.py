@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from mailslice.duties.queue_cleanup import apply
+from mailslice.duties.queue_cleanup import duty
 from mailslice.model.slices import slice_start
 from mailslice.stores.cassandra.starts import BrowseStarts
 from tests.services.duties.queue_cleanup.conftest import WINDOW, micros
@@ -137,14 +137,14 @@ def test_a_browse_start_that_james_lowers_after_our_write_keeps_content_start_be
     view.start_at(2, content=0)
     view.insert(0, dead=True)
     view.insert(2, dead=True)
-    moved = apply.move_browse_start
+    moved = duty.move_browse_start
 
     def then_james(stores, queue, wanted, clock):
         found = moved(stores, queue, wanted, clock)
         view.james_writes_browse_start(view.at(1))
         return replace(found, after=stores.tables.browse_starts.read(queue).value)
 
-    monkeypatch.setattr(apply, "move_browse_start", then_james)
+    monkeypatch.setattr(duty, "move_browse_start", then_james)
     view.clean()
     assert view.browse_start == view.at(1)
     assert view.content_start == view.at(1)

@@ -259,7 +259,7 @@ def test_strays_of_an_edited_plan_are_refused(view):
     view.steps(request, "plan", "check")
     folder = RunFolder(artifacts(view.settings), request.duty, request.queue, request.run)
     plan = folder.read_json("plan.json")
-    plan["decided"]["strays"][0][3] = str(live)
+    plan["decided"]["strays"][0]["enqueueId"] = str(live)
     folder.write_json("plan.json", plan)
     with pytest.raises(PlanRefused, match="was changed"):
         view.steps(request, "apply")

@@ -7,8 +7,9 @@ from functools import partialmethod
 
 import pytest
 
-from mailslice.duties.queue_cleanup import apply
+from mailslice.duties.queue_cleanup import duty
 from mailslice.duties.queue_cleanup.deleting import Deletes
+from mailslice.duties.queue_cleanup.second_read import SecondRead
 from mailslice.duty.road import run_step
 from mailslice.model.errors import GateFailed
 from mailslice.model.mail import EnqueueId, Place
@@ -29,7 +30,7 @@ def now_us():
 
 def test_james_moving_both_starts_on_while_apply_works_is_no_alarm(busy, monkeypatch):
     view, request, _, live = busy
-    delete = apply.delete_places
+    delete = duty.delete_partitions
 
     def meanwhile(*args, **kwargs):
         view.mark(live)
@@ -41,7 +42,7 @@ def test_james_moving_both_starts_on_while_apply_works_is_no_alarm(busy, monkeyp
         )
         return found
 
-    monkeypatch.setattr(apply, "delete_places", meanwhile)
+    monkeypatch.setattr(duty, "delete_partitions", meanwhile)
     view.steps(request, "plan", "check", "apply")
     assert view.steps(request, "verify")["success"]
 
@@ -69,7 +70,7 @@ def test_a_start_of_ours_that_passed_a_live_mail_fails(busy, monkeypatch, unseen
             item=replace(row.item, enqueue_id=EnqueueId(uuid.uuid4())),
         )
         view.stores.tables.v4.copy_many([(late, now_us() - 60_000_000)])
-    monkeypatch.setattr(apply, "_browse_start", lambda *_: view.at(5))
+    monkeypatch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
     view.steps(request, "apply")
     with pytest.raises(GateFailed, match="live_rows_passed is 1 "):
         view.steps(request, "verify")
@@ -79,7 +80,7 @@ def test_a_live_mail_that_was_done_behind_a_start_of_ours_is_no_alarm(busy, monk
     view, request, _, live = busy
     view.steps(request, "plan", "check")
     view.mark(live)
-    monkeypatch.setattr(apply, "_browse_start", lambda *_: view.at(5))
+    monkeypatch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
     view.steps(request, "apply")
     assert view.steps(request, "verify")["success"]
 
@@ -144,11 +145,11 @@ def test_a_row_that_was_deleted_and_is_there_fails(busy):
 def test_a_row_that_is_left_and_lost_its_mark_fails(busy, monkeypatch):
     view, request, dead, _ = busy
 
-    def unmark(context, places, lock, throttle):
+    def unmark(run, partitions, throttle):
         view.unmark(dead)
-        return Deletes({}, len(places))
+        return Deletes({}, len(partitions))
 
-    monkeypatch.setattr(apply, "delete_places", unmark)
+    monkeypatch.setattr(duty, "delete_partitions", unmark)
     view.steps(request, "plan", "check", "apply")
     with pytest.raises(GateFailed, match="planned_rows_left_without_mark is 1 "):
         view.steps(request, "verify")
@@ -166,13 +167,13 @@ def test_a_start_of_ours_that_is_no_multiple_of_the_window_fails(busy, monkeypat
         write(self, queue, value, timestamp_us)
 
     monkeypatch.setattr(table, "write", unaligned)
-    moved = getattr(apply, f"move_{start}_start")
+    moved = getattr(duty, f"move_{start}_start")
 
     def told(*args):
         found = moved(*args)
         return type(found)(found.before, found.after, found.after)
 
-    monkeypatch.setattr(apply, f"move_{start}_start", told)
+    monkeypatch.setattr(duty, f"move_{start}_start", told)
     view.steps(request, "plan", "check", "apply")
     with pytest.raises(GateFailed, match=f"{start}_start_unaligned is 1 "):
         view.steps(request, "verify")
@@ -182,8 +183,8 @@ def test_a_start_that_was_written_by_a_try_that_was_killed_is_judged(busy, monke
     view, request, _, _ = busy
     view.steps(request, "plan", "check")
     with monkeypatch.context() as patch:
-        patch.setattr(apply, "_browse_start", lambda *_: view.at(5))
-        patch.setattr(apply, "set_aside", lambda *_: 1 / 0)
+        patch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
+        patch.setattr(duty, "set_aside", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             view.steps(request, "apply")
     view.steps(request, "apply")
@@ -196,16 +197,13 @@ def test_a_cleanup_reads_each_partition_at_most_three_times(busy, monkeypatch):
     view.mark(view.insert(5, dead=True))
     read, table = [], type(view.stores.tables.v4)
 
-    def count(name, method):
-        def counted(self, statement, queue, places, *args, **kwargs):
-            listed = list(places)
-            read.extend(listed)
-            return method(self, statement, queue, listed, *args, **kwargs)
+    def counted(self, kind, queue, places, *args, **kwargs):
+        listed = list(places)
+        read.extend(listed)
+        return pages(self, kind, queue, listed, *args, **kwargs)
 
-        monkeypatch.setattr(table, name, counted)
-
-    count("_pages", table._pages)
-    count("_packed", table._packed)
+    pages = table.pages
+    monkeypatch.setattr(table, "pages", counted)
     view.steps(request, "plan")
     sampled = 1  # some rows of a few planned partitions, for the bytes of the report
     view.steps(request, "check", "apply", "verify", "report")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailslice.duties.queue_cleanup import decide
-from mailslice.duties.queue_cleanup.decide import Shape, SliceFound
-from mailslice.model.configuration import ViewConfiguration
+from mailslice.duties.queue_cleanup.decide import SliceFound
 from mailslice.model.slices import slice_start
+from mailslice.queue.configuration import Shape
 
 EPOCH = datetime(2026, 11, 21, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 def shapes(draw):
     window = timedelta(seconds=draw(st.sampled_from([1, 5, 60, 900, 3600])))
     largest = window * draw(st.sampled_from([1, 2, 4, 24]))
-    return Shape(window, largest, draw(st.integers(1, 4)), largest)
+    return Shape(window, largest, (draw(st.integers(1, 4)),))
 
 
 @st.composite
@@ -49,7 +49,8 @@ def views(draw):
 def test_a_new_browse_start_keeps_invariant_3(view):
     shape, slices, stored, now, grace = view
     oldest = decide.oldest_live(slices, stored, shape.window)
-    new = decide.new_browse_start(stored, oldest, shape, now=now, grace=grace)
+    highest = decide.highest_browse_start(shape.largest_window, now=now, grace=grace)
+    new = decide.new_browse_start(stored, oldest, shape.window, highest)
     if new is not None:
         assert decide.aligned(new, shape.window)
         assert new > stored
@@ -66,7 +67,8 @@ def test_browse_start_goes_as_far_as_it_may(view):
     """Were it one window further, it would pass a live row or floor(now - grace)."""
     shape, slices, stored, now, grace = view
     oldest = decide.oldest_live(slices, stored, shape.window)
-    new = decide.new_browse_start(stored, oldest, shape, now=now, grace=grace)
+    highest = decide.highest_browse_start(shape.largest_window, now=now, grace=grace)
+    new = decide.new_browse_start(stored, oldest, shape.window, highest)
     reached = new if new is not None else stored
     further = slice_start(reached, shape.window) + shape.window
     assert further > slice_start(now - grace, shape.largest_window) or (
@@ -77,15 +79,15 @@ def test_browse_start_goes_as_far_as_it_may(view):
 @given(views())
 def test_a_restart_that_is_confirmed_closes_slices_by_todays_window_once_its_grace_is_over(view):
     shape, _, _, now, grace = view
-    early, late = (
-        shape.once_restarted(now - grace, now=now, grace=grace),
-        shape.once_restarted(now - grace + timedelta(microseconds=1), now=now, grace=grace),
-    )
-    assert (early.open_for, late) == (shape.window, shape)
-    assert shape.once_restarted(None, now=now, grace=grace) == shape
+
+    def open_for(restarted):
+        return decide.open_for(shape, restarted, now=now, grace=grace)
+
+    early, late = open_for(now - grace), open_for(now - grace + timedelta(microseconds=1))
+    assert (early, late, open_for(None)) == (shape.window, *2 * [shape.largest_window])
     assert decide.closed(now - grace - shape.window, early, now=now, grace=grace)
     assert decide.highest_browse_start(early, now=now, grace=grace) >= decide.highest_browse_start(
-        shape, now=now, grace=grace
+        late, now=now, grace=grace
     )
 
 
@@ -97,7 +99,7 @@ def test_a_new_content_start_keeps_invariant_4(view, missing):
         (each.start for each in slices if each.rows and (stored is None or each.start >= stored)),
         default=None,
     )
-    new = decide.new_content_start(stored, oldest, browse, shape)
+    new = decide.new_content_start(stored, oldest, browse, shape.window)
     if new is not None:
         assert new <= browse
         assert stored is None or new > stored
@@ -121,13 +123,7 @@ def test_every_row_is_live_dead_or_unproven(view):
     ],
 )
 def test_a_slice_is_closed_at_its_end_and_the_grace(now, closed):
-    shape = Shape(timedelta(minutes=15), HOUR, 1, HOUR)
-    assert decide.closed(EPOCH, shape, now=EPOCH + now, grace=timedelta(minutes=15)) is closed
-
-
-def test_the_shape_keeps_the_largest_window_and_the_most_buckets_of_the_history():
-    history = [ViewConfiguration(HOUR, 1), ViewConfiguration(HOUR / 4, 3)]
-    assert Shape.of(history) == Shape(HOUR / 4, HOUR, 3, HOUR)
+    assert decide.closed(EPOCH, HOUR, now=EPOCH + now, grace=timedelta(minutes=15)) is closed
 
 
 def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():

@@ -1,0 +1,298 @@
+"""The duty: empty slices that are dead, move the starts on, drop deleted marks with a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from mailslice.duties.queue_cleanup import candidates, check, decide
+from mailslice.duties.queue_cleanup.deleting import Deletes, delete_partitions
+from mailslice.duties.queue_cleanup.marks import MarksOutcome, drop_proved_marks
+from mailslice.duties.queue_cleanup.params import Params
+from mailslice.duties.queue_cleanup.plan import (
+    CleanupPlan,
+    PartitionName,
+    PlannedPartition,
+    planned_partitions,
+)
+from mailslice.duties.queue_cleanup.planning import make_plan
+from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
+from mailslice.duties.queue_cleanup.repair_risk import risk
+from mailslice.duties.queue_cleanup.second_read import SecondRead, read_again
+from mailslice.duties.queue_cleanup.starts import Moved, move_browse_start, move_content_start
+from mailslice.duties.queue_cleanup.strays import set_aside
+from mailslice.duties.queue_cleanup.verify import Verification
+from mailslice.duties.queue_cleanup.view import Starts, starts_of
+from mailslice.duty.artifacts import iso
+from mailslice.duty.clocks import require_clock
+from mailslice.duty.duty import Duty
+from mailslice.duty.emptiness import sample_once
+from mailslice.duty.progress import Progress
+from mailslice.duty.report import DONE, DRY_RUN
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.run import Run
+from mailslice.duty.throttle import Throttle
+from mailslice.duty.usual import usual_frames
+from mailslice.model import crash
+from mailslice.model.mail import EnqueueId
+from mailslice.quality.expectations import Frame
+from mailslice.spark.slices import instant
+from mailslice.stores.cassandra.own import SliceStatistic
+
+GONE, OUT_OF_TIME = "gone since plan", "time limit"
+_NAMED = 99
+"""So many partitions that failed are in the report."""
+_TARGET, _DELETING = "browseStartTarget", "deletesBegun"
+"""What a try of this plan that was killed may have done: written that browseStart, begun to delete."""
+
+
+class QueueCleanup(Duty[CleanupPlan]):
+    """Every stage of apply may be the last one: rows that a killed run left are found by the next plan, marks by the next sweep."""
+
+    plan_type = CleanupPlan
+    items = "rows"
+    bulky = frozenset({"slices", "skippedSlices", "closedSlices", "readAt", _TARGET, _DELETING})
+
+    def plan(self, run: Run) -> CleanupPlan:
+        """Raises UnknownQueue, ClockSkew, ConfigurationDiffers, StoreUnavailable."""
+        return make_plan(run)
+
+    def retained(self, run: Run) -> Collection[str]:
+        """What this very run has listed, when it is planned again."""
+        return candidates.retained(run)
+
+    def check(self, run: Run, plan: CleanupPlan) -> Iterable[Frame]:
+        """Judges every planned row, and what the stores say of some of them now."""
+        partitions = planned_partitions(run, plan)
+        yield check.rows(run, plan, partitions)
+        yield check.stores(run, plan, partitions)
+        yield check.totals(run, plan)
+        if not plan.ranged:
+            unusual = run.params(Params).unusual
+            yield from usual_frames(run, plan.planned, check.MANY, unusual=unusual)
+
+    def apply(self, run: Run, plan: CleanupPlan, progress: Progress) -> None:
+        """Each slice is proved again; starts first, rows next, marks with a proof, contentStart last."""
+        require_clock(run, plan.grace)
+        partitions, throttle = planned_partitions(run, plan), _throttle(run)
+        first = _seen_empty(run, plan)
+        second = read_again(run, plan, partitions)
+        crash.point("apply:after-second-read")
+
+        run.require_lock()
+        browse = _raise_browse_start(run, second, progress)
+        crash.point("apply:after-browse-start")
+
+        aside = set_aside(run, plan.strays, plan.shape.window)
+        run.report(aside=aside.rows, keptAnew=aside.kept_anew)
+        crash.point("apply:after-aside")
+
+        chosen, gone = _choose(run, partitions, second, progress)
+        deletes = delete_partitions(run, chosen, throttle)
+        crash.point("apply:after-deletes")
+
+        remaining = read_remaining(run, plan, partitions)
+        remaining.save(run)
+        _count(progress, chosen, gone, deletes, remaining)
+        crash.point("apply:after-read-back")
+
+        run.require_lock()
+        marks = drop_proved_marks(run, plan, partitions, remaining, first, throttle)
+        _save(run, progress, marks=marks.as_json())
+        crash.point("apply:after-marks")
+        if run.params(Params).sweep:
+            run.require_lock()
+            marks.listed = candidates.record(run, remaining.ids()).marks
+            _save(run, progress, marks=marks.as_json())
+
+        run.require_lock()
+        content = _raise_content_start(run, plan, remaining)
+        crash.point("apply:after-content-start")
+        run.report(
+            wrote={"browseStart": iso(browse.wrote), "contentStart": iso(content.wrote)},
+            after=_after(run, plan, remaining, Starts(browse.after, content.after)),
+        )
+
+    def verify(self, run: Run, plan: CleanupPlan, result: Result) -> Iterable[Frame]:
+        """Judges what this run wrote, by what is in the stores now."""
+        verification = Verification.of(run, plan, result)
+        remaining = verification.remaining
+        run.report(
+            after=_after(run, plan, remaining, verification.starts),
+            readAt=iso(remaining.read_at),
+            closedSlices=verification.closed_slices(),
+        )
+        return [verification.frame()]
+
+    def describe(self, run: Run, steps: Summaries) -> str:
+        """What was deleted, moved, set aside and dropped."""
+        result, marks, aside = steps.result, _marks(steps), steps.result.fields.get("aside", 0)
+        moved = [name for name, when in result.fields.get("wrote", {}).items() if when]
+        if not (result.applied or result.skipped or moved or marks["dropped"] or aside):
+            return ""
+        words = [f"{result.applied} rows deleted"]
+        words += [f"{sum(result.skipped.values())} skipped"] if result.skipped else []
+        words += [f"{' and '.join(moved)} moved"] if moved else ["the starts stay"]
+        words += [f"{aside} rows set aside (mailslice stuck list {run.queue})"] if aside else []
+        if marks["dropped"]:
+            words.append(f"{marks['dropped']} deleted marks dropped ({marks['proof']})")
+        if strays := len(steps.plan.get("strays", ())) - aside:
+            words.append(
+                f"{strays} rows without a mark stay before contentStart "
+                "(--sweep --aside sets them aside)"
+            )
+        return ", ".join(words) + _waiting(marks)
+
+    def nothing(self, steps: Summaries) -> str:
+        """The plan's message, and which marks wait."""
+        message = super().nothing(steps)
+        if not message.startswith("nothing to do"):
+            message = f"nothing to do, the range is clean already: {message}"
+        return message + _waiting(_marks(steps))
+
+    def problem(self, steps: Summaries) -> str | None:
+        """Also what a person must look at."""
+        return super().problem(steps) or next(iter(steps.result.fields.get("keptAnew", ())), None)
+
+    def outcome(self, run: Run, steps: Summaries) -> tuple[str, str]:
+        """Also what emptied slices risk."""
+        status, message = super().outcome(run, steps)
+        danger = risk(steps.plan.get("unrepaired", ())) if status in {DONE, DRY_RUN} else ""
+        return status, message + danger
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """Defaults of what steps that did not come would have said."""
+        plan, fields = steps.plan, steps.result.fields
+        known = {"aside": 0, "unproven": 0, "undated": 0, "strays": [], "unrepaired": []}
+        found = {name: value for name, value in known.items() if name not in {**plan, **fields}}
+        found |= {"before": plan.get("before"), "marks": _marks(steps)}
+        if "after" not in fields and "after" not in (steps.verified or {}):
+            begun = steps.result.touched or _TARGET in fields
+            found["after"] = None if begun else plan.get("before")
+        return found
+
+    def conclude(self, run: Run, steps: Summaries) -> None:
+        """Remembers closed slices as of when they were read: size and browse trust what was looked at long after a slice was over."""
+        verified = steps.verified or {}
+        for slice_ in verified.get("closedSlices", ()):
+            statistic = SliceStatistic(
+                datetime.fromisoformat(slice_["start"]),
+                slice_["live"],
+                slice_["dead"],
+                datetime.fromisoformat(verified["readAt"]),
+                tuple(EnqueueId(UUID(one)) for one in slice_["survivors"]),
+            )
+            run.stores.own.slice_statistics.save(run.queue, statistic)
+
+
+DUTY = QueueCleanup()
+
+
+def _save(run: Run, progress: Progress, **fields: Any) -> None:
+    run.report(**fields)
+    progress.save()
+
+
+def _seen_empty(run: Run, plan: CleanupPlan) -> datetime | None:
+    """When the queue was seen empty just now, for marks that need it; the second look comes when they are to go."""
+    if not run.settings.queue.shared or not (plan.planned or plan.candidates):
+        return None
+    return sample_once(run.stores, run.queue, run.clock)
+
+
+def _throttle(run: Run) -> Throttle:
+    """What settings and param allow, the lower of both."""
+    general, rate = run.throttle("cassandra"), run.params(Params).rate
+    if not rate:
+        return general
+    return replace(general, per_second=min(rate, general.per_second or rate))
+
+
+def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Moved:
+    """Its target is written down first: a try that was killed may have written it, and verify judges that, too."""
+    target = second.browse_start(starts_of(run.stores, run.queue).browse)
+    if target is not None:
+        _save(run, progress, **{_TARGET: iso(target)})
+    moved = move_browse_start(run.stores, run.queue, target, run.clock)
+    # Where another start is stored, nobody can say whether that try wrote its own before James moved on.
+    if moved.wrote is None and moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
+        moved = replace(moved, wrote=moved.before)
+    return moved
+
+
+def _choose(
+    run: Run, partitions: Sequence[PlannedPartition], second: SecondRead, progress: Progress
+) -> tuple[list[PlannedPartition], Mapping[PartitionName, int]]:
+    """The partitions that are still as planned, and how many of their rows others have deleted; the rest is skipped."""
+    skipped = second.skipped(partitions)
+    chosen = [partition for partition in partitions if partition.slice_start not in skipped]
+    for why in sorted(set(skipped.values())):
+        rows = (one.rows for one in partitions if skipped.get(one.slice_start) == why)
+        progress.skip(why, sum(rows))
+    # A try of this plan that had begun to delete: what is gone may be its own work.
+    gone = {} if progress.earlier.get(_DELETING) else second.gone(chosen)
+    progress.skip(GONE, sum(gone.values()))
+    reasons = {str(iso(start)): why for start, why in sorted(skipped.items())}
+    _save(run, progress, **{_DELETING: True}, skippedSlices=reasons)
+    return chosen, gone
+
+
+def _count(
+    progress: Progress,
+    chosen: Sequence[PlannedPartition],
+    gone: Mapping[PartitionName, int],
+    deletes: Deletes,
+    remaining: Remaining,
+) -> None:
+    """What became of the rows, as they were read back."""
+    tried, late = chosen[: deletes.tried], chosen[deletes.tried :]
+    left = {one.name: remaining.planned_in(one) for one in tried}
+    rows = {one.name: one.rows - gone.get(one.name, 0) for one in chosen}
+    failed = {name: min(count, rows[name]) for name, count in left.items() if count}
+    progress.done(count=sum(rows[one.name] for one in tried) - sum(failed.values()))
+    progress.skip(OUT_OF_TIME, sum(rows[one.name] for one in late))
+    for name in list(failed)[:_NAMED]:
+        table, slice_ms, bucket = name
+        why = deletes.failures.get(name, "rows are there that were to go")
+        text = f"{table} {iso(instant(slice_ms))} bucket {bucket}"
+        progress.fail(text, why, failed.pop(name))
+    if failed:
+        progress.fail(f"{len(failed)} more partitions", "as these", sum(failed.values()))
+    progress.save()
+
+
+def _raise_content_start(run: Run, plan: CleanupPlan, remaining: Remaining) -> Moved:
+    stored = starts_of(run.stores, run.queue).content
+    if plan.ranged:
+        return Moved(stored, None, stored)
+    oldest = remaining.oldest_row(at_or_after=stored)
+    moved = move_content_start(run.stores, run.queue, oldest, plan.shape.window, run.clock)
+    if moved.after is not None:
+        run.stores.own.slice_statistics.delete_before(run.queue, moved.after)
+    return moved
+
+
+def _after(run: Run, plan: CleanupPlan, remaining: Remaining, starts: Starts) -> dict[str, Any]:
+    """The starts, and what was there after the deletes."""
+    slices = [found for found in remaining.slices() if run.params(Params).covers(found.start)]
+    counts = decide.counts(slices, starts.browse, plan.shape.window)
+    return {
+        "browseStart": iso(starts.browse),
+        "contentStart": iso(starts.content),
+        "live": counts.live,
+        "dead": counts.dead,
+    }
+
+
+def _marks(steps: Summaries) -> Mapping[str, Any]:
+    marks: Mapping[str, Any] = steps.result.fields.get("marks") or MarksOutcome().as_json()
+    return marks
+
+
+def _waiting(marks: Mapping[str, Any]) -> str:
+    if not marks["waiting"]:
+        return ""
+    return f"; {marks['waiting']} deleted marks stay for now: {'; '.join(marks['why'])}"

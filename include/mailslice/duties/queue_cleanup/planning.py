@@ -1,0 +1,270 @@
+"""The plan: which slices are dead, and where browseStart may go. Changes nothing in the stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from uuid import UUID
+
+from mailslice.codec import message
+from mailslice.duties.queue_cleanup import candidates, decide
+from mailslice.duties.queue_cleanup.decide import Counts, SliceFound
+from mailslice.duties.queue_cleanup.params import Params
+from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, Reads, RowKey
+from mailslice.duties.queue_cleanup.repair_risk import unrepaired_tables
+from mailslice.duties.queue_cleanup.starts import micros
+from mailslice.duties.queue_cleanup.strays import offer, strays_of
+from mailslice.duties.queue_cleanup.view import (
+    Starts,
+    range_of,
+    rows_of,
+    slices_before,
+    slices_to_read,
+    starts_of,
+    tables_of,
+)
+from mailslice.duty.artifacts import iso
+from mailslice.duty.clocks import require_clock
+from mailslice.duty.plan import PLAN_FOLDER
+from mailslice.duty.run import Run
+from mailslice.model import crash
+from mailslice.model.errors import BadInput
+from mailslice.model.mail import EnqueueId
+from mailslice.model.names import QueueTable
+from mailslice.model.slices import is_live
+from mailslice.queue.configuration import Shape, view_shape
+from mailslice.queue.directory import require
+from mailslice.spark.plan_files import Digest
+from mailslice.spark.slices import PlaceFound, Scan, millis, scan
+
+_SAMPLED_PARTITIONS, _SAMPLED_ROWS = 5, 20
+_LIVE_PARTITIONS, _LIVE_IDS = 200, 20
+"""Of so many partitions with live rows a plan names so many ids, of the others one: verify looks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The partitions that were read, and what was true when they were.
+
+    `swept`: slices before contentStart, for a sweep. `browse`: browseStart as it was read after the
+    marks; what lies behind it proves nothing by having no mark.
+    """
+
+    shape: Shape
+    open_for: timedelta
+    tables: tuple[QueueTable, ...]
+    starts: Starts
+    now: datetime
+    requested: int
+    swept: frozenset[datetime]
+    partitions: Sequence[PlaceFound]
+    slices: Sequence[SliceFound]
+    marks_read: datetime
+    browse: datetime | None
+
+    def live(self) -> list[PlaceFound]:
+        """Partitions with live rows, oldest first."""
+        if self.browse is None:
+            return []
+        ordered = sorted(self.partitions, key=lambda one: (one.slice_ms, one.table, one.bucket))
+        return [
+            one
+            for one in ordered
+            if one.unmarked and is_live(one.slice_start, self.browse, self.shape.window)
+        ]
+
+
+def make_plan(run: Run) -> CleanupPlan:
+    """Raises UnknownQueue, ClockSkew, ConfigurationDiffers, StoreUnavailable."""
+    params, stores, queue = run.params(Params), run.stores, run.queue
+    grace = params.grace_or(run.settings.duty.grace)
+    require(stores, queue)
+    skew = require_clock(run, grace)
+    reading = _read(run, grace)
+    found, browse = reading.partitions, reading.browse
+    oldest = None
+    if browse is not None:
+        oldest = decide.oldest_live(reading.slices, browse, reading.shape.window)
+    strays = strays_of(found, reading.swept) if browse is not None else ()
+    planned = [PlannedPartition.of(partition) for partition in found if partition.planned]
+    planned.sort(key=lambda one: (one.slice_ms, one.table, one.bucket))
+    names = {(one.table, one.slice_ms, one.bucket) for one in found}
+    plan = CleanupPlan(
+        run=run.request.run,
+        queue=queue,
+        made_at=reading.now,
+        marks_read=reading.marks_read,
+        grace=grace,
+        shape=reading.shape,
+        open_for=reading.open_for,
+        tables=reading.tables,
+        ranged=params.ranged,
+        browse_start=browse,
+        new_browse_start=_new_browse_start(reading, oldest, grace, params),
+        rows=sum((partition.digest for partition in found), Digest()),
+        row_files=tuple(sorted({partition.file for partition in planned})),
+        partitions=run.write_rows("partitions", planned, PlannedPartition),
+        live=run.write_rows("live", _live_rows(reading), RowKey),
+        strays=strays if params.aside else (),
+        candidates=None if params.ranged else candidates.recorded(run),
+        reads=Reads(reading.requested, len(found), len(found) - len(names)),
+    )
+    _expect_marks(run, plan)
+    counts = decide.counts(reading.slices, browse, reading.shape.window)
+    _report(run, plan, planned, reading, counts)
+    words = _message(plan, planned, reading, oldest, counts)
+    run.report(
+        clockSkewSeconds=round(skew.total_seconds(), 3),
+        strays=[
+            {"slice": iso(row.slice_start), "enqueueId": str(row.enqueue_id)} for row in strays
+        ],
+        message="; ".join(words + ([offer(len(strays))] if strays and not params.aside else [])),
+    )
+    return plan
+
+
+def _read(run: Run, grace: timedelta) -> _Reading:
+    params, stores, queue = run.params(Params), run.stores, run.queue
+    shape, tables = view_shape(stores, checked=True), tables_of(stores)
+    starts, now = starts_of(stores, queue), run.clock()
+    if params.restarted is not None and params.restarted > now:
+        raise BadInput(
+            f"restarted={iso(params.restarted)} lies ahead; allowed: the time at which the last "
+            "node of James or worker of mailslice was restarted"
+        )
+    open_for = decide.open_for(shape, params.restarted, now=now, grace=grace)
+    slices, buckets = _slices(run, shape, now) if starts.browse is not None else ([], 1)
+    swept: list[datetime] = []
+    if params.sweep and slices:
+        swept, needed = slices_before(stores, queue, slices[0])
+        slices, buckets = [*swept, *slices], max(buckets, needed)
+    location, folder = run.folder.artifacts, run.folder.file(PLAN_FOLDER)
+    spec = Scan(run.settings, queue, tables, buckets, location, folder, WHY, micros(now))
+    keys = [
+        (millis(start), decide.closed(start, open_for, now=now, grace=grace)) for start in slices
+    ]
+    found = scan(run.spark(), spec, keys) if keys else []
+    crash.point("plan:after-scan")
+    return _Reading(
+        shape,
+        open_for,
+        tables,
+        starts,
+        now,
+        len(keys) * buckets * len(tables),
+        frozenset(swept),
+        found,
+        decide.by_slice(found),
+        marks_read=run.clock(),
+        browse=starts_of(stores, queue).browse,
+    )
+
+
+def _slices(run: Run, shape: Shape, now: datetime) -> tuple[list[datetime], int]:
+    """The slices to read, oldest first, and how many buckets each has."""
+    params = run.params(Params)
+    first, last = range_of(run.stores, run.queue, now, shape)
+    first = max(first, params.slices_from or first)
+    last = min(last, params.slices_before or last)
+    if first > last:
+        return [], shape.buckets
+    slices, buckets = slices_to_read(run.stores, run.queue, shape, first, last)
+    return [start for start in slices if params.covers(start)], buckets
+
+
+def _new_browse_start(
+    reading: _Reading, oldest: datetime | None, grace: timedelta, params: Params
+) -> datetime | None:
+    if reading.browse is None or params.ranged:
+        return None
+    highest = decide.highest_browse_start(reading.open_for, now=reading.now, grace=grace)
+    return decide.new_browse_start(reading.browse, oldest, reading.shape.window, highest)
+
+
+def _live_rows(reading: _Reading) -> Iterator[RowKey]:
+    for number, found in enumerate(reading.live()):
+        ids = found.survivors[: _LIVE_IDS if number < _LIVE_PARTITIONS else 1]
+        for one in ids:
+            table = QueueTable(found.table)
+            yield RowKey(table, found.slice_ms, found.bucket, EnqueueId(UUID(one)))
+
+
+def _expect_marks(run: Run, plan: CleanupPlan) -> None:
+    """A sweep lists all marks, and the run after it drops them: many marks are no small work."""
+    if run.engine is not None:
+        listed = plan.candidates.marks if plan.candidates else 0
+        swept = candidates.estimated_marks(run) if run.params(Params).sweep else 0
+        run.engine.expect(listed + swept)
+
+
+def _report(
+    run: Run,
+    plan: CleanupPlan,
+    planned: Sequence[PlannedPartition],
+    reading: _Reading,
+    counts: Counts,
+) -> None:
+    run.report(
+        unproven=counts.unproven,
+        undated=sum(found.undated for found in reading.slices),
+        before={
+            "browseStart": iso(plan.browse_start),
+            "contentStart": iso(reading.starts.content),
+            "live": counts.live,
+            "dead": counts.dead,
+        },
+        newBrowseStart=iso(plan.new_browse_start),
+        bytes=round(plan.planned * _bytes_a_row(run, planned)),
+        unrepaired=unrepaired_tables(run, plan, planned),
+        slices=[found.as_json() for found in reading.slices],
+    )
+
+
+def _message(
+    plan: CleanupPlan,
+    planned: Sequence[PlannedPartition],
+    reading: _Reading,
+    oldest: datetime | None,
+    counts: Counts,
+) -> list[str]:
+    """What the plan comes to, in words."""
+    if reading.starts.browse is None:
+        return ["nothing to do: the queue has no browseStart, so no mail was ever put into it"]
+    slices, browse = len({one.slice_ms for one in planned}), iso(plan.browse_start)
+    words = [
+        f"{plan.planned} dead rows in {slices} slices can go" if planned else "no dead row can go"
+    ]
+    if plan.ranged:
+        words.append("the starts stay, as the run is held to a range of slices")
+    elif plan.new_browse_start is not None:
+        words.append(f"browseStart can go to {iso(plan.new_browse_start)}")
+    elif oldest is not None:
+        words.append(f"browseStart stays at {browse} for the live row in slice {iso(oldest)}")
+    if counts.unproven:
+        words.append(
+            f"{counts.unproven} rows without a mark lie behind browseStart: "
+            "they are kept, and nothing is said of them"
+        )
+    if plan.browse_start and not decide.aligned(plan.browse_start, plan.shape.window):
+        words.append(
+            f"browseStart {browse} is no multiple of the window: James finds no slice from it"
+        )
+    return words
+
+
+def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:
+    """About how many bytes a planned row holds: the mean of a few, as James' message has them.
+
+    0 when none could be read.
+    """
+    step = max(1, len(planned) // _SAMPLED_PARTITIONS)
+    sizes = [
+        len(message.encode(row.item))
+        for partition in planned[::step][:_SAMPLED_PARTITIONS]
+        for row in islice(
+            rows_of(run.stores, partition.table).rows(run.queue, partition.place), _SAMPLED_ROWS
+        )
+    ]
+    return sum(sizes) / len(sizes) if sizes else 0.0
