@@ -1,0 +1,352 @@
+"""The five steps over a view in memory: what a run counts, keeps for its next try, and is blamed for."""
+
+import json
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from mailslice.duties.queue_cleanup import candidates, marks, plan, repair_risk
+from mailslice.duties.queue_cleanup import duty as duties
+from mailslice.duties.queue_cleanup.candidates import Candidates
+from mailslice.duties.queue_cleanup.duty import DUTY
+from mailslice.duties.queue_cleanup.params import Params
+from mailslice.duties.queue_cleanup.second_read import SecondRead
+from mailslice.duties.queue_cleanup.starts import micros
+from mailslice.duty import gates, runner
+from mailslice.duty.artifacts import iso
+from mailslice.duty.context import FILES, StepContext
+from mailslice.duty.engine import Engine
+from mailslice.duty.plans import digest_of
+from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
+from mailslice.model.names import QueueTable
+from mailslice.model.settings import Settings
+from mailslice.model.slices import slice_start
+from mailslice.spark import compare, ids, left_rows, slices
+from mailslice.spark import marks as spark_marks
+from mailslice.spark.frames import InProcess
+from mailslice.spark.marks import MarkFile
+from mailslice.stores.cassandra.ids import pack, unpack
+from mailslice.stores.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
+from tests.services.duties.running import judged_plainly
+from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
+
+HOUR = timedelta(hours=1)
+BASE = slice_start(NOW, HOUR) - 30 * HOUR
+
+
+class Statistics(list):
+    def save(self, _queue, statistic):
+        self.append(statistic)
+
+    def delete_before(self, *_):
+        self.clear()
+
+
+class View:
+    """A queue whose slices are numbered, and the steps of its cleanup."""
+
+    def __init__(self, folder):
+        queue = Settings().queue.model_copy(update={"shared": False, "table": QueueTable.V4})
+        self.settings = Settings().model_copy(update={"queue": queue})
+        written = micros(NOW - HOUR)
+        stores = MemoryStores(self.settings, now_us=lambda: written)
+        stores.rabbitmq.declare(QUEUE)
+        stores.own = SimpleNamespace(locks=Locks(), slice_statistics=Statistics())
+        stores.cassandra = SimpleNamespace(now_skew=lambda _: timedelta(0), error=str)
+        self.folder, self.stores, self.tables = folder, stores, stores.tables
+        self.files = run_of(folder, "queue_cleanup").folder
+
+    def at(self, number):
+        return BASE + number * HOUR
+
+    def insert(self, number, *, dead):
+        enqueue_id = EnqueueId(uuid.uuid4())
+        item = QueuedMail(enqueue_id, Mail("mail", None, ()), BlobId("h"), BlobId("b"))
+        place = Place(self.at(number), 0)
+        self.tables.v4.insert_future(ViewRow(QUEUE, place, self.at(number), item)).result()
+        if dead:
+            self.tables.deleted.mark_many(QUEUE, [enqueue_id])
+        return enqueue_id
+
+    def rows(self, number):
+        return {row.enqueue_id for row in self.tables.v4.ids(QUEUE, Place(self.at(number), 0))}
+
+    def start_at(self, number):
+        self.tables.browse_starts.insert_first(QUEUE, self.at(number))
+        self.tables.content_starts.insert_first(QUEUE, self.at(number))
+
+    def james_writes_browse_start(self, number):
+        self.tables.browse_starts.write(QUEUE, self.at(number), micros(NOW + HOUR))
+
+    def take(self, *steps, params=None, **more):
+        summary = {}
+        for step in steps:
+            params = params or Params(grace=HOUR)
+            parts = {"settings": self.settings, "stores": self.stores, **more}
+            context = run_of(self.folder, "queue_cleanup", params, **parts)
+            summary = runner.step_of(DUTY, step)(context)
+            self.files.write_json(FILES[step], {**summary, "step": step, "seconds": 1})
+        return summary
+
+
+def _written_ids(pages):
+    for page in pages:
+        if page:
+            packed = ids.of_packed(pack(row.enqueue_id for row, _ in page))
+            yield packed, np.array([written for _, written in page], np.int64)
+
+
+@pytest.fixture
+def view(tmp_path, monkeypatch):
+    view = View(tmp_path)
+    for module in (slices, compare, left_rows, spark_marks):
+        monkeypatch.setattr(module, "stores_of", lambda _: view.stores)
+    for module in (slices, left_rows):
+        monkeypatch.setattr(module, "written_ids", _written_ids)
+    read = vars(MemoryEnqueuedMails)["written_rows_of"]
+    monkeypatch.setattr(MemoryEnqueuedMails, "packed_written_ids_of", read, raising=False)
+
+    def drop_packed(self, queue, lists, _in_flight):
+        self.drop_many(queue, [one for packed in lists for one in unpack(packed)])
+
+    monkeypatch.setattr(MemoryDeletedMails, "drop_packed", drop_packed, raising=False)
+    monkeypatch.setattr(marks, "dissenters", lambda *_, **__: [])
+    monkeypatch.setattr(repair_risk, "table_repairs", lambda *_: ())
+    monkeypatch.setattr(duties, "usual_frames", lambda *_, **__: [])
+    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
+
+    def gate(name, frames, docs):
+        result = judged_plainly(name, frames, docs)
+        for one in result.findings:
+            if not one.success:
+                raise GateFailed(f"{one.column}: {one.observed}")
+        return result
+
+    monkeypatch.setattr(gates, "run_gate", gate)
+    return view
+
+
+def test_a_run_from_plan_to_report(view):
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in (0, 0, 1, 5)]
+    live = view.insert(3, dead=False)
+    report = view.take("plan", "check", "apply", "verify", "report")
+    assert [view.rows(number) for number in (0, 1, 3, 5)] == [set(), set(), {live}, set()]
+    assert not view.tables.deleted.marked(QUEUE, gone)
+    assert view.tables.browse_starts.read(QUEUE).value == view.at(3)
+    assert view.tables.content_starts.read(QUEUE).value == view.at(3)
+    counts = {
+        name: report[name] for name in ("planned", "applied", "skipped", "failed", "remaining")
+    }
+    assert counts == {"planned": 4, "applied": 4, "skipped": 0, "failed": 0, "remaining": 0}
+    assert (report["status"], report["message"]) == (
+        "done",
+        "4 rows deleted, browseStart and contentStart moved, 4 deleted marks dropped (cleaned_check)",
+    )
+    assert report["before"]["dead"] == 4
+    assert report["after"] == {
+        "browseStart": report["newBrowseStart"],
+        "contentStart": report["newBrowseStart"],
+        "live": 1,
+        "dead": 0,
+    }
+    assert (
+        not {"slices", "decided", "skippedSlices", "closedSlices", "deletesBegun"} & report.keys()
+    )
+    [remembered] = view.stores.own.slice_statistics
+    assert remembered.survivors == (live,)
+
+
+def test_rows_that_changed_since_the_plan_are_counted_by_reason(view):
+    view.start_at(0)
+    again, late = view.insert(0, dead=True), [view.insert(1, dead=True)]
+    faster = view.insert(2, dead=True)
+    view.insert(4, dead=True)
+    view.take("plan", "check")
+    view.tables.deleted.drop_many(QUEUE, [again])
+    late.append(view.insert(1, dead=False))
+    view.tables.v4.delete_partition(QUEUE, Place(view.at(2), 0), micros(NOW))
+    report = view.take("apply", "verify", "report")
+    assert report["skippedBy"] == {
+        "live again": 1,
+        "changed since plan": 1,
+        "gone since plan": 1,
+    }
+    assert (report["planned"], report["applied"], report["skipped"]) == (4, 1, 3)
+    assert (view.rows(0), view.rows(1), view.rows(4)) == ({again}, set(late), set())
+    assert not view.tables.deleted.is_marked(QUEUE, faster)
+    assert view.tables.browse_starts.read(QUEUE).value == view.at(0)
+
+
+def test_a_queue_without_browse_start_is_left_alone(view):
+    view.insert(0, dead=True)
+    report = view.take("plan", "check", "apply", "verify", "report")
+    assert (report["status"], len(view.rows(0))) == ("nothing to do", 1)
+    assert "no browseStart" in report["message"]
+    assert view.stores.own.locks.taken == []
+
+
+def test_a_dry_run_says_what_it_would_do(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    dry = Params(grace=HOUR, dry_run=True)
+    report = view.take("plan", "check", "report", params=dry)
+    assert (report["status"], report["planned"], report["applied"]) == ("dry run", 1, 0)
+    assert report["after"] == report["before"]
+    assert report["marks"]["dropped"] == 0
+
+
+def killed_at(view, monkeypatch, name):
+    """An apply that ends where it comes to `name`."""
+    with monkeypatch.context() as patch:
+        patch.setattr(duties, name, lambda *_: 1 / 0)
+        with suppress(ZeroDivisionError):
+            view.take("apply")
+
+
+def test_what_a_killed_try_deleted_is_counted_by_the_next_as_its_own(view, monkeypatch):
+    view.start_at(0)
+    for number in (0, 1):
+        view.insert(number, dead=True)
+    view.take("plan", "check")
+    killed_at(view, monkeypatch, "read_remaining")
+    killed_at(view, monkeypatch, "read_again")  # the try after it knows of the first one, too
+    report = view.take("apply", "verify", "report")
+    assert (report["applied"], report["skipped"], report["failed"]) == (2, 0, 0)
+
+
+def test_a_start_that_a_killed_try_wrote_is_judged(view, monkeypatch):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.insert(3, dead=False)
+    view.take("plan", "check")
+    with monkeypatch.context() as patch:
+        patch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
+        killed_at(view, patch, "set_aside")
+    killed_at(view, monkeypatch, "read_again")
+    view.take("apply")
+    with pytest.raises(GateFailed, match="live_rows_passed: 1"):
+        view.take("verify")
+
+
+def test_a_start_that_james_moved_on_before_a_killed_try_is_not_judged(view, monkeypatch):
+    """James was killed, too: it has dropped marks behind its start, and left the rows."""
+    view.start_at(0)
+    dead = view.insert(0, dead=True)
+    live = view.insert(3, dead=False)
+    view.insert(5, dead=False)
+    view.take("plan", "check")
+    view.tables.deleted.mark_many(QUEUE, [live])
+    # It was about to write its own when James was faster.
+    with monkeypatch.context() as patch:
+        patch.setattr(duties, "move_browse_start", lambda *_: 1 / 0)
+        patch.setattr(SecondRead, "browse_start", lambda *_: view.at(5))
+        with suppress(ZeroDivisionError):
+            view.take("apply")
+    view.james_writes_browse_start(7)
+    view.tables.deleted.drop_many(QUEUE, [live, dead])
+    view.take("apply")
+    assert view.take("verify")["success"]
+
+
+def test_only_the_rows_of_the_plan_are_judged_and_acted_on(view):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.take("plan", "check")
+    file = view.files.file("plan/partitions.parquet")
+    other = view.files.artifacts.read(file)
+    view.insert(1, dead=True)
+    view.take("plan", "check")
+    view.files.artifacts.write(file, other)
+    for step in ("check", "apply"):
+        with pytest.raises(PlanRefused, match=r"partitions\.parquet of the plan was changed"):
+            view.take(step)
+    assert len(view.rows(0)) == len(view.rows(1)) == 1
+
+
+def test_partitions_that_do_not_hold_what_the_plan_says_are_refused(view, monkeypatch):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    of = plan.PlannedPartition.of
+    with monkeypatch.context() as patch:
+        patch.setattr(plan.PlannedPartition, "of", lambda found: replace(of(found), rows=2))
+        view.take("plan")
+    with pytest.raises(PlanRefused, match="hold 2 rows, its digest says 1"):
+        view.take("check")
+
+
+def test_a_sweep_that_is_planned_again_keeps_what_it_has_listed(view, monkeypatch):
+    sweep = Params(grace=HOUR, sweep=True)
+    view.start_at(0)
+    view.insert(3, dead=False)
+    listed = []
+
+    def record(run, _rows):
+        file = MarkFile("marks-1.parquet", 1, "0")
+        run.folder.artifacts.write(run.folder.file("marks/marks-1.parquet"), b"x")
+        found = Candidates(run=run.request.run, listed_at=NOW, files=(file,))
+        value = found.as_json()
+        note = json.dumps({**value, "digest": digest_of(value)}).encode()
+        run.folder.artifacts.write("runs/queue_cleanup/spool/candidates.json", note)
+        listed.append(found)
+        return found
+
+    monkeypatch.setattr(candidates, "record", record)
+    report = view.take("plan", "check", "apply", "verify", "report", params=sweep)
+    assert report["marks"]["listed"] == 1
+    view.take("plan", params=sweep)
+    assert view.files.artifacts.exists(view.files.file("marks/marks-1.parquet"))
+    decided = view.files.read_json("plan.json")["decided"]
+    assert decided["candidates"] == listed[0].as_json()
+
+
+@pytest.mark.parametrize(("marks", "used"), [(10, "process"), (11, "Spark")])
+def test_a_sweep_over_many_marks_is_no_small_run(view, monkeypatch, marks, used):
+    """Nothing else of it is large."""
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: marks)
+    view.start_at(0)
+    view.insert(3, dead=False)
+    engine = Engine(view.settings, "cleanup", 10, in_process=True)
+    view.take("plan", params=Params(grace=HOUR, sweep=True), engine=engine)
+    assert engine.used == used
+
+
+def test_many_marks_of_an_earlier_sweep_are_no_small_run(view, monkeypatch):
+    found = Candidates(run="r-0", listed_at=NOW, files=(MarkFile("f", 11, "0"),))
+    monkeypatch.setattr(candidates, "recorded", lambda _: found)
+    view.start_at(0)
+    engine = Engine(view.settings, "cleanup", 10, in_process=True)
+    view.take("plan", engine=engine)
+    assert engine.used == "Spark"
+
+
+def test_partitions_that_failed_are_named_and_counted(view, monkeypatch):
+    view.start_at(0)
+    for number in (0, 1, 2):
+        view.insert(number, dead=True)
+
+    class Failed:
+        def result(self):
+            raise TimeoutError("no answer")
+
+    delete = MemoryEnqueuedMails.delete_partition_future
+
+    def fail(self, queue, place, timestamp_us):
+        if place.slice_start == view.at(2):
+            return delete(self, queue, place, timestamp_us)
+        return Failed()
+
+    monkeypatch.setattr(MemoryEnqueuedMails, "delete_partition_future", fail)
+    monkeypatch.setattr(duties, "_NAMED", 1)
+    report = view.take("plan", "check", "apply", "verify", "report")
+    assert (report["status"], report["applied"], report["failed"]) == ("failed", 1, 2)
+    assert report["failures"] == {
+        f"v4 {iso(view.at(0))} bucket 0": "no answer",
+        "1 more partitions": "as these",
+    }
