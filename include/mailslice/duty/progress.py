@@ -73,8 +73,8 @@ class Progress:
         )
 
     def save(self) -> None:
-        """Write it down, with what `run.report` was told; until it is told anew, with what an earlier try was."""
-        self._run.folder.write_json(PROGRESS, {**self.earlier, **self.result().as_json()})
+        """Write it down, with what `run.report` was told."""
+        self._run.folder.write_json(PROGRESS, self.result().as_json())
         self._unsaved = 0
 
     def __enter__(self) -> Self:

@@ -94,19 +94,22 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
     marked = run.stores.tables.deleted.marked(run.queue, [row.enqueue_id for row in sampled])
     unmarked = [row for row in sampled if row.enqueue_id not in marked]
     slices = {row.slice_start for row in sampled}
-    row = {
-        "sampled_unmarked": _still_live(run, plan, unmarked),
-        "sampled_open": sum(start + plan.open_for + plan.grace > now for start in slices),
-    }
-    expect = [
-        Expectation.equal(
-            "sampled_unmarked",
-            0,
-            "Of a random sample, every planned mail in view is marked as deleted now.",
+    open_now = sum(start + plan.open_for + plan.grace > now for start in slices)
+    return Frame.facts(
+        "stores",
+        (
+            _still_live(run, plan, unmarked),
+            Expectation.equal(
+                "sampled_unmarked",
+                0,
+                "Of a random sample, every planned mail in view is marked as deleted now.",
+            ),
         ),
-        Expectation.equal("sampled_open", 0, "Of a random sample, every slice is closed now."),
-    ]
-    return Frame("stores", [row], expect)
+        (
+            open_now,
+            Expectation.equal("sampled_open", 0, "Of a random sample, every slice is closed now."),
+        ),
+    )
 
 
 def _still_live(run: Run, plan: CleanupPlan, unmarked: Sequence[RowKey]) -> int:
@@ -127,20 +130,25 @@ def totals(run: Run, plan: CleanupPlan) -> Frame:
     """One row: what the plan step read, and where browseStart may go."""
     new = plan.new_browse_start
     live = run.read_rows(plan.live, RowKey) if new is not None else []
-    row = {
-        "places_read": plan.reads.read,
-        "places_read_twice": plan.reads.twice,
-        "browse_start_past_live": sum(new is not None and one.slice_start < new for one in live),
-    }
-    expect = [
-        Expectation.equal(
-            "places_read",
-            plan.reads.requested,
-            "Every partition that was to be read was read: an unread one is not an empty one.",
+    passed = sum(new is not None and row.slice_start < new for row in live)
+    return Frame.facts(
+        "totals",
+        (
+            plan.reads.read,
+            Expectation.equal(
+                "places_read",
+                plan.reads.requested,
+                "Every partition that was to be read was read: an unread one is not an empty one.",
+            ),
         ),
-        Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
-        Expectation.equal(
-            "browse_start_past_live", 0, "browseStart does not pass a slice with a live mail."
+        (
+            plan.reads.twice,
+            Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
         ),
-    ]
-    return Frame("totals", [row], expect)
+        (
+            passed,
+            Expectation.equal(
+                "browse_start_past_live", 0, "browseStart does not pass a slice with a live mail."
+            ),
+        ),
+    )

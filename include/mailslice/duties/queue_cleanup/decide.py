@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from mailslice.duty.artifacts import iso
 from mailslice.model.slices import is_live, slice_start
 from mailslice.queue.configuration import Shape
 from mailslice.spark.slices import instant
@@ -17,8 +16,6 @@ from mailslice.spark.slices import instant
 if TYPE_CHECKING:
     from mailslice.spark.left_rows import PlaceLeft
     from mailslice.spark.slices import PlaceFound
-
-_SHOWN_SURVIVORS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +37,6 @@ class SliceFound:
     def dead(self) -> int:
         """Rows with a mark."""
         return self.rows - self.unmarked
-
-    def as_json(self) -> Mapping[str, object]:
-        """For people."""
-        counts = {name: getattr(self, name) for name in ("rows", "dead", "unmarked", "undated")}
-        survivors = self.survivors[:_SHOWN_SURVIVORS]
-        return {
-            "start": iso(self.start),
-            **counts,
-            "planned": self.planned,
-            "survivors": survivors,
-        }
 
 
 @dataclass(frozen=True, slots=True)

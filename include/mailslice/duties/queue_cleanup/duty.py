@@ -54,7 +54,7 @@ class QueueCleanup(Duty[CleanupPlan]):
 
     plan_type = CleanupPlan
     items = "rows"
-    bulky = frozenset({"slices", "skippedSlices", "closedSlices", "readAt", _TARGET, _DELETING})
+    bulky = frozenset({"skippedSlices", "closedSlices", "readAt", _TARGET, _DELETING})
 
     def plan(self, run: Run) -> CleanupPlan:
         """Raises UnknownQueue, ClockSkew, ConfigurationDiffers, StoreUnavailable."""
@@ -127,7 +127,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         )
         return [verification.frame()]
 
-    def describe(self, run: Run, steps: Summaries) -> str:
+    def describe(self, steps: Summaries) -> str:
         """What was deleted, moved, set aside and dropped."""
         result, marks, aside = steps.result, _marks(steps), steps.result.fields.get("aside", 0)
         moved = [name for name, when in result.fields.get("wrote", {}).items() if when]
@@ -136,7 +136,9 @@ class QueueCleanup(Duty[CleanupPlan]):
         words = [f"{result.applied} rows deleted"]
         words += [f"{sum(result.skipped.values())} skipped"] if result.skipped else []
         words += [f"{' and '.join(moved)} moved"] if moved else ["the starts stay"]
-        words += [f"{aside} rows set aside (mailslice stuck list {run.queue})"] if aside else []
+        words += (
+            [f"{aside} rows set aside (mailslice stuck list {steps.folder.queue})"] if aside else []
+        )
         if marks["dropped"]:
             words.append(f"{marks['dropped']} deleted marks dropped ({marks['proof']})")
         if strays := len(steps.plan.get("strays", ())) - aside:

@@ -7,8 +7,8 @@ listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from mailslice.duties.queue_cleanup import candidates
@@ -37,6 +37,7 @@ _NOT_AGREED = (
     "a worker of the last day goes by another MAILSLICE_QUEUE_SHARED, or is of an earlier version"
 )
 _DEAD_LETTER = "the mail is among the dead letters"
+_ALWAYS = datetime.max.replace(tzinfo=UTC)
 DRAINED, CLEANED_CHECK = "drained", "cleaned_check"
 _UNPROVED = {
     DRAINED: "the broker was not seen empty since the marks were read",
@@ -62,14 +63,7 @@ class MarksOutcome:
 
     def as_json(self) -> dict[str, object]:
         """For reports."""
-        why = [f"{count}: {why}" for why, count in self.why.items()]
-        return {
-            "dropped": self.dropped,
-            "waiting": self.waiting,
-            "why": why,
-            "proof": self.proof,
-            "listed": self.listed,
-        }
+        return {**asdict(self), "why": [f"{count}: {why}" for why, count in self.why.items()]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +96,15 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
         return outcome
     if why := _why_none(run, plan):
         return _waits(outcome, batches, why)
-    proof = _Proof.of(run, plan, max(batch.written_until for batch in batches), first)
-    outcome.proof = proof.name
-    proved = [batch for batch in batches if proof.covers(batch)]
+    shared = run.settings.queue.shared
+    outcome.proof = DRAINED if shared else CLEANED_CHECK
+    until = _drained_until(run, plan, batches, first) if shared else _closed_until(run, plan)
+    proved = []
     for batch in batches:
-        if batch not in proved:
-            outcome.wait(batch.marks, f"{_UNPROVED[proof.name]} ({iso(batch.written_until)})")
+        if (batch.has_rows and not shared) or (until and batch.written_until <= until):
+            proved.append(batch)
+        else:
+            outcome.wait(batch.marks, f"{_UNPROVED[outcome.proof]} ({iso(batch.written_until)})")
     blocked = _dead_letters(run) if proved else None
     if blocked is None:
         return _waits(outcome, proved, _UNCOUNTED)
@@ -133,45 +130,25 @@ def _why_none(run: Run, plan: CleanupPlan) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Proof:
-    """What proves that no mail of a mark can be handled again.
+def _drained_until(
+    run: Run, plan: CleanupPlan, batches: Sequence[_Batch], first: datetime | None
+) -> datetime | None:
+    """The broker was seen empty after this time, whatever two clocks differ; None: at none that is known."""
+    seen = last_seen_empty(run.stores, run.queue)
+    if seen is not None:
+        # Each of two machines may differ so much from Cassandra's clock.
+        seen -= (plan.grace + run.settings.duty.grace) / 4
+        if all(batch.written_until <= seen for batch in batches):
+            return seen
+    # This apply began after all marks were read.
+    return _ALWAYS if sample_again(run.stores, run.queue, first, run.clock) else seen
 
-    `own`: this apply saw the queue empty itself. `seen`: somebody did, at that time or later. `closed`: slices that
-    began until then are closed.
+
+def _closed_until(run: Run, plan: CleanupPlan) -> datetime:
+    """Slices that began until then are closed. Every consumer is a mailslice worker, which dead-letters
+    a delivery of theirs that has neither row nor mark: marks of rows in closed slices go at once.
     """
-
-    name: str
-    own: bool = False
-    seen: datetime | None = None
-    closed: datetime | None = None
-
-    @classmethod
-    def of(
-        cls, run: Run, plan: CleanupPlan, written_until: datetime, first: datetime | None
-    ) -> _Proof:
-        """What this run can say of marks that were there at `written_until`."""
-        if not run.settings.queue.shared:
-            # Every consumer is a mailslice worker, which dead-letters an old delivery that has neither row nor mark.
-            return cls(CLEANED_CHECK, closed=run.clock() - plan.shape.largest_window - plan.grace)
-        seen = last_seen_empty(run.stores, run.queue)
-        if seen is not None:
-            seen -= _clocks(run, plan)
-        if seen is not None and seen >= written_until:
-            return cls(DRAINED, seen=seen)
-        own = sample_again(run.stores, run.queue, first, run.clock)
-        return cls(DRAINED, own=own is not None, seen=seen)
-
-    def covers(self, batch: _Batch) -> bool:
-        """Whether its marks may go."""
-        if self.closed is not None:
-            return batch.has_rows or batch.written_until <= self.closed
-        return self.own or (self.seen is not None and self.seen >= batch.written_until)
-
-
-def _clocks(run: Run, plan: CleanupPlan) -> timedelta:
-    """How far the clocks of two machines may differ that each compare theirs with Cassandra's."""
-    return (plan.grace + run.settings.duty.grace) / 4
+    return run.clock() - plan.shape.largest_window - plan.grace
 
 
 def _dead_letters(run: Run) -> Halves | None:

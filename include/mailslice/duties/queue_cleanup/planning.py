@@ -15,7 +15,7 @@ from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, Reads, RowKey
 from mailslice.duties.queue_cleanup.repair_risk import unrepaired_tables
 from mailslice.duties.queue_cleanup.starts import micros
-from mailslice.duties.queue_cleanup.strays import offer, strays_of
+from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.view import (
     Starts,
     range_of,
@@ -64,36 +64,55 @@ class _Reading:
     marks_read: datetime
     browse: datetime | None
 
-    def live(self) -> list[PlaceFound]:
-        """Partitions with live rows, oldest first."""
+    @property
+    def oldest_live(self) -> datetime | None:
+        """The slice of the oldest live row."""
         if self.browse is None:
-            return []
-        ordered = sorted(self.partitions, key=lambda one: (one.slice_ms, one.table, one.bucket))
-        return [
-            one
-            for one in ordered
-            if one.unmarked and is_live(one.slice_start, self.browse, self.shape.window)
+            return None
+        return decide.oldest_live(self.slices, self.browse, self.shape.window)
+
+    @property
+    def counts(self) -> Counts:
+        """Rows as seen from browseStart."""
+        return decide.counts(self.slices, self.browse, self.shape.window)
+
+    def new_browse_start(self, grace: timedelta) -> datetime | None:
+        """Where browseStart may go; None: it stays."""
+        if self.browse is None:
+            return None
+        highest = decide.highest_browse_start(self.open_for, now=self.now, grace=grace)
+        window = self.shape.window
+        return decide.new_browse_start(self.browse, self.oldest_live, window, highest)
+
+    def live_rows(self) -> Iterator[RowKey]:
+        """Some rows of each partition with live ones, oldest first."""
+        if self.browse is None:
+            return
+        live = [
+            found
+            for found in sorted(self.partitions, key=_key)
+            if found.unmarked and is_live(found.slice_start, self.browse, self.shape.window)
         ]
+        for number, found in enumerate(live):
+            ids = found.survivors[: _LIVE_IDS if number < _LIVE_PARTITIONS else 1]
+            table = QueueTable(found.table)
+            for one in ids:
+                yield RowKey(table, found.slice_ms, found.bucket, EnqueueId(UUID(one)))
 
 
 def make_plan(run: Run) -> CleanupPlan:
     """Raises UnknownQueue, ClockSkew, ConfigurationDiffers, StoreUnavailable."""
-    params, stores, queue = run.params(Params), run.stores, run.queue
+    params = run.params(Params)
     grace = params.grace_or(run.settings.duty.grace)
-    require(stores, queue)
-    skew = require_clock(run, grace)
+    require(run.stores, run.queue)
+    require_clock(run, grace)
     reading = _read(run, grace)
-    found, browse = reading.partitions, reading.browse
-    oldest = None
-    if browse is not None:
-        oldest = decide.oldest_live(reading.slices, browse, reading.shape.window)
-    strays = strays_of(found, reading.swept) if browse is not None else ()
-    planned = [PlannedPartition.of(partition) for partition in found if partition.planned]
-    planned.sort(key=lambda one: (one.slice_ms, one.table, one.bucket))
-    names = {(one.table, one.slice_ms, one.bucket) for one in found}
+    found = reading.partitions
+    strays = strays_of(found, reading.swept) if reading.browse is not None else ()
+    planned = sorted((PlannedPartition.of(one) for one in found if one.planned), key=_key)
     plan = CleanupPlan(
         run=run.request.run,
-        queue=queue,
+        queue=run.queue,
         made_at=reading.now,
         marks_read=reading.marks_read,
         grace=grace,
@@ -101,28 +120,40 @@ def make_plan(run: Run) -> CleanupPlan:
         open_for=reading.open_for,
         tables=reading.tables,
         ranged=params.ranged,
-        browse_start=browse,
-        new_browse_start=_new_browse_start(reading, oldest, grace, params),
-        rows=sum((partition.digest for partition in found), Digest()),
-        row_files=tuple(sorted({partition.file for partition in planned})),
+        browse_start=reading.browse,
+        new_browse_start=None if params.ranged else reading.new_browse_start(grace),
+        rows=sum((one.digest for one in found), Digest()),
+        row_files=tuple(sorted({one.file for one in planned})),
         partitions=run.write_rows("partitions", planned, PlannedPartition),
-        live=run.write_rows("live", _live_rows(reading), RowKey),
+        live=run.write_rows("live", reading.live_rows(), RowKey),
         strays=strays if params.aside else (),
         candidates=None if params.ranged else candidates.recorded(run),
-        reads=Reads(reading.requested, len(found), len(found) - len(names)),
+        reads=Reads(reading.requested, len(found), len(found) - len({*map(_key, found)})),
     )
     _expect_marks(run, plan)
-    counts = decide.counts(reading.slices, browse, reading.shape.window)
-    _report(run, plan, planned, reading, counts)
-    words = _message(plan, planned, reading, oldest, counts)
+    counts = reading.counts
     run.report(
-        clockSkewSeconds=round(skew.total_seconds(), 3),
+        unproven=counts.unproven,
+        undated=sum(slice_.undated for slice_ in reading.slices),
+        before={
+            "browseStart": iso(plan.browse_start),
+            "contentStart": iso(reading.starts.content),
+            "live": counts.live,
+            "dead": counts.dead,
+        },
+        newBrowseStart=iso(plan.new_browse_start),
+        bytes=round(plan.planned * _bytes_a_row(run, planned)),
+        unrepaired=unrepaired_tables(run, plan, planned),
         strays=[
             {"slice": iso(row.slice_start), "enqueueId": str(row.enqueue_id)} for row in strays
         ],
-        message="; ".join(words + ([offer(len(strays))] if strays and not params.aside else [])),
+        message="; ".join(_words(plan, planned, reading, len(strays) if not params.aside else 0)),
     )
     return plan
+
+
+def _key(found: PlaceFound | PlannedPartition) -> tuple[int, str, int]:
+    return found.slice_ms, found.table, found.bucket
 
 
 def _read(run: Run, grace: timedelta) -> _Reading:
@@ -174,23 +205,6 @@ def _slices(run: Run, shape: Shape, now: datetime) -> tuple[list[datetime], int]
     return [start for start in slices if params.covers(start)], buckets
 
 
-def _new_browse_start(
-    reading: _Reading, oldest: datetime | None, grace: timedelta, params: Params
-) -> datetime | None:
-    if reading.browse is None or params.ranged:
-        return None
-    highest = decide.highest_browse_start(reading.open_for, now=reading.now, grace=grace)
-    return decide.new_browse_start(reading.browse, oldest, reading.shape.window, highest)
-
-
-def _live_rows(reading: _Reading) -> Iterator[RowKey]:
-    for number, found in enumerate(reading.live()):
-        ids = found.survivors[: _LIVE_IDS if number < _LIVE_PARTITIONS else 1]
-        for one in ids:
-            table = QueueTable(found.table)
-            yield RowKey(table, found.slice_ms, found.bucket, EnqueueId(UUID(one)))
-
-
 def _expect_marks(run: Run, plan: CleanupPlan) -> None:
     """A sweep lists all marks, and the run after it drops them: many marks are no small work."""
     if run.engine is not None:
@@ -199,59 +213,34 @@ def _expect_marks(run: Run, plan: CleanupPlan) -> None:
         run.engine.expect(listed + swept)
 
 
-def _report(
-    run: Run,
-    plan: CleanupPlan,
-    planned: Sequence[PlannedPartition],
-    reading: _Reading,
-    counts: Counts,
-) -> None:
-    run.report(
-        unproven=counts.unproven,
-        undated=sum(found.undated for found in reading.slices),
-        before={
-            "browseStart": iso(plan.browse_start),
-            "contentStart": iso(reading.starts.content),
-            "live": counts.live,
-            "dead": counts.dead,
-        },
-        newBrowseStart=iso(plan.new_browse_start),
-        bytes=round(plan.planned * _bytes_a_row(run, planned)),
-        unrepaired=unrepaired_tables(run, plan, planned),
-        slices=[found.as_json() for found in reading.slices],
-    )
-
-
-def _message(
-    plan: CleanupPlan,
-    planned: Sequence[PlannedPartition],
-    reading: _Reading,
-    oldest: datetime | None,
-    counts: Counts,
-) -> list[str]:
-    """What the plan comes to, in words."""
+def _words(
+    plan: CleanupPlan, planned: Sequence[PlannedPartition], reading: _Reading, strays: int
+) -> Iterator[str]:
+    """What the plan comes to, in words. `strays`: those that stay."""
     if reading.starts.browse is None:
-        return ["nothing to do: the queue has no browseStart, so no mail was ever put into it"]
-    slices, browse = len({one.slice_ms for one in planned}), iso(plan.browse_start)
-    words = [
-        f"{plan.planned} dead rows in {slices} slices can go" if planned else "no dead row can go"
-    ]
+        yield "nothing to do: the queue has no browseStart, so no mail was ever put into it"
+        return
+    browse, oldest, unproven = iso(plan.browse_start), reading.oldest_live, reading.counts.unproven
+    slices = len({one.slice_ms for one in planned})
+    yield f"{plan.planned} dead rows in {slices} slices can go" if planned else "no dead row can go"
     if plan.ranged:
-        words.append("the starts stay, as the run is held to a range of slices")
+        yield "the starts stay, as the run is held to a range of slices"
     elif plan.new_browse_start is not None:
-        words.append(f"browseStart can go to {iso(plan.new_browse_start)}")
+        yield f"browseStart can go to {iso(plan.new_browse_start)}"
     elif oldest is not None:
-        words.append(f"browseStart stays at {browse} for the live row in slice {iso(oldest)}")
-    if counts.unproven:
-        words.append(
-            f"{counts.unproven} rows without a mark lie behind browseStart: "
-            "they are kept, and nothing is said of them"
+        yield f"browseStart stays at {browse} for the live row in slice {iso(oldest)}"
+    if unproven:
+        yield (
+            f"{unproven} rows without a mark lie behind browseStart: they are kept, and nothing is "
+            "said of them"
         )
     if plan.browse_start and not decide.aligned(plan.browse_start, plan.shape.window):
-        words.append(
-            f"browseStart {browse} is no multiple of the window: James finds no slice from it"
+        yield f"browseStart {browse} is no multiple of the window: James finds no slice from it"
+    if strays:
+        yield (
+            f"{strays} rows without a mark lie before contentStart: `--sweep --aside` sets them "
+            "aside, from where `mailslice stuck release` puts them back"
         )
-    return words
 
 
 def _bytes_a_row(run: Run, planned: Sequence[PlannedPartition]) -> float:

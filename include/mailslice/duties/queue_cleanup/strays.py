@@ -47,14 +47,6 @@ def strays_of(partitions: Iterable[PlaceFound], swept: Collection[datetime]) -> 
     return tuple(islice(rows, MOST))
 
 
-def offer(count: int) -> str:
-    """What a person can do about them."""
-    return (
-        f"{count} rows without a mark lie before contentStart: `--sweep --aside` sets them aside, "
-        "from where `mailslice stuck release` puts them back"
-    )
-
-
 @dataclass
 class Aside:
     """How many rows were set aside; `kept_anew`: mails that a person must look at, in words."""

@@ -24,23 +24,6 @@ from mailslice.model.slices import is_live
 from mailslice.quality.expectations import Expectation, Frame
 from mailslice.spark.slices import SURVIVORS_A_PLACE, instant
 
-_EXPECTED = {
-    "deleted_rows_there": "No row that was deleted is there, in a sample.",
-    "planned_rows_left_without_mark": (
-        "No row that was planned dead has lost its deleted mark while it is there."
-    ),
-    "live_rows_passed": (
-        "The browseStart of this run passed no mail that was live when the plan was made."
-    ),
-    "survivors_lost": (
-        "Every mail that was live when the plan was made is there, or was done since."
-    ),
-    "content_start_past_browse_start": "contentStart is not after browseStart.",
-    "browse_start_unaligned": "The browseStart of this run is a multiple of the slice window.",
-    "content_start_unaligned": "The contentStart of this run is a multiple of the slice window.",
-}
-"""Column, all 0, and what that says."""
-
 
 @dataclass(frozen=True)
 class Verification:
@@ -62,23 +45,50 @@ class Verification:
     def frame(self) -> Frame:
         """One row: what is expected of this run's writes."""
         browse, content = self.starts.browse, self.starts.content
-        row = {
-            "deleted_rows_there": self._deleted_rows_there(),
-            "planned_rows_left_without_mark": sum(
-                partition.matched_unmarked
-                for partition in self.remaining.partitions.values()
-                if not self._was_skipped(instant(partition.slice_ms))
+        left_without_mark = sum(
+            partition.matched_unmarked
+            for partition in self.remaining.partitions.values()
+            if not self._was_skipped(instant(partition.slice_ms))
+        )
+        past_browse_start = browse is not None and content is not None and content > browse
+        return Frame.facts(
+            "after",
+            _none(
+                "deleted_rows_there",
+                self._deleted_rows_there(),
+                "No row that was deleted is there, in a sample.",
             ),
-            "live_rows_passed": self._live_rows_passed(),
-            "survivors_lost": self._survivors_lost(),
-            "content_start_past_browse_start": int(
-                browse is not None and content is not None and content > browse
+            _none(
+                "planned_rows_left_without_mark",
+                left_without_mark,
+                "No row that was planned dead has lost its deleted mark while it is there.",
             ),
-            "browse_start_unaligned": self._unaligned("browseStart", browse),
-            "content_start_unaligned": self._unaligned("contentStart", content),
-        }
-        expect = [Expectation.equal(column, 0, text) for column, text in _EXPECTED.items()]
-        return Frame("after", [row], expect)
+            _none(
+                "live_rows_passed",
+                self._live_rows_passed(),
+                "The browseStart of this run passed no mail that was live when the plan was made.",
+            ),
+            _none(
+                "survivors_lost",
+                self._survivors_lost(),
+                "Every mail that was live when the plan was made is there, or was done since.",
+            ),
+            _none(
+                "content_start_past_browse_start",
+                int(past_browse_start),
+                "contentStart is not after browseStart.",
+            ),
+            _none(
+                "browse_start_unaligned",
+                self._unaligned("browseStart", browse),
+                "The browseStart of this run is a multiple of the slice window.",
+            ),
+            _none(
+                "content_start_unaligned",
+                self._unaligned("contentStart", content),
+                "The contentStart of this run is a multiple of the slice window.",
+            ),
+        )
 
     def closed_slices(self) -> list[dict[str, object]]:
         """Slices that were closed when they were read, and still have rows: what size and browse may know without reading dead rows.
@@ -162,3 +172,7 @@ class Verification:
             for row in gone
             if row.enqueue_id not in marked
         )
+
+
+def _none(column: str, count: int, sentence: str) -> tuple[object, Expectation]:
+    return count, Expectation.equal(column, 0, sentence)

@@ -32,7 +32,7 @@ from mailslice.spark import marks as spark_marks
 from mailslice.spark.frames import InProcess
 from mailslice.spark.marks import MarkFile
 from mailslice.stores.cassandra.ids import pack, unpack
-from mailslice.stores.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
+from mailslice.testing.memory import MemoryDeletedMails, MemoryEnqueuedMails, MemoryStores
 from tests.services.duties.running import judged_plainly
 from tests.unit.duties.judging import NOW, QUEUE, Locks, run_of
 
