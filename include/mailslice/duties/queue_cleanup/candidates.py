@@ -1,7 +1,7 @@
-"""Marks without a row, as the last sweep listed them: a later run drops them once it has a proof (ADR 41).
+"""Marks without a row, as the last sweep listed them: a later run drops them with a proof (ADR 41).
 
-The list is in the folder of the sweep's run, this note says which. Lost or changed, nothing is dropped
-by it, and the next sweep lists those marks again.
+The list is in the folder of the sweep's run, this note says which. Where either is lost or changed
+nothing is dropped by it, and the next sweep lists those marks again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Candidates(JsonModel):
 
 
 def recorded(context: StepContext) -> Candidates | None:
-    """What the last sweep listed and nobody dropped; None where there is nothing, or the note was changed."""
+    """What the last sweep listed and nobody dropped; None: nothing, or the note was changed."""
     data = context.folder.artifacts.read(_path(context))
     if data is None:
         return None
@@ -90,7 +90,7 @@ def estimated_marks(context: StepContext) -> int:
 def record(context: StepContext, rows: Halves) -> Candidates:
     """List all marks of the queue whose id is not among `rows`, in place of what was listed before.
 
-    `rows` are the ids of all rows that are left. Marks of before are in the new list: they are still there.
+    `rows`: the ids of all rows that are left. Marks of the list before are in the new one.
     """
     artifacts, folder = context.folder.artifacts, context.folder.file(FOLDER)
     artifacts.folder(folder)

@@ -1,4 +1,4 @@
-"""What the gate judges of a plan: every planned row, on the engine that wrote them, and what the stores say now."""
+"""What the gate judges of a plan: every planned row, and what the stores say now."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PlannedPartition, RowKey
 from mailslice.duties.queue_cleanup.sample import existing, sample
-from mailslice.duties.queue_cleanup.starts import micros
-from mailslice.duties.queue_cleanup.view import starts_of
+from mailslice.duties.queue_cleanup.view import micros, starts_of
 from mailslice.duty.gates import planned_rows
 from mailslice.duty.plan import PLAN_FOLDER
 from mailslice.duty.run import Run
@@ -82,7 +81,7 @@ def _with_times(open_ms: int, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) -> Frame:
-    """What the stores say now of a sample of the planned rows and of their slices, whatever the plan step saw."""
+    """What the stores say now of a sample of the planned rows, whatever the plan step saw."""
     now = run.clock()
     try:
         sampled = sample(run, partitions)
@@ -115,7 +114,7 @@ def stores(run: Run, plan: CleanupPlan, partitions: Sequence[PlannedPartition]) 
 def _still_live(run: Run, plan: CleanupPlan, unmarked: Sequence[RowKey]) -> int:
     """How many of these rows are there and not behind browseStart as it is read last.
 
-    James moves it on at any time, then drops marks, then rows. Another cleanup drops rows, then marks.
+    James moves it on at any time, then drops marks, then rows; another cleanup rows, then marks.
     """
     there = existing(run, unmarked)
     browse = starts_of(run.stores, run.queue).browse

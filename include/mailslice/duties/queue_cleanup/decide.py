@@ -1,4 +1,4 @@
-"""What may be deleted and where the starts may go: pure, no clock, no store (design, sections 3 and 6)."""
+"""What may be deleted and where the starts may go: pure (design, sections 3 and 6)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SliceFound:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows of the view: live, dead, and unproven ones, which have no mark but lie behind browseStart."""
+    """Rows of the view; unproven ones have no mark but lie behind browseStart."""
 
     live: int = 0
     dead: int = 0

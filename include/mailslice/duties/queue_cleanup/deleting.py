@@ -1,4 +1,7 @@
-"""Delete planned partitions, bounded, each up to the greatest write time of its planned rows: what is written later survives."""
+"""Delete planned partitions, each up to the greatest write time of its planned rows.
+
+What is written later survives.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def delete_partitions(
         run.require_lock()  # what is asked again may have taken long
         try:
             delete.result()
-        except Exception as error:  # noqa: BLE001 - whatever the driver raises: the read-back decides what is gone
+        except Exception as error:  # noqa: BLE001 - the read-back decides what is gone
             if len(failures) < _NAMED:
                 failures[partition.name] = str(run.stores.cassandra.error(error))
 

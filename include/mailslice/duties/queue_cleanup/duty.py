@@ -22,10 +22,15 @@ from mailslice.duties.queue_cleanup.planning import make_plan
 from mailslice.duties.queue_cleanup.remaining import Remaining, read_remaining
 from mailslice.duties.queue_cleanup.repair_risk import risk
 from mailslice.duties.queue_cleanup.second_read import SecondRead, read_again
-from mailslice.duties.queue_cleanup.starts import Moved, move_browse_start, move_content_start
 from mailslice.duties.queue_cleanup.strays import set_aside
 from mailslice.duties.queue_cleanup.verify import Verification
-from mailslice.duties.queue_cleanup.view import Starts, starts_of
+from mailslice.duties.queue_cleanup.view import (
+    Moved,
+    Starts,
+    move_browse_start,
+    move_content_start,
+    starts_of,
+)
 from mailslice.duty.artifacts import iso
 from mailslice.duty.clocks import require_clock
 from mailslice.duty.duty import Duty
@@ -46,11 +51,11 @@ GONE, OUT_OF_TIME = "gone since plan", "time limit"
 _NAMED = 99
 """So many partitions that failed are in the report."""
 _TARGET, _DELETING = "browseStartTarget", "deletesBegun"
-"""What a try of this plan that was killed may have done: written that browseStart, begun to delete."""
+"""What a killed try of this plan may have done: written that browseStart, begun to delete."""
 
 
 class QueueCleanup(Duty[CleanupPlan]):
-    """Every stage of apply may be the last one: rows that a killed run left are found by the next plan, marks by the next sweep."""
+    """A killed apply leaves rows to the next plan, and marks to the next sweep."""
 
     plan_type = CleanupPlan
     items = "rows"
@@ -75,7 +80,7 @@ class QueueCleanup(Duty[CleanupPlan]):
             yield from usual_frames(run, plan.planned, check.MANY, unusual=unusual)
 
     def apply(self, run: Run, plan: CleanupPlan, progress: Progress) -> None:
-        """Each slice is proved again; starts first, rows next, marks with a proof, contentStart last."""
+        """Slices are proved again; browseStart, rows, marks with a proof, contentStart last."""
         require_clock(run, plan.grace)
         partitions, throttle = planned_partitions(run, plan), _throttle(run)
         first = _seen_empty(run, plan)
@@ -177,7 +182,7 @@ class QueueCleanup(Duty[CleanupPlan]):
         return found
 
     def conclude(self, run: Run, steps: Summaries) -> None:
-        """Remembers closed slices as of when they were read: size and browse trust what was looked at long after a slice was over."""
+        """Remembers closed slices, for size and browse, as of when they were read."""
         verified = steps.verified or {}
         for slice_ in verified.get("closedSlices", ()):
             statistic = SliceStatistic(
@@ -199,7 +204,7 @@ def _save(run: Run, progress: Progress, **fields: Any) -> None:
 
 
 def _seen_empty(run: Run, plan: CleanupPlan) -> datetime | None:
-    """When the queue was seen empty just now, for marks that need it; the second look comes when they are to go."""
+    """When the queue was seen empty just now; the second look comes when marks are to go."""
     if not run.settings.queue.shared or not (plan.planned or plan.candidates):
         return None
     return sample_once(run.stores, run.queue, run.clock)
@@ -214,12 +219,12 @@ def _throttle(run: Run) -> Throttle:
 
 
 def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Moved:
-    """Its target is written down first: a try that was killed may have written it, and verify judges that, too."""
+    """Its target is written down first: verify judges what a killed try wrote, too."""
     target = second.browse_start(starts_of(run.stores, run.queue).browse)
     if target is not None:
         _save(run, progress, **{_TARGET: iso(target)})
     moved = move_browse_start(run.stores, run.queue, target, run.clock)
-    # Where another start is stored, nobody can say whether that try wrote its own before James moved on.
+    # Of another start that is stored nobody can say whether that try wrote its own before.
     if moved.wrote is None and moved.before and iso(moved.before) == progress.earlier.get(_TARGET):
         moved = replace(moved, wrote=moved.before)
     return moved
@@ -228,7 +233,7 @@ def _raise_browse_start(run: Run, second: SecondRead, progress: Progress) -> Mov
 def _choose(
     run: Run, partitions: Sequence[PlannedPartition], second: SecondRead, progress: Progress
 ) -> tuple[list[PlannedPartition], Mapping[PartitionName, int]]:
-    """The partitions that are still as planned, and how many of their rows others have deleted; the rest is skipped."""
+    """Partitions that are still as planned, and how many of their rows others have deleted."""
     skipped = second.skipped(partitions)
     chosen = [partition for partition in partitions if partition.slice_start not in skipped]
     for why in sorted(set(skipped.values())):

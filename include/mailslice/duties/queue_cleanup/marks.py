@@ -1,4 +1,4 @@
-"""Deleted marks go only with a proof that their mails cannot be handled again, and only when no row with their id is left (I5).
+"""Deleted marks go with a proof that their mails are not handled again, and only without a row (I5).
 
 A run drops the marks of its own plan when it can prove them itself, and those that an earlier sweep
 listed. What it cannot prove stays: a sweep lists every mark without a row (ADR 41).
@@ -47,7 +47,10 @@ _UNPROVED = {
 
 @dataclass
 class MarksOutcome:
-    """`dropped` marks; `waiting` for a proof, of this plan and of the last sweep, and why; `listed` by this run's sweep."""
+    """Marks of this plan and of the last sweep: `waiting` for a proof, and why.
+
+    `listed`: by this run's own sweep.
+    """
 
     dropped: int = 0
     waiting: int = 0
@@ -68,7 +71,10 @@ class MarksOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Marks that go by one proof: all were there at `written_until`. `has_rows`: those of rows in closed slices."""
+    """Marks that go by one proof: all were there at `written_until`.
+
+    `has_rows`: they are of planned rows, which were in closed slices.
+    """
 
     marks: int
     written_until: datetime
@@ -84,7 +90,10 @@ def drop_proved_marks(  # noqa: PLR0917 - the plan, what became of it, and how f
     first: datetime | None,
     throttle: Throttle,
 ) -> MarksOutcome:
-    """Drop the marks of this plan and of the last sweep that have their proof. `first`: when this run saw the queue empty."""
+    """Drop the marks of this plan and of the last sweep that have their proof.
+
+    `first`: when this run saw the queue empty.
+    """
     outcome, batches = MarksOutcome(), []
     if own := plan.planned - remaining.planned:
         batches.append(_Batch(own, plan.marks_read, True, lambda dropper: dropper.planned(planned)))
@@ -133,7 +142,7 @@ def _why_none(run: Run, plan: CleanupPlan) -> str | None:
 def _drained_until(
     run: Run, plan: CleanupPlan, batches: Sequence[_Batch], first: datetime | None
 ) -> datetime | None:
-    """The broker was seen empty after this time, whatever two clocks differ; None: at none that is known."""
+    """The broker was seen empty after this time, whatever two clocks differ; None: nobody knows."""
     seen = last_seen_empty(run.stores, run.queue)
     if seen is not None:
         # Each of two machines may differ so much from Cassandra's clock.
@@ -145,14 +154,16 @@ def _drained_until(
 
 
 def _closed_until(run: Run, plan: CleanupPlan) -> datetime:
-    """Slices that began until then are closed. Every consumer is a mailslice worker, which dead-letters
-    a delivery of theirs that has neither row nor mark: marks of rows in closed slices go at once.
+    """Slices that began until then are closed.
+
+    Every consumer is a mailslice worker, which dead-letters a delivery of such a slice that has
+    neither row nor mark.
     """
     return run.clock() - plan.shape.largest_window - plan.grace
 
 
 def _dead_letters(run: Run) -> Halves | None:
-    """The ids among the dead letters, which a redrive would bring back; None when nobody could say."""
+    """Ids among the dead letters, which a redrive would bring back; None: nobody could say."""
     if not run.settings.queue.shared:
         return halves_of([])
     try:

@@ -1,4 +1,4 @@
-"""What one run of queue_cleanup may do: plan.json, and beside it, in plan/, all that is one a partition or one a row."""
+"""What one run may do: plan.json, and in plan/ what is one a partition or one a row."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PlannedPartition(PartitionKey):
 
 
 class Reads(NamedTuple):
-    """How many partitions the plan step was to read, how many it read, and how many of those twice."""
+    """Partitions that the plan step was to read, those it read, and how many of those twice."""
 
     requested: int
     read: int
@@ -95,7 +95,7 @@ class CleanupPlan(QueuePlan):
     """None where the store has no start, or it stays."""
 
     marks_read: AwareDatetime
-    """When the last mark had been read: every planned mark is older; a proof that lets marks go is younger."""
+    """When the last mark had been read: all are older; a proof that lets them go is younger."""
     grace: timedelta
     shape: Shape
     open_for: timedelta
@@ -126,7 +126,7 @@ class CleanupPlan(QueuePlan):
 
     @property
     def has_work(self) -> bool:
-        """A queue without browseStart never had a mail. Elsewhere starts may move, and marks go, without a planned row."""
+        """Starts may move and marks go without a planned row; not where there never was a mail."""
         return self.browse_start is not None
 
     def files(self) -> frozenset[str]:
@@ -134,7 +134,7 @@ class CleanupPlan(QueuePlan):
         return super().files() | {f"{PLAN_FOLDER}/{file}" for file in self.row_files}
 
     def buckets(self, partitions: Sequence[PlannedPartition]) -> int:
-        """How many buckets a slice may have; a scan of keys may have found more than there ever were."""
+        """How many buckets a slice may have; a scan of keys may have found more."""
         return max([self.shape.buckets, *(each.bucket + 1 for each in partitions)])
 
 
@@ -144,6 +144,6 @@ def planned_partitions(run: Run, plan: CleanupPlan) -> list[PlannedPartition]:
     rows = sum(partition.rows for partition in partitions)
     if rows != plan.planned:
         raise PlanRefused(
-            f"the partitions of the plan hold {rows} rows, its digest says {plan.planned}: plan again"
+            f"the plan's partitions hold {rows} rows, its digest says {plan.planned}: plan again"
         )
     return partitions

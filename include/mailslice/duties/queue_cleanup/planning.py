@@ -14,10 +14,10 @@ from mailslice.duties.queue_cleanup.decide import Counts, SliceFound
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import WHY, CleanupPlan, PlannedPartition, Reads, RowKey
 from mailslice.duties.queue_cleanup.repair_risk import unrepaired_tables
-from mailslice.duties.queue_cleanup.starts import micros
 from mailslice.duties.queue_cleanup.strays import strays_of
 from mailslice.duties.queue_cleanup.view import (
     Starts,
+    micros,
     range_of,
     rows_of,
     slices_before,
@@ -41,7 +41,7 @@ from mailslice.spark.slices import PlaceFound, Scan, millis, scan
 
 _SAMPLED_PARTITIONS, _SAMPLED_ROWS = 5, 20
 _LIVE_PARTITIONS, _LIVE_IDS = 200, 20
-"""Of so many partitions with live rows a plan names so many ids, of the others one: verify looks for them."""
+"""Of so many partitions with live rows a plan names so many ids, of the others one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mailslice.duties.queue_cleanup.decide import SliceFound, by_slice
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, PartitionName, PlannedPartition
-from mailslice.duties.queue_cleanup.starts import micros
-from mailslice.duties.queue_cleanup.view import existing_places, range_of, slices_to_read
+from mailslice.duties.queue_cleanup.view import existing_places, micros, range_of, slices_to_read
 from mailslice.duty.artifacts import iso
 from mailslice.duty.plan import PLAN_FOLDER
 from mailslice.duty.run import Run
@@ -35,7 +34,7 @@ _FILE = "left.json"
 
 @dataclass(frozen=True)
 class Remaining:
-    """Partitions as they were read after the deletes, from `read_at` on: later rows may be missing."""
+    """Partitions as they were read after the deletes, from `read_at` on."""
 
     partitions: Mapping[PartitionName, PlaceLeft]
     read_at: datetime
@@ -86,7 +85,7 @@ class Remaining:
 
 
 def read_remaining(run: Run, plan: CleanupPlan, planned: Iterable[PlannedPartition]) -> Remaining:
-    """Read back at quorum. Raises PlanRefused when a partition was not read: nothing is known of it."""
+    """Read back at quorum. Raises PlanRefused when a partition was not read."""
     read_at = run.clock()
     parts = {partition.name: partition.part for partition in planned}
     names = _names(run, plan) | parts.keys()

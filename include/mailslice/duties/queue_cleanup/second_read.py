@@ -69,7 +69,7 @@ class SecondRead:
 
 
 def read_again(run: Run, plan: CleanupPlan, planned: Sequence[PlannedPartition]) -> SecondRead:
-    """Raises PlanRefused when the view has another shape by now, or the plan's files are not what was planned."""
+    """Raises PlanRefused when the view has another shape by now, or the plan's files other rows."""
     _require_same_shape(run, plan)
     stored = starts_of(run.stores, run.queue).browse
     low = min(plan.browse_start, stored) if stored and plan.browse_start else None

@@ -1,6 +1,7 @@
-"""Rows without a mark before contentStart, which a sweep finds. Nobody browses them, and whether their mail was delivered nobody can say.
+"""Rows without a mark before contentStart, which a sweep finds.
 
-They are named in the report and kept. A person who wants them back asks for it (`aside`): then they
+Nobody browses them, and whether their mail was delivered nobody can say. They are named in the
+report and kept. A person who wants them back asks for it (`aside`): then they
 are set aside in quarantine, from where `mailslice stuck release` enqueues them anew and `stuck
 discard` drops them. Never delivered by itself.
 """
@@ -56,9 +57,10 @@ class Aside:
 
 
 def set_aside(run: Run, strays: Iterable[RowKey], window: timedelta) -> Aside:
-    """Copy each planned row's mail into quarantine, then mark it as deleted. What changed since the plan is left alone.
+    """Copy each planned row's mail into quarantine, then mark it as deleted.
 
-    What a kill leaves half done is finished by the next sweep, or by stuck_mails.
+    What changed since the plan is left alone. What a kill leaves half done is finished by the next
+    sweep, or by stuck_mails.
     """
     throttle, aside = run.throttle("s3"), Aside()
     for stray in strays:

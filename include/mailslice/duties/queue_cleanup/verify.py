@@ -1,6 +1,6 @@
 """The invariants over what is now in the stores, for what this run wrote.
 
-James writes beside us, by its own lights: what James wrote is not judged. Apply recorded what it wrote and what it read after the
+What James writes meanwhile is not judged. Apply recorded what it wrote and what it read after the
 deletes; verify reads both starts once, and looks for single rows and marks itself.
 """
 
@@ -13,8 +13,7 @@ from mailslice.duties.queue_cleanup import decide
 from mailslice.duties.queue_cleanup.plan import CleanupPlan, RowKey, planned_partitions
 from mailslice.duties.queue_cleanup.remaining import Remaining
 from mailslice.duties.queue_cleanup.sample import existing, sample
-from mailslice.duties.queue_cleanup.starts import micros
-from mailslice.duties.queue_cleanup.view import Starts, rows_of, starts_of
+from mailslice.duties.queue_cleanup.view import Starts, micros, rows_of, starts_of
 from mailslice.duty.artifacts import iso
 from mailslice.duty.result import Result
 from mailslice.duty.run import Run
@@ -27,7 +26,7 @@ from mailslice.spark.slices import SURVIVORS_A_PLACE, instant
 
 @dataclass(frozen=True)
 class Verification:
-    """What this run wrote, beside the stores as they are now. `live`: rows that were live when the plan was made."""
+    """What this run wrote, and the stores now. `live`: rows that the plan saw live."""
 
     run: Run
     plan: CleanupPlan
@@ -51,47 +50,41 @@ class Verification:
             if not self._was_skipped(instant(partition.slice_ms))
         )
         past_browse_start = browse is not None and content is not None and content > browse
-        return Frame.facts(
-            "after",
-            _none(
-                "deleted_rows_there",
+        none = {
+            "deleted_rows_there": (
                 self._deleted_rows_there(),
                 "No row that was deleted is there, in a sample.",
             ),
-            _none(
-                "planned_rows_left_without_mark",
+            "planned_rows_left_without_mark": (
                 left_without_mark,
                 "No row that was planned dead has lost its deleted mark while it is there.",
             ),
-            _none(
-                "live_rows_passed",
+            "live_rows_passed": (
                 self._live_rows_passed(),
                 "The browseStart of this run passed no mail that was live when the plan was made.",
             ),
-            _none(
-                "survivors_lost",
+            "survivors_lost": (
                 self._survivors_lost(),
                 "Every mail that was live when the plan was made is there, or was done since.",
             ),
-            _none(
-                "content_start_past_browse_start",
+            "content_start_past_browse_start": (
                 int(past_browse_start),
                 "contentStart is not after browseStart.",
             ),
-            _none(
-                "browse_start_unaligned",
+            "browse_start_unaligned": (
                 self._unaligned("browseStart", browse),
                 "The browseStart of this run is a multiple of the slice window.",
             ),
-            _none(
-                "content_start_unaligned",
+            "content_start_unaligned": (
                 self._unaligned("contentStart", content),
                 "The contentStart of this run is a multiple of the slice window.",
             ),
-        )
+        }
+        facts = [(count, Expectation.equal(name, 0, text)) for name, (count, text) in none.items()]
+        return Frame.facts("after", *facts)
 
     def closed_slices(self) -> list[dict[str, object]]:
-        """Slices that were closed when they were read, and still have rows: what size and browse may know without reading dead rows.
+        """Slices that were closed when they were read and have rows: size and browse build on them.
 
         A hint, never a proof: a late insert may come. None of a run that is held to some slices.
         """
@@ -115,7 +108,7 @@ class Verification:
         return iso(slice_start) in self.result.fields.get("skippedSlices", {})
 
     def _unaligned(self, name: str, now: datetime | None) -> int:
-        """1 where the start that is stored now is the one that this run wrote, and no multiple of the window."""
+        """1 where the stored start is what this run wrote, and no multiple of the window."""
         ours = now is not None and now == self._wrote(name)
         return int(ours and now is not None and not decide.aligned(now, self.plan.shape.window))
 
@@ -130,10 +123,11 @@ class Verification:
         return len(existing(self.run, sample(self.run, gone)))
 
     def _live_rows_passed(self) -> int:
-        """Unmarked rows behind the browseStart that this run wrote that were live when the plan was made.
+        """Unmarked rows behind the browseStart of this run that were live when the plan was made.
 
-        They were written before, in a slice that was in view then. The partitions are those in which the plan or the read after the
-        deletes saw such rows; their rows are read again. Behind a start that James wrote meanwhile nothing is said.
+        They were written before, in a slice that was in view then. Read again are the partitions in
+        which the plan or the read after the deletes saw such rows. Behind a start that James wrote
+        meanwhile nothing is said.
         """
         ours, before = self._wrote("browseStart"), self.plan.browse_start
         browse = self.starts.browse
@@ -155,7 +149,7 @@ class Verification:
         return len(set(early) - self.run.stores.tables.deleted.marked(self.run.queue, early))
 
     def _survivors_lost(self) -> int:
-        """Of the plan's live rows those that have neither row nor mark now. Behind browseStart James may have cleaned them."""
+        """The plan's live rows that have neither row nor mark, but for what James moved behind."""
         browse, window = self.starts.browse, self.plan.shape.window
         if browse is None:
             return 0
@@ -172,7 +166,3 @@ class Verification:
             for row in gone
             if row.enqueue_id not in marked
         )
-
-
-def _none(column: str, count: int, sentence: str) -> tuple[object, Expectation]:
-    return count, Expectation.equal(column, 0, sentence)

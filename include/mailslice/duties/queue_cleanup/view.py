@@ -1,22 +1,29 @@
-"""What the stores say of a queue's view today: its starts, and which slices there are to read."""
+"""A queue's view today: its starts, and which slices there are to read.
+
+Starts are written beside a live James: never lowered, read back, a later write of James wins.
+"""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
+from mailslice.duties.queue_cleanup import decide
+from mailslice.model.clock import Clock
 from mailslice.model.mail import Place, QueueName
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import slice_start, slices_between
 from mailslice.queue.configuration import Shape
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
+from mailslice.stores.cassandra.starts import BrowseStarts, ContentStarts, Start
 
 log = logging.getLogger(__name__)
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_KEYS = 50_000
-"""So many partitions are read though most may be empty; of more, only those in a scan of the keys."""
+"""Of so many partitions each is read, though most may be empty; of more, those with a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ def rows_of(stores: Stores, table: QueueTable) -> EnqueuedMails:
 def starts_of(stores: Stores, queue: QueueName) -> Starts:
     """Both starts, at the settings' consistency.
 
-    contentStart first: James moves browseStart and then contentStart up to it, also between the two reads.
+    contentStart first: James moves browseStart, then contentStart up to it, also between the two.
     """
     content = stores.tables.content_starts.read(queue)
     browse = stores.tables.browse_starts.read(queue)
@@ -70,7 +77,7 @@ def range_of(
 def slices_to_read(
     stores: Stores, queue: QueueName, shape: Shape, first: datetime, last: datetime
 ) -> tuple[list[datetime], int]:
-    """The slices from that of `first` to that of `last`, oldest first, and how many buckets each has.
+    """The slices from that of `first` to that of `last`, oldest first, and the buckets of each.
 
     Computed while they are few; else those that have a partition, by a scan of the keys: a window
     of seconds gives millions of empty slices.
@@ -94,3 +101,65 @@ def slices_before(stores: Stores, queue: QueueName, first: datetime) -> tuple[li
 def _slices(places: list[Place], buckets: int) -> tuple[list[datetime], int]:
     slices = sorted({place.slice_start for place in places})
     return slices, max([buckets, *(place.bucket + 1 for place in places)])
+
+
+def micros(when: datetime) -> int:
+    """Microseconds since the epoch: a write time of Cassandra."""
+    return (when - _EPOCH) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A start before, what this run wrote (None: nothing), and what was read back after."""
+
+    before: datetime | None
+    wrote: datetime | None
+    after: datetime | None
+
+
+def move_browse_start(
+    stores: Stores, queue: QueueName, target: datetime | None, clock: Clock
+) -> Moved:
+    """Raise browseStart to `target`, unless it is there or beyond already. Read back at quorum."""
+    table, now = stores.tables.browse_starts, micros(clock())
+    stored = table.read(queue)
+    if stored is None or (target is not None and target <= stored.value):
+        target = None
+    return _moved(table, queue, stored, target, now)
+
+
+def move_content_start(
+    stores: Stores,
+    queue: QueueName,
+    oldest_row: datetime | None,
+    window: timedelta,
+    clock: Clock,
+) -> Moved:
+    """Raise contentStart to the oldest slice with a row, never after browseStart as it is now."""
+    table, now = stores.tables.content_starts, micros(clock())
+    browse, stored = stores.tables.browse_starts.read(queue), table.read(queue)
+    target = None
+    if browse is not None:
+        before = stored.value if stored else None
+        target = decide.new_content_start(before, oldest_row, browse.value, window)
+    return _moved(table, queue, stored, target, now)
+
+
+def _moved(
+    table: BrowseStarts | ContentStarts,
+    queue: QueueName,
+    stored: Start | None,
+    target: datetime | None,
+    now_us: int,
+) -> Moved:
+    """Write `target`, where there is one, with the time max(now, WRITETIME + 1).
+
+    That now is from before the read: what James writes after the read is newer than ours and wins,
+    so that a start it has raised meanwhile is never lowered. Whatever is read back counts.
+    """
+    before = stored.value if stored else None
+    if target is None:
+        return Moved(before, None, before)
+    table.write(queue, target, max(now_us, stored.written_us + 1) if stored else now_us)
+    after = table.read(queue)
+    return Moved(before, target, after.value if after else None)

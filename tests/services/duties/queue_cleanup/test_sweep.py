@@ -285,6 +285,26 @@ def test_a_row_whose_earlier_copy_is_just_being_withdrawn_is_not_marked(view, mo
     assert view.is_marked(stray)
 
 
+def test_a_copy_that_is_withdrawn_right_after_the_mark_is_kept_anew_and_the_run_fails(
+    view, monkeypatch
+):
+    stray, settle = stray_of(view), Quarantine.settle
+
+    def withdrawn_first(self, kept):
+        monkeypatch.setattr(Quarantine, "settle", settle)
+        assert self.withdraw(kept)
+        return settle(self, kept)
+
+    monkeypatch.setattr(Quarantine, "settle", withdrawn_first)
+    report = view.clean(sweep=True, aside=True)
+    assert (report["status"], report["aside"], view.is_marked(stray)) == ("failed", 1, True)
+    assert f"{stray} was withdrawn from quarantine" in report["message"]
+    quarantine = Quarantine(view.stores, view.queue, system_clock)
+    [kept] = quarantine.waiting()
+    assert (kept.enqueue_id, kept.state) == (stray, State.KEPT)
+    assert quarantine.content(kept) == b"Subject: lost\r\n\r\nfound\r\n"
+
+
 @pytest.mark.parametrize("point", ["quarantine:copied", "apply:after-aside"])
 def test_setting_aside_that_was_killed_is_finished_by_the_next_sweep(view, point):
     stray = stray_of(view)

@@ -16,7 +16,7 @@ from mailslice.duties.queue_cleanup.candidates import Candidates
 from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.second_read import SecondRead
-from mailslice.duties.queue_cleanup.starts import micros
+from mailslice.duties.queue_cleanup.view import micros
 from mailslice.duty import gates, runner
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import FILES, StepContext
