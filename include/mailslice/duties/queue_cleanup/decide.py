@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 class SliceFound:
     """One slice over all its buckets and tables.
 
-    `unmarked` rows have no deleted mark; `undated` ones have a mark but no write time to bound a
-    delete by. `survivors`: ids of unmarked rows, some of them.
+    `unmarked` rows have no deleted mark; `survivors` are the ids of some of them.
     """
 
     start: datetime
     rows: int
     unmarked: int
-    undated: int
-    planned: int
     survivors: tuple[str, ...] = ()
 
     @property
@@ -60,12 +57,12 @@ def by_slice(partitions: Iterable[PlaceFound | PlaceLeft]) -> list[SliceFound]:
 
 
 def _slice(start: datetime, partitions: Sequence[PlaceFound | PlaceLeft]) -> SliceFound:
-    counts = {
-        name: sum(getattr(partition, name, 0) for partition in partitions)
-        for name in ("rows", "unmarked", "undated", "planned")
-    }
-    survivors = tuple(one for partition in partitions for one in partition.survivors)
-    return SliceFound(start, **counts, survivors=survivors)
+    return SliceFound(
+        start,
+        sum(partition.rows for partition in partitions),
+        sum(partition.unmarked for partition in partitions),
+        tuple(one for partition in partitions for one in partition.survivors),
+    )
 
 
 def open_for(

@@ -134,7 +134,7 @@ def make_plan(run: Run) -> CleanupPlan:
     counts = reading.counts
     run.report(
         unproven=counts.unproven,
-        undated=sum(slice_.undated for slice_ in reading.slices),
+        undated=sum(one.undated for one in found),
         before={
             "browseStart": iso(plan.browse_start),
             "contentStart": iso(reading.starts.content),

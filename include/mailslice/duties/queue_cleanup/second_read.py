@@ -101,10 +101,11 @@ def _keys(
         passed, _ = slices_to_read(run.stores, run.queue, plan.shape, low, last)
         slices |= {start for start in passed if start < plan.new_browse_start}
     parts = {partition.name: partition.part for partition in planned}
+    buckets = range(plan.buckets(planned))
     names = [
         (table.value, millis(start), bucket)
         for start in sorted(slices)
-        for bucket in range(plan.buckets(planned))
+        for bucket in buckets
         for table in plan.tables
     ]
     if outside := parts.keys() - set(names):

@@ -31,11 +31,8 @@ def views(draw):
     numbers = draw(st.lists(st.integers(0, 60), unique=True, max_size=20))
     slices = []
     for number in sorted(numbers):
-        unmarked, marked, undated = draw(counts), draw(counts), draw(st.integers(0, 1))
-        undated = min(undated, marked)
-        slices.append(
-            SliceFound(base + number * shape.window, unmarked + marked, unmarked, undated, 0)
-        )
+        unmarked, marked = draw(counts), draw(counts)
+        slices.append(SliceFound(base + number * shape.window, unmarked + marked, unmarked))
     stored = (
         base
         + draw(st.integers(0, 60)) * shape.window
@@ -127,7 +124,7 @@ def test_a_slice_is_closed_at_its_end_and_the_grace(now, closed):
 
 
 def test_the_live_row_that_holds_browse_start_is_the_oldest_not_before_it():
-    slices = [SliceFound(EPOCH + n * HOUR, 1, 1, 0, 0) for n in (1, 3, 5)]
+    slices = [SliceFound(EPOCH + n * HOUR, 1, 1) for n in (1, 3, 5)]
     assert decide.oldest_live(slices, EPOCH + 2 * HOUR, HOUR) == EPOCH + 3 * HOUR
     assert decide.counts(slices, EPOCH + 2 * HOUR, HOUR) == decide.Counts(
         live=2, dead=0, unproven=1
