@@ -22,6 +22,8 @@ from mailslice.duty.artifacts import iso
 from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.engine import Engine
 from mailslice.duty.plans import digest_of
+from mailslice.duty.progress import Progress
+from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
@@ -221,6 +223,57 @@ def test_what_a_killed_try_deleted_is_counted_by_the_next_as_its_own(view, monke
     assert (report["applied"], report["skipped"], report["failed"]) == (2, 0, 0)
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("again", [("apply",), ("plan", "check", "apply")])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "after-second-read",
+        "after-browse-start",
+        "after-aside",
+        "inside-deletes",
+        "after-deletes",
+        "after-read-back",
+        "inside-marks",
+        "after-marks",
+        "after-content-start",
+    ],
+)
+def test_whatever_a_kill_leaves_the_next_try_or_run_ends_in_the_same_state(
+    view, monkeypatch, point, again
+):
+    """Nothing is saved at the end of a killed process. Marks without a row are the next sweep's."""
+    view.start_at(0)
+    gone = [view.insert(number, dead=True) for number in (0, 0, 1, 2, 5)]
+    stays = [view.insert(3, dead=True), view.insert(3, dead=False)]
+    view.take("plan", "check")
+
+    def kill(name):
+        if name == f"apply:{point}":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "__exit__", lambda *_: None)
+        crash.arm(kill)
+        try:
+            with pytest.raises(Killed):
+                view.take("apply")
+        finally:
+            crash.arm(None)
+    report = view.take(*again, "verify", "report")
+    assert report["failed"] == 0
+    assert [view.rows(number) for number in (0, 1, 2, 3, 5)] == [set()] * 3 + [set(stays), set()]
+    marked = view.tables.deleted.marked(QUEUE, [*gone, *stays])
+    assert marked == {stays[0]} or len(again) > 1
+    starts = view.tables.browse_starts.read(QUEUE), view.tables.content_starts.read(QUEUE)
+    assert [start.value for start in starts] == [view.at(3)] * 2
+    if again == ("apply",):
+        assert (report["status"], report["applied"], report["skipped"]) == ("done", 5, 0)
+
+
 def test_a_start_that_a_killed_try_wrote_is_judged(view, monkeypatch):
     view.start_at(0)
     view.insert(0, dead=True)
@@ -304,6 +357,35 @@ def test_a_sweep_that_is_planned_again_keeps_what_it_has_listed(view, monkeypatc
     assert view.files.artifacts.exists(view.files.file("marks/marks-1.parquet"))
     decided = view.files.read_json("plan.json")["decided"]
     assert decided["candidates"] == listed[0].as_json()
+
+
+def test_marks_that_a_sweep_lists_go_by_a_later_run(view, monkeypatch):
+    """Rows before contentStart go with the sweep; one without a mark is reported."""
+    monkeypatch.setattr(candidates, "estimated_marks", lambda _: 0)
+    monkeypatch.setattr(candidates, "token_ranges", lambda *_: ["all"])
+
+    def packed_ids_of(self, queue, _range):
+        yield pack(self.ids(queue))
+
+    monkeypatch.setattr(MemoryDeletedMails, "packed_ids_of", packed_ids_of, raising=False)
+    view.start_at(5)
+    before, stray = view.insert(1, dead=True), view.insert(2, dead=False)
+    view.insert(6, dead=False)
+    held, orphan = view.insert(6, dead=True), EnqueueId(uuid.uuid4())
+    view.tables.deleted.mark_many(QUEUE, [orphan])
+    steps = ("plan", "check", "apply", "verify", "report")
+    report = view.take(*steps, params=Params(grace=HOUR, sweep=True))
+    assert (report["applied"], report["marks"]["listed"]) == (1, 1)
+    assert [row["enqueueId"] for row in report["strays"]] == [str(stray)]
+    assert "1 rows without a mark stay before contentStart" in report["message"]
+    deleted = view.tables.deleted
+    assert [deleted.is_marked(QUEUE, one) for one in (before, held, orphan)] == [False, True, True]
+    assert view.take(*steps)["marks"]["waiting"] == 1  # a slice of that time is not closed
+    monkeypatch.setattr(marks, "_closed_until", lambda *_: NOW)
+    report = view.take(*steps)
+    assert (report["marks"]["dropped"], report["marks"]["waiting"]) == (1, 0)
+    assert [deleted.is_marked(QUEUE, one) for one in (held, orphan)] == [True, False]
+    assert candidates.recorded(run_of(view.folder, "queue_cleanup")) is None
 
 
 @pytest.mark.parametrize(("marks", "used"), [(10, "process"), (11, "Spark")])
