@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import tracemalloc
 from typing import Any
+from urllib.parse import urlsplit
 
 import pika
 import pytest
 
+from mailslice.faults.proxy import Proxy
 from mailslice.model.errors import Refused, StoreUnavailable
 from mailslice.stores.rabbitmq import held as held_module
 from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -47,6 +50,25 @@ def test_a_classic_queue_keeps_its_order_and_forgets_what_was_acknowledged(fresh
         assert [each.body for each in held.messages(2)] == [b"a", b"c"]
         assert held.left() == 1
     assert bodies_of(fresh.settings, "q") == [b"a", b"c", b"d"]
+
+
+def test_acks_that_may_not_have_been_taken_are_an_error(fresh: Any) -> None:
+    declare(fresh.settings, "q", [b"a"])
+    url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
+    proxy = Proxy((url.hostname or "", url.port or 0))
+    netloc = f"{url.username}:{url.password}@127.0.0.1:{proxy.port}"
+    behind = fresh.but(MAILSLICE_RABBITMQ_URL=url._replace(netloc=netloc).geturl()).settings
+    try:
+        with (
+            pytest.raises(StoreUnavailable, match="does not answer"),
+            hold(behind.rabbitmq, "q") as held,
+        ):
+            (message,) = held.messages()
+            proxy.stall()
+            threading.Timer(0.5, proxy.drop).start()
+            held.ack(message)
+    finally:
+        proxy.close()
 
 
 def test_a_queue_that_is_not_there_is_none_and_one_that_somebody_consumes_is_left_alone(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -150,7 +150,11 @@ PIKA_ERRORS = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
 def blocking_connection(
     settings: RabbitSettings, *, heartbeat: int = SHORT_HEARTBEAT_SECONDS
 ) -> Iterator[BlockingConnection]:
-    """A short connection for administration; errors in the body are translated, too. Two heartbeats (seconds) is how long its owner may be busy otherwise."""
+    """A short connection for administration; errors in the body are translated, too.
+
+    Two heartbeats (seconds) is how long its owner may be busy otherwise. A close that fails raises
+    nothing: what the body asked for was answered. An ack is not: ask something after it.
+    """
     try:
         connection = BlockingConnection(parameters(settings, heartbeat))
     except PIKA_ERRORS as error:
@@ -160,5 +164,6 @@ def blocking_connection(
     except PIKA_ERRORS as error:
         raise meaning(error, settings) from error
     finally:
-        if connection.is_open:
-            connection.close()
+        with suppress(*PIKA_ERRORS):
+            if connection.is_open:
+                connection.close()

@@ -64,6 +64,7 @@ class Held:
         self._window = 0
         self._first_tag = 1
         self._unsettled = 0
+        self._acked = False
         self._seen = 0
         self._bytes = 0
         self._arrived: deque[HeldMessage] = deque()
@@ -106,10 +107,16 @@ class Held:
         return ready_messages(self._channel, self._name)
 
     def ack(self, message: HeldMessage) -> None:
-        """The queue forgets the message."""
+        """The queue forgets the message, for sure once `hold` has ended without an error."""
         self._channel.basic_ack(message.tag)
+        self._acked = True
         if message.tag >= self._first_tag:
             self._unsettled -= 1
+
+    def require_acks_taken(self) -> None:
+        """An ack gets no answer. That to a later question on the channel shows it was taken."""
+        if self._acked:
+            self._channel.basic_qos(prefetch_count=self._window)
 
     def publish(
         self, exchange: str, body: bytes, headers: Mapping[str, Any], timestamp: datetime | None
@@ -177,8 +184,10 @@ def hold(
 ) -> Iterator[Held | None]:
     """Hold up to `most` messages of the queue `name`; None when there is no such queue. At the end the rest goes back.
 
-    Costs 5 KB a message in the broker while it lasts. Raises StoreUnavailable when somebody else consumes the queue for `patience` seconds,
-    Refused when it is a quorum queue with a delivery limit, which each look would use up.
+    Costs 5 KB a message in the broker while it lasts. Raises StoreUnavailable when somebody else
+    consumes the queue for `patience` seconds, and at the end when nobody knows whether the broker
+    took the acks; Refused when it is a quorum queue with a delivery limit, which each look would
+    use up.
     """
     _require_patient(settings, name)
     with blocking_connection(settings) as connection:
@@ -201,6 +210,7 @@ def hold(
                     ) from closed
             connection.sleep(0.5)
         yield found
+        found.require_acks_taken()
 
 
 def _require_patient(settings: RabbitSettings, name: str) -> None:

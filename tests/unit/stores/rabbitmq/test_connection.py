@@ -9,7 +9,13 @@ import pytest
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
-from mailslice.stores.rabbitmq.connection import broker_address, meaning, parameters
+from mailslice.stores.rabbitmq import connection
+from mailslice.stores.rabbitmq.connection import (
+    blocking_connection,
+    broker_address,
+    meaning,
+    parameters,
+)
 
 
 def settings(url: str, **more: Any) -> RabbitSettings:
@@ -124,3 +130,43 @@ def test_errors_say_what_to_do(error: Exception, kind: type, words: str) -> None
     assert words in str(found)
     assert "rabbit:5672" in str(found)
     assert "sesame" not in str(found)
+
+
+class Unclosable:
+    """A connection whose broker goes while it says goodbye."""
+
+    is_open = True
+    closes = 0
+
+    def __init__(self, _parameters: object) -> None:
+        pass
+
+    def close(self) -> None:
+        Unclosable.closes += 1
+        raise pika.exceptions.StreamLostError("Transport indicated EOF")
+
+
+@pytest.fixture
+def unclosable(monkeypatch: pytest.MonkeyPatch) -> RabbitSettings:
+    monkeypatch.setattr(connection, "BlockingConnection", Unclosable)
+    monkeypatch.setattr(Unclosable, "closes", 0)
+    return settings("amqp://u:p@rabbit:5672/")
+
+
+def test_a_close_that_fails_takes_nothing_back_of_what_was_answered(
+    unclosable: RabbitSettings,
+) -> None:
+    with blocking_connection(unclosable):
+        pass
+    assert Unclosable.closes == 1
+
+
+def test_a_close_that_fails_hides_no_error_of_the_body(unclosable: RabbitSettings) -> None:
+    with (
+        pytest.raises(StoreUnavailable, match=r"rabbit:5672 does not answer: gone"),
+        blocking_connection(unclosable),
+    ):
+        raise pika.exceptions.StreamLostError("gone")
+    with pytest.raises(KeyError), blocking_connection(unclosable):
+        raise KeyError
+    assert Unclosable.closes == 2
