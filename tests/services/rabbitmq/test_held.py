@@ -58,15 +58,17 @@ def test_acks_that_may_not_have_been_taken_are_an_error(fresh: Any) -> None:
     proxy = Proxy((url.hostname or "", url.port or 0))
     netloc = f"{url.username}:{url.password}@127.0.0.1:{proxy.port}"
     behind = fresh.but(MAILSLICE_RABBITMQ_URL=url._replace(netloc=netloc).geturl()).settings
-    try:
-        with (
-            pytest.raises(StoreUnavailable, match="does not answer"),
-            hold(behind.rabbitmq, "q") as held,
-        ):
+
+    def ack_and_cut() -> None:
+        with hold(behind.rabbitmq, "q") as held:
             (message,) = held.messages()
             proxy.stall()
             threading.Timer(0.5, proxy.drop).start()
             held.ack(message)
+
+    try:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            ack_and_cut()
     finally:
         proxy.close()
 
