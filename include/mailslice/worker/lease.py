@@ -65,6 +65,7 @@ class Lease:
             return False
         self.message, self.is_out = message, False
         self._due = message.arrived + (0 if is_counted(message) else LONGEST_UNACKNOWLEDGED)
+        self.extend_when_due()  # at once, where the broker counts: its limit may be one return away
         return True
 
     @asynccontextmanager
@@ -118,6 +119,7 @@ class Lease:
         self._extending = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._tell("a mail has no lease, by a fault of mailslice: %s", error)
+        self.extend_when_due()  # a message that was adopted meanwhile may be due
 
     async def _extend(self) -> None:
         loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ import pytest
 from mailslice.codec import message
 from mailslice.model.errors import QueueMissing, StoreUnavailable
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.worker import hop, open_worker
+from mailslice.worker import hop, open_worker, queue_worker
 from mailslice.worker.delays import Delays
 from mailslice.worker.park import Park
 from tests.services.worker.conftest import at, mail, until
@@ -62,10 +62,10 @@ async def test_an_outage_never_pushes_good_mail_past_the_delivery_limit_of_a_quo
             assert spool.ready(spool.names.dead_letter_queue) == 0
 
 
-@pytest.mark.soak
 async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_connection_goes_again_and_again(
-    fresh: Any,
+    fresh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(queue_worker, "_LOOK_EVERY", 3600.0)  # the return itself is the occasion
     url = urlsplit(fresh.env["MAILSLICE_RABBITMQ_URL"])
     async with Cuttable(url.hostname or "", url.port or 0) as rabbit:
         limited = fresh.but(
@@ -84,6 +84,7 @@ async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_c
                     await rabbit.cut()
                     await rabbit.mend()
                     await held(deliveries, 0.8)
+                    await until(lambda lease=in_hand.lease: lease.is_out, 20)
                 await in_hand.complete()
                 await held(deliveries, 1)
             assert spool.ready(spool.names.dead_letter_queue) == 0
