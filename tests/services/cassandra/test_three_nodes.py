@@ -365,11 +365,13 @@ def test_a_node_that_missed_the_end_of_mails_gives_none_of_them_back_as_live(
 ):
     queue, _, stuck = cleaned_while_a_node_was_away(cluster, place, timed)
     keyspace = place.cassandra.keyspace
+    # Cassandra compacts when it likes: gc_grace stays long until the repair is through.
+    for address in (FIRST, SECOND):
+        nodetool(cluster, address, "flush", keyspace)
+        nodetool(cluster, address, "compact", keyspace)
     with open_stores(place) as stores:
-        keep_tombstones(stores, 1)
         with pytest.raises(GateFailed, match="repaired within gc_grace"):
             reclaim()
-        keep_tombstones(stores, 900)
         for keywords in (("-pr",), ("--full",)):
             nodetool(cluster, FIRST, "repair", *keywords, keyspace, "enqueuedmailsv4")
         with pytest.raises(GateFailed, match="repaired within gc_grace"):
