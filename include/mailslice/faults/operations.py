@@ -250,7 +250,9 @@ async def _surfaced(session: Session) -> None:
     async with aclosing(session.worker.deliveries(1)) as deliveries:
         first = asyncio.ensure_future(anext(deliveries))
         async with asyncio.timeout(_PATIENCE):
-            while await _insisting(lambda: asyncio.to_thread(_delayed, session.worker)):  # noqa: ASYNC110 - a store is asked, which tells nobody
+            while await _insisting(lambda: asyncio.to_thread(_delayed, session.worker)):
+                if first.done():
+                    first.result()  # what ended the deliveries is told, not waited out
                 await asyncio.sleep(_PAUSE)
         await asyncio.sleep(_QUIET.total_seconds())
         if first.done():

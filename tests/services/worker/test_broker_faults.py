@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from pika.adapters.blocking_connection import BlockingConnection
+from pika.exceptions import StreamLostError
 
 from mailslice.codec import message
 from mailslice.model.errors import QueueMissing, StoreUnavailable
@@ -90,6 +92,26 @@ async def test_a_mail_that_is_still_in_a_handler_is_not_dead_lettered_when_its_c
             assert spool.ready(spool.names.dead_letter_queue) == 0
             assert spool.ready(spool.names.work_queue) == 0
             assert spool.live() == []
+
+
+async def test_a_delayed_mail_comes_on_time_though_the_broker_goes_at_a_goodbye(
+    spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = BlockingConnection.close
+
+    def cut(connection: BlockingConnection) -> None:
+        close(connection)
+        raise StreamLostError("Transport indicated EOF")
+
+    monkeypatch.setattr(BlockingConnection, "close", cut)
+    async with (
+        open_worker(spool.settings, spool.queue) as worker,
+        aclosing(worker.deliveries(4)) as deliveries,
+    ):
+        item = await worker.enqueue(mail(), CONTENT, delay=timedelta(seconds=1))
+        delivery = await next_of(deliveries, 20)
+        assert delivery.item == item
+        await delivery.complete()
 
 
 async def test_a_poisonous_mail_still_ends_as_a_dead_letter_at_the_limit(fresh: Any) -> None:

@@ -169,7 +169,10 @@ async def _open(settings: RabbitSettings) -> Link:
         raise meaning(error, settings) from error
     connection = await opened  # pika's own time-outs end it
     ready: asyncio.Future[Channel] = loop.create_future()
-    channel = connection.channel(on_open_callback=lambda made: _set_result(ready, made))
+    try:
+        channel = connection.channel(on_open_callback=lambda made: _set_result(ready, made))
+    except PIKA_ERRORS as error:  # it was opened and lost in one turn of the loop
+        raise meaning(error, settings) from error
     link = Link(settings, connection, channel, lost)
     channel.add_on_close_callback(link._channel_closed)  # noqa: SLF001 - of this module
     await asyncio.wait(

@@ -9,7 +9,7 @@ import pytest
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
-from mailslice.stores.rabbitmq import connection
+from mailslice.stores.rabbitmq import connection, link
 from mailslice.stores.rabbitmq.connection import (
     blocking_connection,
     broker_address,
@@ -170,3 +170,21 @@ def test_a_close_that_fails_hides_no_error_of_the_body(unclosable: RabbitSetting
     with pytest.raises(KeyError), blocking_connection(unclosable):
         raise KeyError
     assert Unclosable.closes == 2
+
+
+class LostAtOnce:
+    """A connection that is opened and lost before anybody uses it."""
+
+    def __init__(self, _wanted: object, opened: Any, *_failed: object, custom_ioloop: Any) -> None:
+        custom_ioloop.call_soon(opened, self)
+
+    def channel(self, **_: object) -> None:
+        raise pika.exceptions.ConnectionWrongStateError("it is closed")
+
+
+async def test_a_connection_that_is_lost_before_its_channel_is_asked_for_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "AsyncioConnection", LostAtOnce)
+    with pytest.raises(StoreUnavailable, match="rabbit:5672 does not answer"):
+        await link.Link.open(settings("amqp://u:p@rabbit:5672/"))
