@@ -352,14 +352,14 @@ def test_a_row_behind_browse_start_proves_nothing_and_is_redriven_by_force_alone
 
 
 def test_an_edited_plan_is_refused(letters):
-    letters.letter(letters.mail("m"))
+    letters.letter(letters.mail("m", marked=True))
     request = letters.request()
     letters.steps(request, "plan", "check")
     (file,) = Path(letters.settings.duty.artifacts).rglob(f"{request.run}/plan/letters.parquet")
     import pyarrow.parquet as pq
 
     table = pq.read_table(file).to_pandas()
-    table["action"] = "drop"
+    table["action"] = "redrive"
     table.to_parquet(file)
     with pytest.raises(PlanRefused, match="was changed"):
         letters.steps(request, "apply")
