@@ -1,309 +1,238 @@
-"""Step 3: do what the plan lists, and nothing else: put back what is missed, read every reference again, record candidates, delete, look once more.
+"""Puts back what is missed, reads every reference again, records candidates, deletes, looks once more.
 
-Every stage may be the last one: groups that are done are remembered, and a kept copy whose blob is referred to is put back by this run or by any later one.
-So no copy is forgotten, however long its time is over, before it is known that its blob is there or that nothing refers to it.
+Every stage may be the last one: groups that are done are remembered, and a kept copy whose blob is
+referred to is put back by this run or by any later one. So no copy is forgotten, however long its
+time is over, before it is known that its blob is there or that nothing refers to it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from mailslice.duties.blob_gc import candidates
-from mailslice.duties.blob_gc.deleting import GONE, Deleting, Outcome, delete_groups
+from mailslice.duties.blob_gc.candidates import Candidates
+from mailslice.duties.blob_gc.deleting import (
+    CHANGED,
+    GONE,
+    REFERENCED,
+    Deleting,
+    Outcome,
+    delete_groups,
+    group_name,
+)
 from mailslice.duties.blob_gc.kept import PRESENT, RESTORED, Kept, KeptBlobs, run_of
-from mailslice.duties.blob_gc.plan_files import FOLDER, Group
-from mailslice.duties.blob_gc.plan_note import Plan, read_plan
+from mailslice.duties.blob_gc.plan import GcPlan, KeptCopy
+from mailslice.duties.blob_gc.planning import require_bucket
 from mailslice.duties.blob_gc.reading import ALIKE, read_kept, read_planned, read_references
 from mailslice.duties.blob_gc.sources import sources_of
 from mailslice.duties.blob_gc.spent import Spent
 from mailslice.duty.artifacts import iso
-from mailslice.duty.context import StepContext
-from mailslice.duty.lock import Lock, locked
-from mailslice.duty.plans import require_gate
+from mailslice.duty.progress import Progress
+from mailslice.duty.row_file import RowGroup
+from mailslice.duty.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId
 from mailslice.spark.frames import InProcess, Session, slots_of
 from mailslice.spark.key_sets import KEY, collected, referenced
+from mailslice.spark.read_once import Frame
 
-_PROGRESS = "progress.json"
+GROUPS, EXPIRES = "groups", "copiesExpire"
+"""Report fields for a second try of the plan: what became of each group, and until when this run's
+copies are kept."""
 _GROUPS_A_SLOT = 4
 """Groups that a slot gets at once: between two rounds the lock and the time limit are looked at."""
-_SHOWN = 20
+_NAMED = 20
 _FEW = 2
 """So many groups of candidates are read here and not by Spark."""
 
 
-@dataclass
-class _Progress:
-    """What was done so far, kept in the run's folder after each round: a killed apply goes on from there."""
-
-    context: StepContext
-    started: datetime
-    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, context: StepContext, plan: Plan) -> _Progress:
-        """That of an earlier try of the same plan, or none."""
-        found = context.folder.read_json(_PROGRESS) or {}
-        if found.get("planDigest") != plan.digest:
-            return cls(
-                context,
-                context.clock(),
-                values={"planDigest": plan.digest, "planned": plan.planned},
-            )
-        return cls(
-            context, datetime.fromisoformat(found["started"]), found["groups"], found["values"]
-        )
-
-    def keep(self, **more: Any) -> None:
-        self.values |= more
-        self.context.folder.write_json(
-            _PROGRESS,
-            {
-                "planDigest": self.values["planDigest"],
-                "started": iso(self.started),
-                "groups": self.groups,
-                "values": self.values,
-            },
-        )
-
-    def done(self, group: Group) -> bool:
-        return f"{group.file}/{group.number}" in self.groups
-
-    def add(self, found: dict[tuple[str, int], Outcome]) -> None:
-        self.groups |= {
-            f"{file}/{number}": outcome.as_json() for (file, number), outcome in found.items()
-        }
-        total = self.total()
-        self.keep(
-            applied=total.deleted,
-            failed=total.failed,
-            skippedBy=dict(+total.skipped),
-            skipped=sum(total.skipped.values()),
-            bytesDeleted=total.size,
-        )
-
-    def total(self) -> Outcome:
-        total = Outcome()
-        for each in self.groups.values():
-            total.add(
-                Outcome(
-                    each["deleted"], each["size"], each["failed"], each["skipped"], each["problems"]
-                )
-            )
-        return total
-
-
-def run(context: StepContext) -> dict[str, Any]:
-    """Apply the plan of this run. Raises PlanRefused when plan or files were changed, or the gate was not passed."""
-    plan = read_plan(context.need("plan"), context.request.run)
-    _require_gate(context, plan)
-    with locked(context.stores.own.locks, "blob_gc", context.request.run) as lock:
-        crash.point("apply:locked")
-        return _apply(context, plan, lock)
-
-
-def _require_gate(context: StepContext, plan: Plan) -> None:
-    require_gate(context, plan)
-    if plan.bucket != context.settings.s3.bucket:
+def collect(run: Run, plan: GcPlan, progress: Progress) -> None:
+    """Apply the plan. Raises PlanRefused for a plan about another bucket, or whose files were changed."""
+    bucket = run.settings.s3.bucket
+    if plan.bucket != bucket:
         raise PlanRefused(
-            f"the plan of run {context.request.run} is about bucket {plan.bucket}, the settings name {context.settings.s3.bucket}: plan again"
+            f"the plan of run {plan.run} is about bucket {plan.bucket}, "
+            f"the settings name {bucket}: plan again"
         )
-
-
-def _apply(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
-    progress, spark = _Progress.of(context, plan), context.spark()
-    progress.keep()
-    spent = Spent()
-    with KeptBlobs(context.settings, context.throttle("s3")) as kept:
+    with KeptBlobs(run.settings, run.throttle("s3")) as kept:
+        require_bucket(run, kept.james, plan.grace)
         kept.own.ensure_bucket()
-        back = _Back()
-        back.add(_put_back(kept, [(place, 0) for place in plan.restores]))
-        progress.keep(**back.as_json())
+        _Collection(run, plan, progress, kept).collect()
+
+
+class _Collection:
+    """One apply, stage by stage."""
+
+    def __init__(self, run: Run, plan: GcPlan, progress: Progress, kept: KeptBlobs) -> None:
+        self._run, self._plan, self._progress, self._kept = run, plan, progress, kept
+        self._spark = run.spark()
+        self._restored: set[BlobId] = set()
+        self._problems: dict[BlobId, str] = {}
+        """Blobs that are missed and could not be put back: why not."""
+        earlier = progress.earlier
+        self._groups = {name: Outcome(**one) for name, one in earlier.get(GROUPS, {}).items()}
+        expires = earlier.get(EXPIRES) or iso(run.clock() + plan.keep)
+        # A second try makes the copies of the first one under the same names.
+        self._expires = datetime.fromisoformat(str(expires)) if plan.keep else None
+
+    def collect(self) -> None:
+        run, plan, spent = self._run, self._plan, Spent()
+        self._count(self._groups.values())
+        copies = run.read_rows(plan.restores, KeptCopy)
+        self._put_back((copy.key, 0) for copy in copies)
+        self._save()
         crash.point("apply:after-restores")
 
-        spared = _referenced_again(context, plan, spark)
+        spared = self._referenced_again()
         spent.on("secondScan")
         crash.point("apply:after-second-scan")
-        lock.check()
-        now = context.clock()
-        candidates.record(
-            context,
-            candidates.Candidates(
-                plan.run,
-                now,
-                (*plan.deletes, *plan.candidates),
-                tuple(sorted(spared)),
-                plan.sources,
-            ),
-        )
-        progress.keep(candidates=plan.waiting, recorded=iso(now))
+        self._record(spared)
         crash.point("apply:after-candidates")
 
-        _delete(context, plan, progress, lock, spared=spared)
+        self._delete(spared)
         spent.on("deleting")
         crash.point("apply:after-deletes")
 
-        # A delete of this try or of one that was killed, or of a run whose copies are about to be forgotten: references that came since are looked for,
-        # and what they name is put back.
-        over = kept.expired(context.clock(), but_of=plan.run)
-        if progress.groups or over:
-            _settle(context, plan, progress.total())
-            back.add(
-                _look_again(
-                    context, plan, spark, kept, over, spared=spared, deleted=bool(progress.groups)
-                )
-            )
-        progress.keep(**back.as_json())
+        # A delete of this try or of one that was killed, or of a run whose copies are about to be
+        # forgotten: references that came since are looked for, and what they name is put back.
+        over = self._kept.expired(run.clock(), but_of=plan.run)
+        if self._groups or over:
+            self._wait_for_inserts()
+            self._look_again(over, spared)
+        self._save()
         spent.on("lookAgain")
         crash.point("apply:after-look")
-        lock.check()
-        expired, unexpired = kept.forget(over, but=back.problems.keys())
-    return {**_summary(plan, progress, expired, unexpired), "spent": spent.seconds}
+        run.require_lock()
+        expired, unexpired = self._kept.forget(over, but=self._problems.keys())
+        run.report(expiredCopies=expired, copiesNotDeleted=unexpired, spent=spent.seconds)
 
-
-@dataclass(slots=True)
-class _Back:
-    """Keys of deleted blobs that were put back, and of those that are missed and could not be: why not."""
-
-    restored: set[BlobId] = field(default_factory=set)
-    problems: dict[BlobId, str] = field(default_factory=dict)
-
-    def add(self, found: Mapping[BlobId, str]) -> None:
-        """What `_put_back` or `_look_again` gave: the last word on each key."""
-        for key, why in found.items():
-            self.problems.pop(key, None)
-            if why == RESTORED:
-                self.restored.add(key)
-            elif why != PRESENT:
-                self.problems[key] = why
-
-    def as_json(self) -> dict[str, Any]:
-        """For the run's progress."""
-        return {
-            "restored": len(self.restored),
-            "notRestored": [f"{key}: {why}" for key, why in self.problems.items()][:_SHOWN],
-        }
-
-
-def _put_back(kept: KeptBlobs, copies: Sequence[tuple[str, int]]) -> dict[BlobId, str]:
-    """As `KeptBlobs.restore`, for copies by their own key and size."""
-    return kept.restore(
-        [found for place, size in copies if (found := Kept.of(place, size)) is not None]
-    )
-
-
-def _referenced_again(context: StepContext, plan: Plan, spark: Session) -> frozenset[str]:
-    """Planned keys that are referred to now. The files of the whole plan are read, and held against their digests, before anything is done by them."""
-    place, folder = context.folder.artifacts, context.folder.file(FOLDER)
-    with ExitStack() as frames:
-        few = InProcess() if len(plan.candidates) <= _FEW else spark
-        frames.enter_context(read_planned(few, place, folder, plan.candidates))
-        if not plan.deletes:
-            return frozenset()
-        planned = frames.enter_context(read_planned(spark, place, folder, plan.deletes))
-        references = _references(context, spark, frames)
-        return frozenset(
-            row[KEY] for row in collected(spark, referenced(spark, planned, references, ALIKE))
+    def _save(self) -> None:
+        progress = self._progress
+        self._run.report(
+            **{
+                GROUPS: {name: asdict(outcome) for name, outcome in self._groups.items()},
+                EXPIRES: iso(self._expires),
+            },
+            bytesDeleted=sum(outcome.bytes for outcome in self._groups.values()),
+            keptUntil=iso(self._expires) if progress.applied else None,
+            restored=len(self._restored),
+            notRestored=[f"{key}: {why}" for key, why in self._problems.items()][:_NAMED],
         )
+        progress.save()
 
+    def _count(self, outcomes: Iterable[Outcome]) -> None:
+        """Count what became of blobs; errors that are not named are counted under one name."""
+        progress, groups = self._progress, list(outcomes)
+        progress.done(count=sum(outcome.deleted for outcome in groups))
+        for reason in (REFERENCED, GONE, CHANGED):
+            progress.skip(reason, sum(outcome.skipped.get(reason, 0) for outcome in groups))
+        for outcome in groups:
+            for key, why in outcome.failures.items():
+                progress.fail(key, why)
+        if unnamed := sum(outcome.failed - len(outcome.failures) for outcome in groups):
+            progress.fail("more blobs", "as these", unnamed)
 
-def _references(context: StepContext, spark: Session, frames: ExitStack) -> list[Any]:
-    sources, _ = sources_of(context.stores)
-    return [
-        frames.enter_context(frame) for frame in read_references(spark, context.settings, sources)
-    ]
+    def _put_back(self, copies: Iterable[tuple[str, int]]) -> None:
+        """Restore copies, by their own key and size."""
+        known = [copy for key, size in copies if (copy := Kept.of(key, size)) is not None]
+        self._note(self._kept.restore(known))
 
+    def _note(self, outcomes: Mapping[BlobId, str]) -> None:
+        """The last word on each key, as `KeptBlobs.restore` says it."""
+        for key, why in outcomes.items():
+            self._problems.pop(key, None)
+            if why == RESTORED:
+                self._restored.add(key)
+            elif why != PRESENT:
+                self._problems[key] = why
 
-def _delete(
-    context: StepContext, plan: Plan, progress: _Progress, lock: Lock, *, spared: frozenset[str]
-) -> None:
-    expires = progress.started + plan.keep if plan.keep > timedelta(0) else None
-    spark, place = context.spark(), context.folder.artifacts
-    what = Deleting(
-        context.settings,
-        plan.run,
-        place,
-        context.folder.file(FOLDER),
-        expires,
-        context.throttle("s3"),
-    )
-    waiting = [group for group in plan.deletes if not progress.done(group)]
-    a_round = 1 if isinstance(spark, InProcess) else _GROUPS_A_SLOT * slots_of(spark)
-    for at in range(0, len(waiting), a_round):
-        if context.out_of_time():
-            return
-        lock.check()
-        progress.add(delete_groups(spark, what, waiting[at : at + a_round], spared))
+    def _referenced_again(self) -> frozenset[str]:
+        """Planned keys that are referred to now.
 
+        The files of the whole plan are read, and held against their digests, before anything is
+        done by them.
+        """
+        with ExitStack() as frames:
+            plan, spark = self._plan, self._spark
+            few = InProcess() if len(plan.candidates) <= _FEW else spark
+            self._planned(few, frames, plan.candidates)
+            if not plan.deletes:
+                return frozenset()
+            planned = self._planned(spark, frames, plan.deletes)
+            again = referenced(spark, planned, self._references(frames), ALIKE)
+            return frozenset(row[KEY] for row in collected(spark, again))
 
-def _settle(context: StepContext, plan: Plan, done: Outcome) -> None:
-    """Wait until a mail that was being saved while its blob went has its row: an insert takes as long as a statement may."""
-    if done.deleted or done.failed or done.skipped[GONE]:
-        time.sleep(min(plan.grace, context.stores.cassandra.longest_statement).total_seconds())
+    def _record(self, spared: frozenset[str]) -> None:
+        run, plan, now = self._run, self._plan, self._run.clock()
+        run.require_lock()
+        recorded = Candidates(
+            run=plan.run,
+            recorded=now,
+            groups=(*plan.deletes, *plan.candidates),
+            spared=spared,
+            sources=plan.sources,
+        )
+        candidates.record(run.folder.artifacts, recorded)
+        run.report(candidates=plan.waiting, recorded=iso(now))
+        self._progress.save()
 
+    def _delete(self, spared: frozenset[str]) -> None:
+        run, spark = self._run, self._spark
+        folder, throttle = run.folder, run.throttle("s3")
+        what = Deleting(
+            run.settings, self._plan.run, folder.artifacts, folder.name, self._expires, throttle
+        )
+        waiting = [one for one in self._plan.deletes if group_name(one) not in self._groups]
+        a_round = 1 if isinstance(spark, InProcess) else _GROUPS_A_SLOT * slots_of(spark)
+        for first in range(0, len(waiting), a_round):
+            if run.out_of_time():
+                return
+            run.require_lock()
+            outcomes = delete_groups(spark, what, waiting[first : first + a_round], spared)
+            self._groups |= outcomes
+            self._count(outcomes.values())
+            self._save()
 
-def _look_again(
-    context: StepContext,
-    plan: Plan,
-    spark: Session,
-    kept: KeptBlobs,
-    over: Sequence[str],
-    *,
-    spared: frozenset[str],
-    deleted: bool,
-) -> dict[BlobId, str]:
-    """Put back what this run deleted, or a run before it whose copies are `over`, and something refers to now; without copies, say what is missed.
+    def _wait_for_inserts(self) -> None:
+        """A mail that was being saved while its blob went has its row by then: an insert takes as long as a statement may."""
+        progress = self._progress
+        if progress.applied or progress.failed or progress.skipped[GONE]:
+            longest = self._run.stores.cassandra.longest_statement
+            time.sleep(min(self._plan.grace, longest).total_seconds())
 
-    What became of each key, as `KeptBlobs.restore` says it.
-    """
-    with ExitStack() as frames:
-        references = _references(context, spark, frames)
-        folders = [*over, *(folder for folder in kept.folders() if run_of(folder) == plan.run)]
-        copies = frames.enter_context(read_kept(spark, context.settings, folders))
-        missed = collected(spark, referenced(spark, copies, references, ALIKE))
-        uncopied = []
-        if deleted and not plan.keep:
-            planned = frames.enter_context(
-                read_planned(
-                    spark, context.folder.artifacts, context.folder.file(FOLDER), plan.deletes
-                )
-            )
-            uncopied = collected(spark, referenced(spark, planned, references, ALIKE))
-    there = kept.james.heads([row[KEY] for row in uncopied if row[KEY] not in spared])
-    lost = {
-        key: "referred to again, and no copy was kept"
-        for key, found in there.items()
-        if found is None
-    }
-    return lost | _put_back(kept, [(row["place"], row["size"]) for row in missed])
+    def _look_again(self, over: Sequence[str], spared: frozenset[str]) -> None:
+        """Put back what something refers to now, of this run's copies and of those that are `over`.
 
+        Without copies, say what is missed.
+        """
+        run, plan, spark, kept = self._run, self._plan, self._spark, self._kept
+        with ExitStack() as frames:
+            references = self._references(frames)
+            folders = [*over, *(one for one in kept.folders() if run_of(one) == plan.run)]
+            copies = frames.enter_context(read_kept(spark, run.settings, folders))
+            missed = collected(spark, referenced(spark, copies, references, ALIKE))
+            uncopied: list[dict[str, Any]] = []
+            if self._groups and not plan.keep:
+                planned = self._planned(spark, frames, plan.deletes)
+                uncopied = collected(spark, referenced(spark, planned, references, ALIKE))
+        there = kept.james.heads([row[KEY] for row in uncopied if row[KEY] not in spared])
+        why = "referred to again, and no copy was kept"
+        self._note({key: why for key, blob in there.items() if blob is None})
+        self._put_back((row["place"], row["size"]) for row in missed)
 
-def _summary(plan: Plan, progress: _Progress, expired: int, unexpired: int) -> dict[str, Any]:
-    total = progress.total()
-    tried = total.deleted + total.failed + sum(total.skipped.values())
-    return {
-        "planDigest": plan.digest,
-        "planned": plan.planned,
-        "applied": total.deleted,
-        "skipped": sum(total.skipped.values()),
-        "failed": total.failed,
-        "left": plan.planned - tried,
-        "skippedBy": dict(+total.skipped),
-        "failures": total.problems,
-        "bytesDeleted": total.size,
-        "candidates": plan.waiting,
-        "recorded": progress.values["recorded"],
-        "restored": progress.values["restored"],
-        "notRestored": progress.values["notRestored"],
-        "keptUntil": iso(progress.started + plan.keep) if plan.keep and total.deleted else None,
-        "expiredCopies": expired,
-        "copiesNotDeleted": unexpired,
-    }
+    def _planned(self, spark: Session, frames: ExitStack, groups: Sequence[RowGroup]) -> Frame:
+        folder = self._run.folder
+        return frames.enter_context(read_planned(spark, folder.artifacts, folder.name, groups))
+
+    def _references(self, frames: ExitStack) -> list[Frame]:
+        sources, _ = sources_of(self._run.stores)
+        found = read_references(self._spark, self._run.settings, sources)
+        for frame in found:
+            frames.enter_context(frame)
+        return found

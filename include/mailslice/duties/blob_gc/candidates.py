@@ -1,82 +1,60 @@
-"""Which blobs earlier runs found unreferenced, and since when: the plan files of the last run that was applied, and this note that says which.
+"""Which blobs earlier runs found unreferenced, and since when.
 
-Beside the runs, below the artifacts location. Lost or changed, nothing is known of any candidate, and every blob waits anew.
+They are in the plan files of the last run that was applied; a note beside the runs, below the
+artifacts location, says which. Lost or changed, nothing is known of any candidate, and every blob
+waits anew.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 
-from mailslice.duties.blob_gc.plan_files import FOLDER, Group
-from mailslice.duty.artifacts import iso, queue_folder
-from mailslice.duty.context import StepContext
+from pydantic import AwareDatetime, Field
 
-_FILE = "candidates.json"
+from mailslice.duty.artifacts import Artifacts, queue_folder
+from mailslice.duty.json_model import JsonModel
+from mailslice.duty.plans import digest_of
+from mailslice.duty.request import NO_QUEUE
+from mailslice.duty.row_file import RowGroup
+
+_RUNS = queue_folder("blob_gc", NO_QUEUE)
+_FILE = f"{_RUNS}/candidates.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """What the last applied run recorded: its plan's files, less the keys `spared`; and how many references each source had then."""
+class Candidates(JsonModel):
+    """What the last applied run recorded: blobs of its plan's files, less the keys `spared`."""
 
     run: str
-    recorded: datetime
-    groups: tuple[Group, ...]
-    spared: tuple[str, ...]
+    recorded: AwareDatetime
+    groups: tuple[RowGroup, ...]
+    spared: frozenset[str]
     sources: Mapping[str, int]
-    changed: bool = False
+    """How many references each source had then."""
+    changed: bool = Field(False, exclude=True)
     """Somebody edited the note: since when its candidates wait is not to be believed."""
 
     @property
     def folder(self) -> str:
-        """Of the plan's files, relative to the artifacts location."""
-        return f"{queue_folder('blob_gc', '-')}/{self.run}/{FOLDER}"
+        """The folder of that run, relative to the artifacts location."""
+        return f"{_RUNS}/{self.run}"
 
 
-def record(context: StepContext, candidates: Candidates) -> None:
+def record(artifacts: Artifacts, candidates: Candidates) -> None:
     """From now on these are the candidates. Written whole or not at all."""
-    value = {
-        "run": candidates.run,
-        "recorded": iso(candidates.recorded),
-        "groups": [
-            [group.file, group.number, group.rows, group.digest] for group in candidates.groups
-        ],
-        "spared": list(candidates.spared),
-        "sources": dict(candidates.sources),
-    }
-    context.folder.artifacts.write(
-        _path(), json.dumps({**value, "digest": _digest(value)}).encode()
-    )
+    value = candidates.as_json()
+    artifacts.write(_FILE, json.dumps({**value, "digest": digest_of(value)}).encode())
 
 
-def recorded(context: StepContext) -> Candidates | None:
+def recorded(artifacts: Artifacts) -> Candidates | None:
     """The candidates; None when no run recorded any, or the note cannot be read.
 
-    Of a note that was changed only the sources' rows are believed, which a shrunken source is held against: it says since when candidates wait.
+    Of a note that was changed only `sources` is believed, which a source that lost references is
+    held against: the note says since when candidates wait.
     """
-    data = context.folder.artifacts.read(_path())
     try:
-        value = json.loads(data or b"")
-        changed = value.pop("digest", None) != _digest(value)
-        groups = tuple(Group(*each) for each in value["groups"])
-        return Candidates(
-            value["run"],
-            datetime.fromisoformat(value["recorded"]),
-            groups,
-            tuple(value["spared"]),
-            dict(value["sources"]),
-            changed,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
+        value = json.loads(artifacts.read(_FILE) or b"")
+        changed = value.pop("digest", None) != digest_of(value)
+        return Candidates.model_validate(value).model_copy(update={"changed": changed})
+    except (ValueError, TypeError, AttributeError):
         return None
-
-
-def _digest(value: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _path() -> str:
-    return f"{queue_folder('blob_gc', '-')}/{_FILE}"

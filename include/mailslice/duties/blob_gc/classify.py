@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,10 @@ from mailslice.codec.blob_ids import is_active, is_blob_id, parse
 
 UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN = "unknown", "doubtful", "active", "young", "orphan"
 KINDS = (UNKNOWN, DOUBTFUL, ACTIVE, YOUNG, ORPHAN)
-"""`unknown`: no blob id; `doubtful`: a reference spells the same id in another way; `active`: of a present generation; `young`: within the grace."""
+"""`unknown`: no blob id; `doubtful`: a reference spells the same id in another way; `active`: of a
+present generation; `young`: within the grace."""
+DELETE, CANDIDATE = "delete", "candidate"
+"""What is planned for an orphan."""
 _AGES = (
     ("under 1 day", 1),
     ("1 to 7 days", 7),
@@ -96,15 +99,21 @@ class Tally:
         if len(kept) < SAMPLE:
             kept.append(shown)
 
-    def as_json(self) -> dict[str, Any]:
-        """All of it, as `merge` reads it."""
+    def report(self) -> dict[str, Any]:
+        """The report's fields."""
         return {
-            "blobs": dict(self.blobs),
-            "size": dict(self.size),
-            "generations": self.generations,
-            "ages": self.ages,
+            "orphans": self.blobs[ORPHAN],
+            "orphanBytes": self.size[ORPHAN],
+            "bytes": self.size[DELETE],
+            "unreferenced": {kind: self.blobs[kind] for kind in KINDS},
+            "byGeneration": _shares(dict(sorted(self.generations.items()))),
+            "byAge": _shares(self.ages),
             "samples": self.samples,
         }
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as `merge` reads it."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def merge(self, found: dict[str, Any]) -> None:
         """Add another part's `as_json`."""
@@ -116,6 +125,10 @@ class Tally:
         for what, shown in found["samples"].items():
             for each in shown:
                 self.show(what, **each)
+
+
+def _shares(counts: dict[str, list[int]]) -> dict[str, dict[str, int]]:
+    return {name: {"blobs": blobs, "bytes": size} for name, (blobs, size) in counts.items()}
 
 
 def _count(into: dict[str, list[int]], name: str, blobs: int, size: int) -> None:

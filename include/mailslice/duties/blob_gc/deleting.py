@@ -1,16 +1,16 @@
-"""Delete planned blobs, a group at a time: keep a copy, look at the object once more, delete it only when it is what was planned."""
+"""Deletes planned blobs, a group at a time: keeps a copy, looks at the object once more, deletes it only when it is what was planned."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from itertools import islice
 
+from mailslice.duties.blob_gc.blob_files import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
-from mailslice.duties.blob_gc.plan_files import Blob, Group, read_groups
+from mailslice.duty.row_file import RowGroup, read_groups
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
 from mailslice.model.mail import BlobId
@@ -19,7 +19,7 @@ from mailslice.spark.frames import InProcess, Session, run_on_keys, shared, slot
 from mailslice.spark.plan_files import Location
 
 CHANGED, GONE, REFERENCED = "changed since the listing", "gone already", "referred to again"
-_SHOWN = 20
+_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,63 +28,50 @@ class Deleting:
 
     settings: Settings
     run: str
-    place: Location
+    location: Location
     folder: str
     expires: datetime | None
     throttle: Throttle
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of planned blobs. `skipped` by reason; `problems` are a few of the failures, `key: why`."""
+    """What became of the blobs of one group. JSON values: it is kept in the run's progress."""
 
-    deleted: int = 0
-    size: int = 0
-    failed: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
+    deleted: int
+    bytes: int
+    skipped: dict[str, int]
+    """By reason."""
+    failed: int
+    failures: dict[str, str] = field(default_factory=dict)
+    """Some of the failed keys, and why."""
 
-    def as_json(self) -> dict[str, Any]:
-        """For the run's progress."""
-        return {
-            "deleted": self.deleted,
-            "size": self.size,
-            "failed": self.failed,
-            "skipped": dict(self.skipped),
-            "problems": self.problems,
-        }
 
-    def add(self, other: Outcome) -> None:
-        """Sum up."""
-        self.deleted += other.deleted
-        self.size += other.size
-        self.failed += other.failed
-        self.skipped.update(other.skipped)
-        self.problems = [*self.problems, *other.problems][:_SHOWN]
+def group_name(group: RowGroup) -> str:
+    """As the run's progress names the group."""
+    return f"{group.file}/{group.number}"
 
 
 def delete_groups(
-    spark: Session, what: Deleting, groups: Sequence[Group], spared: frozenset[str]
-) -> dict[tuple[str, int], Outcome]:
-    """Delete the blobs of these groups, but for the keys in `spared`: (file, number) -> what became of them."""
+    spark: Session, what: Deleting, groups: Sequence[RowGroup], spared: frozenset[str]
+) -> dict[str, Outcome]:
+    """Delete the blobs of these groups, but for the keys in `spared`: what became of each group, by name."""
     beside = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
     with shared(spark, spared) as kept_back:
 
-        def work(batches: Iterator[Sequence[Group]]) -> Iterator[tuple[tuple[str, int], Outcome]]:
+        def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[tuple[str, Outcome]]:
             with KeptBlobs(what.settings, what.throttle.share(beside)) as kept:
                 for batch in batches:
-                    for group, blobs in read_groups(what.place, what.folder, batch):
-                        outcome = _delete(what, kept, blobs, kept_back())
-                        yield (group.file, group.number), outcome
+                    for group, rows in read_groups(what.location, what.folder, batch):
+                        yield group_name(group), _delete(what, kept, blobs_of(rows), kept_back())
 
         return dict(run_on_keys(spark, groups, work))
 
 
 def _delete(
-    what: Deleting, kept: KeptBlobs, blobs: Sequence[Blob], spared: frozenset[str]
+    what: Deleting, kept: KeptBlobs, blobs: Sequence[PlannedBlob], spared: frozenset[str]
 ) -> Outcome:
     wanted = {blob.key: blob for blob in blobs if blob.key not in spared}
-    outcome = Outcome(skipped=Counter({REFERENCED: len(blobs) - len(wanted)}))
     copies = (
         {key: Kept(what.expires, what.run, key) for key in wanted}
         if what.expires is not None
@@ -95,32 +82,26 @@ def _delete(
     # After the copies: an object that is now as it was listed was so when it was copied.
     now = kept.james.heads(list(wanted))
     same = {
-        key: blob
+        key
         for key, blob in wanted.items()
         if (there := now[key]) is not None
-        and _is(blob, there.size, modified_seconds(there.modified))
+        and (there.size, modified_seconds(there.modified)) == (blob.size, blob.modified_s)
     }
     absent = [key for key, there in now.items() if there is None]
     mine = _deleted_before(kept, [copies[key] for key in absent if key in copies])
     uncopied = {key: why for key, why in problems.items() if key in same}
-    failed = {**uncopied, **kept.james.delete([key for key in same if key not in uncopied])}
+    to_delete = [key for key in wanted if key in same and key not in uncopied]
+    failed = {**uncopied, **kept.james.delete(to_delete)}
     crash.point("apply:inside-deletes")
-    done = [
-        blob for key, blob in wanted.items() if (key in same and key not in failed) or key in mine
-    ]
-    outcome.deleted, outcome.size, outcome.failed = (
-        len(done),
-        sum(blob.size for blob in done),
-        len(failed),
-    )
-    outcome.skipped[GONE] = len(absent) - len(mine)
-    outcome.skipped[CHANGED] = len(wanted) - len(same) - len(absent)
-    outcome.problems = [f"{key}: {why}" for key, why in list(failed.items())[:_SHOWN]]
-    return outcome
-
-
-def _is(blob: Blob, size: int, modified_s: int) -> bool:
-    return (blob.size, blob.modified_s) == (size, modified_s)
+    done = (same - failed.keys()) | mine
+    skipped = {
+        REFERENCED: len(blobs) - len(wanted),
+        GONE: len(absent) - len(mine),
+        CHANGED: len(wanted) - len(same) - len(absent),
+    }
+    failures: dict[str, str] = dict(islice(failed.items(), _NAMED))
+    size = sum(wanted[key].size for key in done)
+    return Outcome(len(done), size, skipped, len(failed), failures)
 
 
 def _deleted_before(kept: KeptBlobs, copies: Sequence[Kept]) -> set[BlobId]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from mailslice.codec.blob_ids import SPELLINGS
 from mailslice.duties.blob_gc.kept import FOLDER as KEPT_FOLDER
 from mailslice.duties.blob_gc.kept import KeptBlobs
-from mailslice.duties.blob_gc.plan_files import Group, read_groups
 from mailslice.duties.blob_gc.sources import Source
+from mailslice.duty.row_file import RowGroup, read_groups
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session
 from mailslice.spark.key_sets import KEY, REFERENCE, Alike
@@ -17,12 +17,16 @@ from mailslice.spark.read_once import Frame, Rows, Summary, read_once
 
 ALIKE = Alike(*SPELLINGS)
 """Spellings of one blob id."""
+_PLANNED = {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"}
 _FIRST = ("deadLetters", "ownBucket", "own.", "mailRepositoryContentV2")
-"""Sources that mails leave for another one: read before it, so that a mail on its way is met in one of them."""
+"""Sources that mails leave for another one: read before it, so that a mail on its way is met."""
 
 
 def read_references(spark: Session, settings: Settings, sources: Sequence[Source]) -> list[Frame]:
-    """All references; a summary for each part of each source, `{"source", "part", "rows", "references"}`. Raises when one part cannot be read."""
+    """All references; a summary for each part of each source. Raises when one part cannot be read.
+
+    A summary is `{"source", "part", "rows", "references"}`.
+    """
     first = [source for source in sources if source.name.startswith(_FIRST)]
     before = _read(spark, settings, first)
     try:
@@ -61,29 +65,25 @@ def _read(spark: Session, settings: Settings, sources: Sequence[Source]) -> Fram
 
 def read_planned(
     spark: Session,
-    place: Location,
+    location: Location,
     folder: str,
-    groups: Sequence[Group],
+    groups: Sequence[RowGroup],
     recorded_ms: int | None = None,
 ) -> Frame:
-    """The blobs of these groups, with `since_ms`: `recorded_ms` for those that were new then. Raises PlanRefused for files that are not as written."""
+    """The blobs of these groups, with `since_ms`: `recorded_ms` for those that were new then.
 
-    def work(batches: Iterator[Sequence[Group]]) -> Iterator[Rows | Summary]:
+    Raises PlanRefused for files that are not as written.
+    """
+
+    def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[Rows | Summary]:
         for batch in batches:
-            for group, blobs in read_groups(place, folder, batch):
-                since = [recorded_ms if blob.since_ms is None else blob.since_ms for blob in blobs]
-                keys, sizes, modified = zip(
-                    *((blob.key, blob.size, blob.modified_s) for blob in blobs), strict=True
-                )
-                yield Rows({KEY: keys, "size": sizes, "modified_s": modified, "since_ms": since})
+            for group, table in read_groups(location, folder, batch):
+                rows = {name: table.column(name).to_pylist() for name in _PLANNED}
+                rows["since_ms"] = [recorded_ms if ms is None else ms for ms in rows["since_ms"]]
+                yield Rows(rows)
                 yield {"rows": group.rows}
 
-    return read_once(
-        spark,
-        groups,
-        work,
-        {KEY: "string", "size": "long", "modified_s": "long", "since_ms": "long"},
-    )
+    return read_once(spark, groups, work, _PLANNED)
 
 
 def read_kept(spark: Session, settings: Settings, folders: Sequence[str]) -> Frame:

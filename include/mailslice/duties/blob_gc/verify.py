@@ -1,78 +1,79 @@
-"""Step 4: what this run deleted is gone, kept, and referred to by nothing; James and others write beside us, and that is not judged."""
+"""What this run deleted is gone and kept, and what it was to put back is there. Others write beside us, and that is not judged."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
+from mailslice.duties.blob_gc.blob_files import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.classify import modified_seconds
 from mailslice.duties.blob_gc.deleting import GONE
 from mailslice.duties.blob_gc.kept import Kept, KeptBlobs
-from mailslice.duties.blob_gc.plan_files import FOLDER, Blob, read_groups
-from mailslice.duties.blob_gc.plan_note import Plan, read_plan
-from mailslice.duty.context import StepContext
-from mailslice.duty.gates import judged
+from mailslice.duties.blob_gc.plan import GcPlan, KeptCopy
+from mailslice.duty.result import Result
+from mailslice.duty.row_file import read_groups
+from mailslice.duty.run import Run
 from mailslice.model.mail import BlobId
-from mailslice.quality.gate import Expectation, Frame
+from mailslice.quality.expectations import Expectation, Frame
 
-_MOST = 500
-
-
-def run(context: StepContext) -> dict[str, Any]:
-    """Whether the invariants hold. Raises GateFailed."""
-    plan = read_plan(context.need("plan"), context.request.run)
-    return judged(context, "verify", [_after(context, plan, context.need("apply"))])
+_MOST, _GROUPS = 500, 10
 
 
-def _after(context: StepContext, plan: Plan, applied: dict[str, Any]) -> Frame:
+def after(run: Run, plan: GcPlan, result: Result) -> Frame:
     """What S3 says of a sample of what was to be deleted, and of what was to be put back."""
-    sample, returned = _sample(context, plan), _returned(plan, applied)
-    with KeptBlobs(context.settings) as kept:
+    sample, returned = _sample(run, plan), _returned(run, plan, result)
+    with KeptBlobs(run.settings) as kept:
         there = kept.james.heads([blob.key for blob in sample])
         missing = [blob.key for blob in sample if there[blob.key] is None]
         # Copies are kept for longer than this: apply began after the plan was made.
-        copied = context.clock() < plan.made_at + plan.keep
-        copies = kept.of_keys(missing) if copied else missing
-        still_lost = sum(found is None for found in kept.james.heads(returned).values())
+        copied = run.clock() < plan.made_at + plan.keep
+        copies = len(kept.of_keys(missing) if copied else missing)
+        still_lost = sum(blob is None for blob in kept.james.heads(returned).values())
     as_planned = sum(
         (now := there[blob.key]) is not None
         and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s)
         for blob in sample
     )
-    gone_before = applied["skippedBy"].get(GONE, 0)
-    untouched = applied["failed"] + applied["left"] + applied["skipped"] + applied["restored"]
-    row = {
-        "planned_still_there": as_planned,
-        "deleted_without_copy": len(missing) - len(copies),
-        "referred_to_and_missing": still_lost,
-    }
-    expect = [
-        Expectation.between(
-            "planned_still_there",
-            0,
-            untouched,
-            "No planned blob is there as it was, but those that were not tried, or were put back.",
+    untouched = result.not_done + result.fields["restored"]
+    return Frame.facts(
+        "after",
+        (
+            as_planned,
+            Expectation.between(
+                "planned_still_there",
+                0,
+                untouched,
+                "No planned blob is there as it was, but those that were not tried, "
+                "or were put back.",
+            ),
         ),
-        Expectation.between(
-            "deleted_without_copy", 0, gone_before, "Every deleted blob has its kept copy."
+        (
+            len(missing) - copies,
+            Expectation.between(
+                "deleted_without_copy",
+                0,
+                result.skipped.get(GONE, 0),
+                "Every deleted blob has its kept copy.",
+            ),
         ),
-        Expectation.equal(
-            "referred_to_and_missing", 0, "Every deleted blob that is referred to was put back."
+        (
+            still_lost,
+            Expectation.equal(
+                "referred_to_and_missing", 0, "Every deleted blob that is referred to was put back."
+            ),
         ),
-    ]
-    return Frame("after", [row], expect)
+    )
 
 
-def _sample(context: StepContext, plan: Plan) -> list[Blob]:
-    groups = plan.deletes[:: max(1, len(plan.deletes) // 10)]
-    rows = read_groups(context.folder.artifacts, context.folder.file(FOLDER), groups)
-    each = max(1, _MOST // max(1, len(groups)))
-    return [blob for _, blobs in islice(rows, 10) for blob in blobs[:each]]
+def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:
+    groups = plan.deletes[:: max(1, len(plan.deletes) // _GROUPS)]
+    tables = read_groups(run.folder.artifacts, run.folder.name, groups)
+    most = max(1, _MOST // max(1, len(groups)))
+    return [blob for _, rows in islice(tables, _GROUPS) for blob in blobs_of(rows[:most])]
 
 
-def _returned(plan: Plan, applied: dict[str, Any]) -> list[BlobId]:
+def _returned(run: Run, plan: GcPlan, result: Result) -> list[BlobId]:
     """A sample of the blobs that the plan puts back, and those that apply could not."""
-    copies = plan.restores[:: max(1, len(plan.restores) // _MOST)]
-    planned = [copy.key for place in copies if (copy := Kept.of(place, 0)) is not None]
-    failed = [BlobId(each.partition(": ")[0]) for each in applied["notRestored"]]
+    rows = run.read_rows(plan.restores, KeptCopy)[:: max(1, plan.restores.rows // _MOST)]
+    planned = [copy.key for row in rows if (copy := Kept.of(row.key, 0)) is not None]
+    failed = [BlobId(problem.partition(": ")[0]) for problem in result.fields["notRestored"]]
     return list(dict.fromkeys([*planned, *failed]))

@@ -187,7 +187,7 @@ def test_a_share_of_the_bucket_that_is_too_large_is_not_deleted(heap):
 
 
 def test_far_more_than_the_last_runs_deleted_needs_a_reason(heap, monkeypatch):
-    monkeypatch.setattr(check, "_MANY", 5)
+    monkeypatch.setattr(check, "MANY", 5)
     report = {"duty": "blob_gc", "queue": None, "status": "done", "applied": 1, "finished": None}
     report |= {"dagRun": None, "who": "x", "reason": None, "planDigest": None}
     for number in range(3):
@@ -212,10 +212,10 @@ def test_a_plan_json_that_was_edited_is_refused(planned):
     heap, request, folder, key = planned
     plan = folder.read_json("plan.json")
     for name, value in {
-        "restores": ["kept/x"],
-        "keepSeconds": 0,
+        "restores": {"file": "plan/x.parquet", "rows": 1, "digest": "1-1-1"},
+        "keep": 0,
         "blobs": 10**6,
-        "sources": {},
+        "scans": [],
     }.items():
         folder.write_json("plan.json", {**plan, "decided": {**plan["decided"], name: value}})
         for step in ("check", "apply"):
@@ -325,7 +325,14 @@ def test_a_clock_of_s3_that_differs_is_refused(heap, monkeypatch):
     monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
     with pytest.raises(ClockSkew, match=r"180 s; allowed are 150 s"):
         heap.collect()
-    assert heap.collect(grace="12m")["status"] == "nothing to do"
+    request = heap.request(grace="12m")
+    heap.steps(request, "plan", "check")
+    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=4))
+    with pytest.raises(ClockSkew, match=r"240 s; allowed are 180 s"):
+        heap.steps(request, "apply")
+    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
+    report = heap.steps(request, "apply", "verify", "report")
+    assert report["status"] == "nothing to do"
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def test_metadata_that_james_keeps_with_an_object_comes_back_with_it(heap):
 
 
 def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeypatch):
-    from mailslice.duties.blob_gc import plan_files
+    from mailslice.duties.blob_gc import blob_files
     from mailslice.duty.context import StepContext
     from mailslice.stores.blobs.bulk import BulkBlobs
 
@@ -308,14 +308,14 @@ def test_a_run_deletes_a_thousand_keys_a_request_and_stops_in_time(heap, monkeyp
     monkeypatch.setattr(
         BulkBlobs, "delete", lambda self, keys: delete(self, [*(sizes.append(len(keys)) or keys)])
     )
-    monkeypatch.setitem(plan_files.GROUP_ROWS, "delete", 2)
+    monkeypatch.setitem(blob_files.GROUP_ROWS, "delete", 2)
     for _ in range(5):
         heap.blob()
     heap.collect()
     monkeypatch.setattr(StepContext, "out_of_time", lambda _: sum(sizes) >= 4)
     part = heap.collect(2 * HOURS)
     assert (part["gcedBlobCount"], part["left"], [size for size in sizes if size]) == (4, 1, [2, 2])
-    assert "1 left for the next run" in part["message"]
+    assert "1 left to the next run" in part["message"]
     monkeypatch.undo()
 
 

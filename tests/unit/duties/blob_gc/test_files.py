@@ -1,4 +1,4 @@
-"""Key ranges that hold every key, plan files and notes that refuse what was changed, names of kept copies, inventories."""
+"""Plan files, plans and notes that refuse what was changed, names of kept copies, inventories."""
 
 import gzip
 import json
@@ -12,21 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailslice.duties.blob_gc import inventory
+from mailslice.duties.blob_gc import candidates, inventory
+from mailslice.duties.blob_gc.blob_files import BlobWriter, PlannedBlob, blobs_of
+from mailslice.duties.blob_gc.candidates import Candidates
 from mailslice.duties.blob_gc.check import lost_share
+from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duties.blob_gc.kept import FOLDER, Kept, KeptBlobs
-from mailslice.duties.blob_gc.plan_files import Blob, BlobWriter, Group, read_groups
-from mailslice.duties.blob_gc.plan_note import Plan, read_plan
+from mailslice.duties.blob_gc.plan import GcPlan, Listing, SourceScan
 from mailslice.duty.artifacts import Artifacts
+from mailslice.duty.plan import load_plan
+from mailslice.duty.request import NO_QUEUE
+from mailslice.duty.row_file import RowFile, RowGroup, read_groups
 from mailslice.model.errors import BadInput, BadSetting, PlanRefused
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import OwnSettings, S3Settings, Settings
 from mailslice.spark.frames import InProcess
+from tests.unit.duties.judging import run_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UUID_TEXT = "e2b53fb4-f230-473d-b3e4-54f45c80c05f"
 BLOBS = [
-    Blob(BlobId(f"key-{number}"), number, 1_700_000_000 + number, None if number % 2 else 7)
+    PlannedBlob(BlobId(f"key-{number}"), number, 1_700_000_000 + number, None if number % 2 else 7)
     for number in range(2500)
 ]
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -39,24 +45,24 @@ def place(tmp_path):
 
 @pytest.fixture
 def groups(place):
-    place.folder("plan")
-    writer = BlobWriter(place, "plan", "delete")
+    place.folder("run/plan")
+    writer = BlobWriter(place, "run", "delete")
     for blob in BLOBS:
         writer.add(blob)
     return writer.close()
 
 
 def test_plan_files_come_back_a_thousand_keys_a_group(place, groups):
-    found = list(read_groups(place, "plan", groups))
-    assert [len(rows) for _, rows in found] == [1000, 1000, 500]
-    assert [blob for _, rows in found for blob in rows] == BLOBS
+    found = [blobs_of(rows) for _, rows in read_groups(place, "run", groups)]
+    assert [len(blobs) for blobs in found] == [1000, 1000, 500]
+    assert [blob for blobs in found for blob in blobs] == BLOBS
 
 
 @pytest.mark.parametrize(
     ("column", "value"), [("key", "other"), ("size", 99), ("modified_s", 1), ("since_ms", 1)]
 )
 def test_a_plan_file_with_one_changed_value_is_refused(place, groups, column, value):
-    path = Path(place.path(f"plan/{groups[0].file}"))
+    path = Path(place.path(f"run/{groups[0].file}"))
     table = pq.read_table(path)
     rows = table.to_pylist()
     rows[3][column] = value
@@ -64,7 +70,7 @@ def test_a_plan_file_with_one_changed_value_is_refused(place, groups, column, va
         for at in range(0, len(rows), 1000):
             writer.write_table(pa.Table.from_pylist(rows[at : at + 1000], table.schema))
     with pytest.raises(PlanRefused, match="another digest"):
-        list(read_groups(place, "plan", groups))
+        list(read_groups(place, "run", groups))
 
 
 @pytest.mark.parametrize(
@@ -76,63 +82,99 @@ def test_a_plan_file_with_one_changed_value_is_refused(place, groups, column, va
     ],
 )
 def test_a_plan_file_that_is_gone_or_cut_is_refused(place, groups, damage):
-    damage(Path(place.path(f"plan/{groups[0].file}")))
+    damage(Path(place.path(f"run/{groups[0].file}")))
     with pytest.raises(PlanRefused, match="changed or removed"):
-        list(read_groups(place, "plan", groups))
+        list(read_groups(place, "run", groups))
 
 
 def test_a_group_that_is_not_in_the_file_is_refused(place, groups):
     with pytest.raises(PlanRefused, match="changed or removed"):
-        list(read_groups(place, "plan", [Group(groups[0].file, 9, 1, groups[0].digest)]))
+        list(read_groups(place, "run", [RowGroup(groups[0].file, 9, 1, groups[0].digest)]))
 
 
-def plan(**more) -> Plan:
-    values = {
-        "run": "r",
-        "bucket": "b",
-        "made_at": NOW,
-        "grace": timedelta(hours=1),
-        "delete_after": timedelta(days=1),
-        "keep": timedelta(days=7),
-        "blobs": 9,
-        "restores": ("kept/x",),
-        "scans": ({"source": "messageV3", "parts": 8, "read": 8},),
-        "listing": {"wanted": 3, "read": 3},
-        "unread_columns": ("avatars.blobid",),
-    }
-    return Plan(
-        **{
-            **values,
-            "deletes": (Group("d", 0, 3, "x"),),
-            "candidates": (),
-            "sources": {"messageV3": 5},
-            **more,
-        }
+def plan() -> GcPlan:
+    return GcPlan(
+        run="r-1",
+        bucket="b",
+        made_at=NOW,
+        grace=timedelta(hours=1),
+        delete_after=timedelta(days=1),
+        keep=timedelta(days=7),
+        blobs=9,
+        deletes=(RowGroup("plan/delete-d.parquet", 0, 3, "x"),),
+        candidates=(),
+        restores=RowFile("plan/restores.parquet", 0, "0-0-0"),
+        scans=(SourceScan(source="messageV3", before=None, parts=8, read=8, references=5),),
+        listing=Listing(inventory=None, wanted=3, read=3, twice=0, holes=0),
+        unread_columns=("avatars.blobid",),
     )
 
 
-def test_a_plan_note_comes_back_and_each_edit_of_it_is_refused():
-    note = json.loads(json.dumps({"decided": plan().decided(), "planDigest": plan().digest}))
-    assert read_plan(note, "r") == plan()
-    for name, value in {
-        "keepSeconds": 0,
-        "deleteAfterSeconds": 0,
-        "scans": [{"source": "messageV3", "parts": 8, "read": 9}],
-        "listing": {"wanted": 3, "read": 4},
+@pytest.fixture
+def run(tmp_path):
+    return run_of(tmp_path, "blob_gc", queue=NO_QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    {
+        "keep": 0,
+        "deleteAfter": 0,
+        "scans": [],
+        "listing": {"inventory": None, "wanted": 3, "read": 4, "twice": 0, "holes": 0},
         "unreadColumns": [],
         "bucket": "other",
-        "restores": [],
+        "restores": {"file": "plan/x.parquet", "rows": 1, "digest": "1-1-1"},
         "blobs": 10**9,
-        "delete": [["d", 0, 4, "x"]],
-        "sources": {},
-    }.items():
-        edited = {**note, "decided": {**note["decided"], name: value}}
-        with pytest.raises(PlanRefused, match="was changed"):
-            read_plan(edited, "r")
-    with pytest.raises(PlanRefused, match="cannot be read"):
-        read_plan({"decided": {}}, "r")
-    with pytest.raises(PlanRefused, match="of run r, not of run other"):
-        read_plan(note, "other")
+        "deletes": [],
+        "candidates": [{"file": "x", "number": 0, "rows": 4, "digest": "x"}],
+    }.items(),
+)
+def test_a_plan_comes_back_and_each_edit_of_it_is_refused(run, name, value):
+    decided = plan().decided()
+    run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan().digest})
+    assert load_plan(run, GcPlan) == plan()
+    edited = {**decided, name: value}
+    run.folder.write_json("plan.json", {"decided": edited, "planDigest": plan().digest})
+    with pytest.raises(PlanRefused, match="was changed"):
+        load_plan(run, GcPlan)
+
+
+def test_a_plan_counts_what_is_to_go_and_what_is_read():
+    gone = SourceScan(source="extension", before=7, vanished=True)
+    more = plan().model_copy(update={"scans": (*plan().scans, gone)})
+    assert (more.planned, more.waiting, more.sources) == (3, 0, {"messageV3": 5})
+    assert plan().model_copy(update={"deletes": ()}).has_work, "it forgets what is over"
+
+
+def noted(run_name="r-1"):
+    groups = (RowGroup("plan/candidate-x.parquet", 0, 4, "x"),)
+    return Candidates(
+        run=run_name, recorded=NOW, groups=groups, spared=frozenset({"b", "a"}), sources={"s": 2}
+    )
+
+
+def test_a_note_on_candidates_comes_back_and_an_edit_is_seen(place):
+    assert candidates.recorded(place) is None
+    candidates.record(place, noted())
+    assert candidates.recorded(place) == noted()
+    (file,) = place.files("runs")
+    value = json.loads(place.read(file))
+    for edited in ({**value, "recorded": "2026-01-01T00:00:00Z"}, {**value, "spared": []}):
+        place.write(file, json.dumps(edited).encode())
+        found = candidates.recorded(place)
+        assert (found.changed, found.sources) == (True, {"s": 2})
+    for broken in (b'{"run": "x"', b'{"run": "x"}', b"[]", b"7"):
+        place.write(file, broken)
+        assert candidates.recorded(place) is None
+
+
+def test_a_run_that_is_planned_again_retains_what_it_has_recorded_itself(run):
+    assert not DUTY.retained(run)
+    candidates.record(run.folder.artifacts, noted("another"))
+    assert not DUTY.retained(run)
+    candidates.record(run.folder.artifacts, noted())
+    assert DUTY.retained(run) == {"plan/candidate-x.parquet"}
 
 
 @given(keys, st.text("abc+~:._-", min_size=1, max_size=9))
@@ -166,7 +208,8 @@ def test_the_own_bucket_must_not_be_james_bucket():
     [(None, 0, 0, 0.0), (0, 5, 0, 0.0), (100, 100, 0, 0.0), (100, 20, 0, 0.8), (100, 20, 80, 0.0)],
 )
 def test_what_a_cleanup_took_is_not_lost(before, now, cleaned, share):
-    assert lost_share(before, now, cleaned) == share
+    scan = SourceScan(source="s", references=now, before=before, cleaned=cleaned)
+    assert lost_share(scan) == share
 
 
 CSV = """"james","1_2_a%2Fb%2B","10","2026-11-20T10:00:00.000Z"

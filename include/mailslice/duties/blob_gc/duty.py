@@ -1,0 +1,114 @@
+"""The duty: delete blobs that nothing refers to, in two runs, and keep them for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from mailslice.duties.blob_gc import candidates, check, verify
+from mailslice.duties.blob_gc.apply import EXPIRES, GROUPS, collect
+from mailslice.duties.blob_gc.params import Params
+from mailslice.duties.blob_gc.plan import GcPlan
+from mailslice.duties.blob_gc.planning import make_plan
+from mailslice.duty.duty import Duty
+from mailslice.duty.progress import Progress
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.run import Run
+from mailslice.duty.usual import usual_frames
+from mailslice.quality.expectations import Frame
+
+_LONG = ("sources", "samples", "byGeneration", "byAge")
+"""Fields of the plan that the report has, and no terminal."""
+_COUNTS = (
+    *("referenceSourceCount", "references", "blobCount", "blobBytes", "orphans", "orphanBytes"),
+    *("bytes", "candidates", "restored"),
+)
+
+
+class BlobGc(Duty[GcPlan]):
+    """Candidates first; a later run that still finds no reference deletes them."""
+
+    plan_type = GcPlan
+    items = "blobs"
+    bulky = frozenset({*_LONG, GROUPS, EXPIRES})
+
+    def plan(self, run: Run) -> GcPlan:
+        """Raises BadSetting, ClockSkew, BadInput, StoreUnavailable; Refused for a source that is missing."""
+        return make_plan(run)
+
+    def retained(self, run: Run) -> Collection[str]:
+        """What this very run has recorded, when it is planned again."""
+        earlier = candidates.recorded(run.folder.artifacts)
+        if earlier is None or earlier.run != run.request.run:
+            return ()
+        return {group.file for group in earlier.groups}
+
+    def check(self, run: Run, plan: GcPlan) -> Iterable[Frame]:
+        """Judges the scans, every planned row, and how much is to go."""
+        params = run.params(Params)
+        share = run.settings.gc.max_share if params.max_share is None else params.max_share
+        yield check.sources(plan, run.settings, params.max_shrink)
+        yield check.totals(plan, share)
+        yield check.deletes(run, plan)
+        yield from usual_frames(run, plan.planned, check.MANY, unusual=params.unusual)
+
+    def apply(self, run: Run, plan: GcPlan, progress: Progress) -> None:
+        """A killed run's groups are remembered, and its copies are put back by the next one."""
+        collect(run, plan, progress)
+
+    def verify(self, run: Run, plan: GcPlan, result: Result) -> Iterable[Frame]:
+        """Asks S3 about what the plan lists, whatever apply says of it."""
+        if plan.planned or plan.restores.rows or result.fields["notRestored"]:
+            yield verify.after(run, plan, result)
+
+    def describe(self, steps: Summaries) -> str:
+        """What was deleted, recorded, put back and forgotten."""
+        result, fields = steps.result, steps.result.fields
+        words = []
+        if result.applied:
+            words.append(f"{result.applied} blobs deleted ({fields['bytesDeleted']} bytes)")
+        if fields["keptUntil"]:
+            words.append(f"kept until {fields['keptUntil']}")
+        if fields["candidates"]:
+            words.append(
+                f"{fields['candidates']} candidates recorded, to be deleted by a later run"
+            )
+        if fields["restored"]:
+            words.append(f"{fields['restored']} put back, as they are referred to")
+        if fields["expiredCopies"]:
+            words.append(f"{fields['expiredCopies']} kept copies were over and are deleted")
+        return "; ".join([*words, *result.rest()])
+
+    def nothing(self, steps: Summaries) -> str:
+        """What the plan came to."""
+        return f"nothing to do: {super().nothing(steps)}"
+
+    def problem(self, steps: Summaries) -> str | None:
+        """Also copies that could not be forgotten, and blobs that could not be put back."""
+        fields = steps.result.fields
+        if problem := super().problem(steps):
+            return f"{problem}; the next run tries them again"
+        if copies := fields["copiesNotDeleted"]:
+            return f"{copies} kept copies that are over could not be deleted; the next run tries them again"
+        if missed := fields["notRestored"]:
+            return (
+                f"{len(missed)} deleted blobs are referred to and could not be put back, "
+                f"such as {missed[0]}"
+            )
+        return None
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """`gcedBlobCount` and `errorCount` are James' names."""
+        plan, result = steps.plan, steps.result
+        known = {**plan, **result.fields}
+        not_done = len(known.get("notRestored", ())) + known.get("copiesNotDeleted", 0)
+        return {
+            **{name: plan[name] for name in _LONG if name in plan},
+            **{name: known.get(name, 0) for name in _COUNTS},
+            "gcedBlobCount": result.applied,
+            "errorCount": result.failed + not_done,
+            "spent": {**plan.get("spent", {}), **result.fields.get("spent", {})},
+        }
+
+
+DUTY = BlobGc()
