@@ -43,10 +43,11 @@ def run_of(
     params: DutyParams | None = None,
     queue: QueueName = QUEUE,
     clock: Clock = lambda: NOW,
+    name: str = "r-1",
     **more: Any,
 ) -> Run:
     """A step of a duty that is a class, over files in a folder; `more` replaces parts of it."""
-    request = RunRequest(duty, queue, "r-1")
+    request = RunRequest(duty, queue, name)
     files = RunFolder(Artifacts(str(folder), S3Settings()), duty, queue, request.run)
     files.artifacts.folder(files.file("plan"))
     parts = {"settings": Settings(), "stores": None, "engine": None, **more}

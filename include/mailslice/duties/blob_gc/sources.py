@@ -9,6 +9,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from mailslice.codec.blob_ids import is_blob_id
@@ -50,6 +52,7 @@ _LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
 """Few ranges for small tables, whose cost is a request each; more for large ones, so that workers share them."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
+_GRAMMAR = "allowed is table:column,column;keyspace.table:column"
 _TEXT = frozenset({"text", "ascii", "varchar"})
 _LIKE_BLOBS = re.compile(r"blob_?id|^(header|body)content$")
 _COPIES = frozenset({"imapuidtable", "messageidtable"})
@@ -157,72 +160,68 @@ class OwnBucket:
         """All keys before and after the kept copies."""
         with BulkBlobs(settings.s3, settings.own.bucket) as blobs:
             for part in parts:
-                for low, high in (("", FOLDER), (behind(FOLDER), "")):
-                    for page in blobs.pages(low, high):
-                        yield (
-                            part,
-                            len(page),
-                            [
-                                found
-                                for blob in page
-                                for found in _endings(blob.key)
-                                if is_blob_id(found)
-                            ],
-                        )
+                for page in chain(blobs.pages("", FOLDER), blobs.pages(behind(FOLDER), "")):
+                    endings = (ending for blob in page for ending in _endings(blob.key))
+                    yield part, len(page), [ending for ending in endings if is_blob_id(ending)]
 
 
 def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
     """All sources there are, in the order of scanning, and the names of those that are absent by the settings.
 
-    Raises Refused for one whose table is missing and which no setting names as absent: nothing is known of its references. BadSetting for a source of
-    MAILSLICE_GC_SOURCES that cannot be scanned.
+    Raises Refused for one whose table is missing and which no setting names as absent: nothing is
+    known of its references. BadSetting for a source of MAILSLICE_GC_SOURCES that cannot be scanned.
     """
     settings, session = stores.settings, stores.cassandra
-    own_keyspace, keyspace = settings.own.keyspace.lower(), settings.cassandra.keyspace.lower()
-    own = columns_of(session, own_keyspace)
-    found: list[Source] = [DeadLetters(tuple(stores.management.dead_letter_queues()))]
-    with BulkBlobs(settings.s3, settings.own.bucket) as own_blobs:
-        found.append(OwnBucket(parts=int(own_blobs.bucket_exists())))
-    found += _own_tables(session, own_keyspace, own)
-    wanted = [(name, keyspace, name.lower(), columns) for name, columns in JAMES.items()]
-    wanted += [
-        (f"{where}.{table}" if where else table, where or keyspace, table, columns)
-        for where, table, columns in parse_sources(settings.gc.sources)
-    ]
-    excused = {name.lower() for name in settings.gc.absent_sources}
-    there: dict[str, dict[str, tuple[Column, ...]]] = {}
     ranges = _Ranges(session)
-    tables: dict[tuple[str, str], tuple[str, dict[str, None], tuple[Column, ...]]] = {}
-    absent: list[str] = []
-    for name, where, table, columns in wanted:
-        if where not in there:
-            there[where] = columns_of(session, where)
-        on_disk = there[where].get(table) or there[where].get(table.lower())
-        if on_disk is None:
-            absent.append(name)
-        else:
-            known = table if table in there[where] else table.lower()
-            names = _checked(name, columns, on_disk)
-            first = tables.setdefault((where, known), (name, {}, on_disk))
-            first[1].update(
-                dict.fromkeys(names)
-            )  # a table that is named again: one scan of all its columns
-    for (where, table), (name, named, known_columns) in tables.items():
-        plain = all(column.type in _TEXT for column in known_columns if column.name in named)
-        found.append(
-            TableSource(
-                name,
-                ReferenceColumns(where, table, partition_key(known_columns), tuple(named)),
-                ranges.of(where, table),
-                plain,
-            )
-        )
+    with BulkBlobs(settings.s3, settings.own.bucket) as own_blobs:
+        bucket = OwnBucket(parts=int(own_blobs.bucket_exists()))
+    letters = DeadLetters(tuple(stores.management.dead_letter_queues()))
+    tables, absent = _named_tables(session, settings, ranges)
+    excused = {name.lower() for name in settings.gc.absent_sources}
     if unknown := [name for name in absent if name.lower() not in excused]:
         raise Refused(
-            f"no table for {', '.join(unknown)} in Cassandra at {session.address}: are the keyspaces right? "
-            f"Where a source really does not exist, say so: {_ABSENT}={','.join([*settings.gc.absent_sources, *unknown])}"
+            f"no table for {', '.join(unknown)} in Cassandra at {session.address}: are the keyspaces "
+            "right? Where a source really does not exist, say so: "
+            f"{_ABSENT}={','.join([*settings.gc.absent_sources, *unknown])}"
         )
-    return found, absent
+    own = _own_tables(session, settings.own.keyspace.lower(), ranges)
+    return [letters, bucket, *own, *tables], absent
+
+
+def _named_tables(
+    session: CassandraSession, settings: Settings, ranges: _Ranges
+) -> tuple[list[TableSource], list[str]]:
+    """James' tables and the operator's; and the names of those that do not exist.
+
+    A table that is named again is one scan of all its columns.
+    """
+    columns_in = cache(partial(columns_of, session))
+    tables: dict[tuple[str, str], tuple[str, dict[str, None]]] = {}
+    absent = []
+    for name, keyspace, table, columns in _wanted(settings):
+        there = columns_in(keyspace)
+        on_disk = table if table in there else table.lower()
+        if on_disk not in there:
+            absent.append(name)
+            continue
+        _, names = tables.setdefault((keyspace, on_disk), (name, {}))
+        names.update(dict.fromkeys(_checked(name, columns, there[on_disk])))
+    sources = []
+    for (keyspace, table), (name, names) in tables.items():
+        columns_there = columns_in(keyspace)[table]
+        plain = all(column.type in _TEXT for column in columns_there if column.name in names)
+        where = ReferenceColumns(keyspace, table, partition_key(columns_there), tuple(names))
+        sources.append(TableSource(name, where, ranges.of(keyspace, table), plain))
+    return sources, absent
+
+
+def _wanted(settings: Settings) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """(name in reports, keyspace, table, columns) of each table that is to be read."""
+    james = settings.cassandra.keyspace.lower()
+    for name, columns in JAMES.items():
+        yield name, james, name.lower(), columns
+    for keyspace, table, columns in parse_sources(settings.gc.sources):
+        yield f"{keyspace}.{table}" if keyspace else table, keyspace or james, table, columns
 
 
 def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
@@ -234,26 +233,19 @@ def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
     keyspace = stores.settings.cassandra.keyspace.lower()
     excused = {name.lower() for name in stores.settings.gc.unread_columns}
     read = {
-        (each.where.keyspace, each.where.table, column)
-        for each in sources
-        if isinstance(each, TableSource)
-        for column in each.where.columns
+        f"{source.where.table}.{column}"
+        for source in sources
+        if isinstance(source, TableSource) and source.where.keyspace == keyspace
+        for column in source.where.columns
     }
-    found = []
-    for table, columns in columns_of(stores.cassandra, keyspace).items():
-        if table in _COPIES or any("bucket" in column.name for column in columns):
-            continue
-        like = [
-            column.name
-            for column in columns
-            if column.holds_text and _LIKE_BLOBS.search(column.name)
-        ]
-        found += [
-            f"{table}.{name}"
-            for name in like
-            if (keyspace, table, name) not in read and f"{table}.{name}".lower() not in excused
-        ]
-    return sorted(found)
+    like = {
+        f"{table}.{column.name}"
+        for table, columns in columns_of(stores.cassandra, keyspace).items()
+        if table not in _COPIES and not any("bucket" in column.name for column in columns)
+        for column in columns
+        if column.holds_text and _LIKE_BLOBS.search(column.name)
+    }
+    return sorted(name for name in like - read if name.lower() not in excused)
 
 
 def with_rows(stores: Stores, columns: Sequence[str]) -> list[str]:
@@ -282,18 +274,12 @@ class _Ranges:
         return tuple(token_ranges(self._session, min(max(wanted, _LEAST_RANGES), _MOST_RANGES)))
 
 
-def _own_tables(
-    session: CassandraSession, keyspace: str, tables: Mapping[str, Sequence[Column]]
-) -> Iterator[TableSource]:
-    ranges = _Ranges(session)
+def _own_tables(session: CassandraSession, keyspace: str, ranges: _Ranges) -> Iterator[TableSource]:
+    tables = columns_of(session, keyspace)
     for table in sorted(set(tables) - OWN_WITHOUT_REFERENCES):
-        if columns := tuple(column.name for column in tables[table] if column.holds_text):
-            yield TableSource(
-                f"own.{table}",
-                ReferenceColumns(keyspace, table, partition_key(tables[table]), columns),
-                ranges.of(keyspace, table),
-                buried=True,
-            )
+        if names := tuple(column.name for column in tables[table] if column.holds_text):
+            where = ReferenceColumns(keyspace, table, partition_key(tables[table]), names)
+            yield TableSource(f"own.{table}", where, ranges.of(keyspace, table), buried=True)
 
 
 def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -307,15 +293,11 @@ def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
         else:
             columns = word
         if not found or (colon and not found[-1][1]):
-            raise BadSetting(
-                f"{_SOURCES}={text!r}: {word!r} names no table; allowed is table:column,column;keyspace.table:column"
-            )
+            raise BadSetting(f"{_SOURCES}={text!r}: {word!r} names no table; {_GRAMMAR}")
         found[-1][2].extend(column for column in re.split(r"[:+|]", columns) if column)
     for _, table, names in found:
         if not names:
-            raise BadSetting(
-                f"{_SOURCES}={text!r}: no column of {table} is named; allowed is table:column,column;keyspace.table:column"
-            )
+            raise BadSetting(f"{_SOURCES}={text!r}: no column of {table} is named; {_GRAMMAR}")
     return [(keyspace, table, tuple(names)) for keyspace, table, names in found]
 
 
@@ -361,19 +343,19 @@ def _endings(key: str) -> Iterator[str]:
 
 
 def _checked(name: str, columns: Sequence[str], there: Sequence[Column]) -> tuple[str, ...]:
+    """The columns as they are on disk. Raises BadSetting for one that can hold no reference."""
     known = {column.name: column for column in there}
-    found = []
-    for column in columns:
-        each = known.get(column) or known.get(column.lower())
-        if each is None or not each.holds_text:
-            what = (
-                f"is of type {each.type}"
-                if each
-                else f"does not exist; there are {', '.join(sorted(known))}"
-            )
-            said = f" ({_SOURCES})" if columns is not JAMES.get(name) else ""
+    names = []
+    for wanted in columns:
+        column = known.get(wanted) or known.get(wanted.lower())
+        if column is None or not column.holds_text:
+            what = f"does not exist; there are {', '.join(sorted(known))}"
+            if column is not None:
+                what = f"is of type {column.type}"
+            setting = f" ({_SOURCES})" if columns is not JAMES.get(name) else ""
             raise BadSetting(
-                f"column {column} of {name} {what}: a reference is a text, or a list, set or map of texts{said}"
+                f"column {wanted} of {name} {what}: a reference is a text, "
+                f"or a list, set or map of texts{setting}"
             )
-        found.append(each.name)
-    return tuple(found)
+        names.append(column.name)
+    return tuple(names)

@@ -1,0 +1,284 @@
+"""The five steps over buckets in memory: what a run counts, keeps for its next try, and puts back."""
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.duties.blob_gc import apply, blob_files, planning
+from mailslice.duties.blob_gc.duty import DUTY
+from mailslice.duties.blob_gc.kept import Kept
+from mailslice.duties.blob_gc.params import Params
+from mailslice.duty import gates, runner
+from mailslice.duty.context import FILES, StepContext
+from mailslice.duty.request import NO_QUEUE
+from mailslice.model import crash
+from mailslice.model.errors import ClockSkew, GateFailed
+from mailslice.model.settings import Settings
+from mailslice.spark.frames import InProcess
+from mailslice.stores.blobs.admin import StoredBlob
+from mailslice.stores.blobs.bulk import BulkBlobs
+from tests.services.duties.running import judged_plainly
+from tests.unit.duties.judging import NOW, Locks, run_of
+
+HOURS = timedelta(hours=1)
+ALL = ("plan", "check", "apply", "verify", "report")
+
+
+class Died(Exception):
+    """The step ended there."""
+
+
+class Buckets(dict):
+    """S3 in memory: bucket -> key -> object."""
+
+    def install(self, patch):
+        for name in ("heads", "copies", "delete", "_pages"):
+            patch.setattr(BulkBlobs, name, self._of(name))
+        patch.setattr(BulkBlobs, "bucket_exists", lambda blobs: blobs.bucket in self)
+        patch.setattr(BulkBlobs, "ensure_bucket", lambda blobs: self.setdefault(blobs.bucket, {}))
+        patch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(0))
+
+    def _of(self, name):
+        method = getattr(self, name)
+        return lambda blobs, *given: method(blobs.bucket, *given)
+
+    def heads(self, bucket, keys):
+        return {key: self[bucket].get(key) for key in keys}
+
+    def copies(self, bucket, source, wanted):
+        there = {key: to for key, to in wanted.items() if key in self[source]}
+        self[bucket] |= {to: self[source][key] for key, to in there.items()}
+        return {key: "the object is not there" for key in wanted if key not in there}
+
+    def delete(self, bucket, keys):
+        for key in keys:
+            self[bucket].pop(key, None)
+        return {}
+
+    def _pages(self, bucket, low="", high="", most=1000):
+        keys = sorted(key for key in self[bucket] if key >= low and (not high or key < high))
+        rows = [StoredBlob(key, self[bucket][key].size, self[bucket][key].modified) for key in keys]
+        yield rows[:most], len(rows) > most
+
+
+@dataclass
+class References:
+    """A source whose ids a test writes down."""
+
+    ids: set = field(default_factory=set)
+    name: str = "messageV3"
+    parts: int = 1
+    holes: int = 0
+
+    def scan(self, _settings, parts):
+        for part in parts:
+            yield part, len(self.ids), sorted(self.ids)
+
+
+class Heap:
+    """One deployment and the steps of its collector."""
+
+    def __init__(self, folder):
+        self.folder, self.settings = folder, Settings()
+        self.buckets = Buckets({self.settings.s3.bucket: {}, self.settings.own.bucket: {}})
+        self.source = References()
+        runs = SimpleNamespace(list=lambda *_: [])
+        self.stores = SimpleNamespace(
+            own=SimpleNamespace(locks=Locks(), runs=runs),
+            cassandra=SimpleNamespace(longest_statement=timedelta(0)),
+        )
+        self.params = {"grace": "10m", "delete_after": "1h", "max_share": 1}
+
+    def blob(self):
+        key = str(uuid.uuid4())
+        self.buckets[self.settings.s3.bucket][key] = StoredBlob(key, 7, NOW - HOURS)
+        return key
+
+    def keys(self):
+        return set(self.buckets[self.settings.s3.bucket])
+
+    def kept(self):
+        return {Kept.of(key, 0).key for key in self.buckets[self.settings.own.bucket]}
+
+    def take(self, *steps, at=timedelta(0), name="r-1", **params):
+        summary = {}
+        for step in steps:
+            run = run_of(
+                self.folder,
+                "blob_gc",
+                Params.parse({**self.params, **params}),
+                NO_QUEUE,
+                lambda: NOW + at,
+                settings=self.settings,
+                stores=self.stores,
+                name=name,
+            )
+            summary = runner.step_of(DUTY, step)(run)
+            run.folder.write_json(FILES[step], summary)
+        return summary
+
+    def file(self, step, name="r-1"):
+        return run_of(self.folder, "blob_gc", queue=NO_QUEUE, name=name).folder.read_json(step)
+
+
+@pytest.fixture
+def heap(tmp_path, monkeypatch):
+    heap = Heap(tmp_path)
+    heap.buckets.install(monkeypatch)
+    for module in (planning, apply):
+        monkeypatch.setattr(module, "sources_of", lambda _: ([heap.source], ["enqueuedMailsV3"]))
+    monkeypatch.setattr(planning, "unread_columns", lambda *_: ["avatars.blobid"])
+    monkeypatch.setattr(planning, "with_rows", lambda *_: [])
+    monkeypatch.setattr(StepContext, "spark", lambda _: InProcess())
+
+    def gate(name, frames, docs):
+        result = judged_plainly(name, frames, docs)
+        for one in result.findings:
+            if not one.success:
+                raise GateFailed(f"{one.column}: {one.observed}")
+        return result
+
+    monkeypatch.setattr(gates, "run_gate", gate)
+    return heap
+
+
+@pytest.fixture
+def due(heap, monkeypatch):
+    """(heap, three orphans that may go in r-2, which is planned and checked), two a request."""
+    monkeypatch.setitem(blob_files.GROUP_ROWS, "delete", 2)
+    orphans = sorted(heap.blob() for _ in range(3))
+    heap.take(*ALL)
+    heap.take("plan", "check", at=2 * HOURS, name="r-2")
+    return heap, orphans
+
+
+def die_at(monkeypatch, point, times=1):
+    """End the step when it comes to that point for that number of times."""
+    left = [None] * times
+
+    def point_of(name):
+        if name == point:
+            left.pop()
+            if not left:
+                raise Died
+
+    monkeypatch.setattr(crash, "point", point_of)
+
+
+def test_two_runs_delete_what_nothing_refers_to(heap):
+    orphan, stays = heap.blob(), heap.blob()
+    heap.source.ids.add(stays)
+    first = heap.take(*ALL)
+    assert (first["status"], first["candidates"], first["gcedBlobCount"]) == ("done", 1, 0)
+    assert (first["orphans"], first["orphanBytes"], first["blobCount"], first["references"]) == (
+        *(1, 7, 2, 1),
+    )
+    assert first["unreferenced"] == {
+        **dict.fromkeys(("unknown", "doubtful", "active", "young"), 0),
+        "orphan": 1,
+    }
+    assert first["samples"]["waiting"][0]["key"] == orphan
+    assert first["byAge"] == {"under 1 day": {"blobs": 1, "bytes": 7}}
+    assert (first["absentSources"], first["unreadColumns"]) == (
+        ["enqueuedMailsV3"],
+        ["avatars.blobid"],
+    )
+    assert first["listing"] == {"inventory": None, "wanted": 1, "read": 1, "twice": 0, "holes": 0}
+    second = heap.take(*ALL, at=2 * HOURS, name="r-2")
+    assert (second["status"], second["gcedBlobCount"], second["errorCount"]) == ("done", 1, 0)
+    assert (second["candidatesOf"], second["bytesDeleted"], second["bytes"]) == ("r-1", 7, 7)
+    assert (heap.keys(), heap.kept()) == ({stays}, {orphan})
+    assert second["message"].startswith(
+        "1 blobs deleted (7 bytes); kept until 2026-11-29T14:00:00Z"
+    )
+    assert second["sources"][0]["before"] == 1
+    assert not {"decided", "groups", "copiesExpire"} & second.keys()
+    assert heap.take(*ALL, at=3 * HOURS, name="r-3")["status"] == "nothing to do"
+
+
+def test_a_second_try_counts_what_the_first_one_did_and_makes_no_copy_twice(due, monkeypatch):
+    heap, orphans = due
+    with monkeypatch.context() as patch:
+        die_at(patch, "apply:inside-deletes", times=2)
+        with pytest.raises(Died):
+            heap.take("apply", at=2 * HOURS, name="r-2")
+    died = heap.file("progress.json", "r-2")
+    assert (died["applied"], died["remaining"], len(died["groups"])) == (2, 1, 1)
+    report = heap.take("apply", "verify", "report", at=3 * HOURS, name="r-2")
+    assert (report["planned"], report["gcedBlobCount"], report["skipped"]) == (3, 3, 0)
+    assert (report["bytesDeleted"], report["keptUntil"]) == (21, "2026-11-29T14:00:00Z")
+    assert (heap.keys(), heap.kept()) == (set(), set(orphans))
+    assert len(heap.buckets[heap.settings.own.bucket]) == 3
+
+
+def test_a_run_that_is_out_of_time_leaves_the_rest(due, monkeypatch):
+    heap, _ = due
+    monkeypatch.setattr(StepContext, "out_of_time", lambda _: len(heap.keys()) < 3)
+    report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    assert (report["gcedBlobCount"], report["left"], report["skipped"]) == (2, 1, 0)
+    assert "1 left to the next run" in report["message"]
+
+
+def test_a_reference_that_comes_before_or_among_the_deletes_keeps_its_blob(due, monkeypatch):
+    heap, (early, late, orphan) = due
+    heap.source.ids.add(early)
+    monkeypatch.setattr(
+        crash, "point", lambda name: heap.source.ids.add(late) if "inside" in name else None
+    )
+    report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    assert (report["gcedBlobCount"], report["skippedBy"], report["restored"]) == (
+        *(2, {"referred to again": 1}, 1),
+    )
+    assert (heap.keys(), heap.kept()) == ({early, late}, {late, orphan})
+
+
+def test_a_copy_that_is_missed_goes_back_and_verify_asks_for_it(due, monkeypatch):
+    heap, (missed, *_) = due
+    heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    heap.source.ids.add(missed)
+    assert heap.take("plan", "check", at=3 * HOURS, name="r-3")["planned"] == 0
+    assert heap.file("plan.json", "r-3")["restores"] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(BulkBlobs, "copies", lambda *_: {})
+        assert heap.take("apply", at=3 * HOURS, name="r-3")["restored"] == 1
+        with pytest.raises(GateFailed, match="referred_to_and_missing: 1"):
+            heap.take("verify", at=3 * HOURS, name="r-3")
+    report = heap.take("apply", "verify", "report", at=3 * HOURS, name="r-3")
+    assert (report["status"], report["restored"], heap.keys()) == ("done", 1, {missed})
+
+
+def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):
+    heap, orphans = due
+    monkeypatch.setattr(BulkBlobs, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
+    report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    assert (report["status"], report["failed"], report["errorCount"]) == ("failed", 3, 3)
+    assert report["failures"] == dict.fromkeys(orphans, "denied")
+    assert heap.keys() == set(orphans)
+
+
+def test_a_blob_that_is_there_although_it_was_deleted_fails_verify(due, monkeypatch):
+    heap, _ = due
+    monkeypatch.setattr(BulkBlobs, "delete", lambda *_: {})
+    assert heap.take("apply", at=2 * HOURS, name="r-2")["applied"] == 3
+    with pytest.raises(GateFailed, match="planned_still_there: 3"):
+        heap.take("verify", at=2 * HOURS, name="r-2")
+
+
+@pytest.mark.parametrize("step", ["plan", "apply"])
+def test_each_step_that_goes_by_s3s_times_compares_its_clock(due, monkeypatch, step):
+    heap, orphans = due
+    monkeypatch.setattr(BulkBlobs, "now_skew", lambda *_: timedelta(minutes=3))
+    with pytest.raises(ClockSkew, match="180 s; allowed are 150 s"):
+        heap.take(step, at=2 * HOURS, name="r-2")
+    assert heap.keys() == set(orphans)
+
+
+def test_a_plan_that_is_made_again_keeps_the_files_of_its_own_candidates(heap):
+    orphan = heap.blob()
+    heap.take(*ALL)
+    heap.take(*ALL, at=HOURS / 2)
+    report = heap.take(*ALL, at=HOURS + HOURS / 4, name="r-2")
+    assert (report["gcedBlobCount"], report["candidatesOf"], heap.kept()) == (1, "r-1", {orphan})
