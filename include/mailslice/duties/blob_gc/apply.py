@@ -1,4 +1,4 @@
-"""Puts back what is missed, reads every reference again, records candidates, deletes, looks once more.
+"""Puts back what is missed, reads references again, records candidates, deletes, looks once more.
 
 Every stage may be the last one: groups that are done are remembered, and a kept copy whose blob is
 referred to is put back by this run or by any later one. So no copy is forgotten, however long its
@@ -53,7 +53,7 @@ _FEW = 2
 
 
 def collect(run: Run, plan: GcPlan, progress: Progress) -> None:
-    """Apply the plan. Raises PlanRefused for a plan about another bucket, or whose files were changed."""
+    """Apply the plan. Raises PlanRefused: it is about another bucket, or its files changed."""
     bucket = run.settings.s3.bucket
     if plan.bucket != bucket:
         raise PlanRefused(
@@ -200,7 +200,10 @@ class _Collection:
             self._save()
 
     def _wait_for_inserts(self) -> None:
-        """A mail that was being saved while its blob went has its row by then: an insert takes as long as a statement may."""
+        """A mail that was being saved while its blob went has its row by then.
+
+        An insert takes as long as a statement may.
+        """
         progress = self._progress
         if progress.applied or progress.failed or progress.skipped[GONE]:
             longest = self._run.stores.cassandra.longest_statement

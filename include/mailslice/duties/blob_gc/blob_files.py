@@ -1,4 +1,4 @@
-"""The files of a plan: blobs that are to go, a thousand a row group, and candidates. Workers write and read them."""
+"""The files of a plan: blobs that are to go, a thousand a row group, and candidates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ GROUP_ROWS = {DELETE: 1000, CANDIDATE: 20_000}
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlob:
-    """One blob as it was listed. `since_ms`: when it was first recorded as a candidate; None: by this run."""
+    """One blob as it was listed.
+
+    `since_ms`: when it was first recorded as a candidate; None: by this run.
+    """
 
     key: BlobId
     size: int

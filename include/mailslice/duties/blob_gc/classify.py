@@ -47,13 +47,13 @@ class Rules:
             return DOUBTFUL
         if is_active(parse(key), self.family, self.generation):
             return ACTIVE
-        # Times of S3 are whole seconds: a blob counts as young a second too long rather than too short.
+        # Times of S3 are whole seconds: a blob counts as young rather too long than too short.
         return (
             ORPHAN if self.now.timestamp() - modified_s > self.grace.total_seconds() + 1 else YOUNG
         )
 
     def due(self, since_ms: int | None) -> bool:
-        """Whether a candidate that was recorded at `since_ms` (since the epoch) may be deleted now."""
+        """Whether a candidate that was recorded at `since_ms` (epoch) may be deleted now."""
         return (
             since_ms is not None
             and self.now.timestamp() * 1000 - since_ms >= self.delete_after.total_seconds() * 1000
@@ -73,7 +73,10 @@ def generation_of(key: str) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts and bytes of unreferenced blobs: by kind, and of the orphans by generation and age. Tallies of parts add up."""
+    """Counts and bytes of unreferenced blobs by kind, and of orphans by generation and age.
+
+    Tallies of parts add up.
+    """
 
     blobs: Counter[str] = field(default_factory=Counter)
     size: Counter[str] = field(default_factory=Counter)

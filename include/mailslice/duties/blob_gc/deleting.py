@@ -1,4 +1,4 @@
-"""Deletes planned blobs, a group at a time: keeps a copy, looks at the object once more, deletes it only when it is what was planned."""
+"""Deletes planned blobs, a group at a time: a copy, a HEAD, and a delete where it is as planned."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def group_name(group: RowGroup) -> str:
 def delete_groups(
     spark: Session, what: Deleting, groups: Sequence[RowGroup], spared: frozenset[str]
 ) -> dict[str, Outcome]:
-    """Delete the blobs of these groups, but for the keys in `spared`: what became of each group, by name."""
+    """Delete the blobs of these groups, but for the keys in `spared`: outcomes by group name."""
     beside = 1 if isinstance(spark, InProcess) else min(len(groups), slots_of(spark))
     with shared(spark, spared) as kept_back:
 
@@ -105,6 +105,6 @@ def _delete(
 
 
 def _deleted_before(kept: KeptBlobs, copies: Sequence[Kept]) -> set[BlobId]:
-    """Of blobs that are gone, those whose copy this very run has made: an earlier try of it deleted them."""
+    """Of blobs that are gone, those with a copy of this very run: an earlier try deleted them."""
     there = kept.own.heads([copy.place for copy in copies])
     return {copy.key for copy in copies if there[copy.place] is not None}

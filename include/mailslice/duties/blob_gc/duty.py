@@ -33,7 +33,7 @@ class BlobGc(Duty[GcPlan]):
     bulky = frozenset({*_LONG, GROUPS, EXPIRES})
 
     def plan(self, run: Run) -> GcPlan:
-        """Raises BadSetting, ClockSkew, BadInput, StoreUnavailable; Refused for a source that is missing."""
+        """Raises BadSetting, BadInput, ClockSkew, StoreUnavailable, Refused (a missing source)."""
         return make_plan(run)
 
     def retained(self, run: Run) -> Collection[str]:
@@ -89,7 +89,10 @@ class BlobGc(Duty[GcPlan]):
         if problem := super().problem(steps):
             return f"{problem}; the next run tries them again"
         if copies := fields["copiesNotDeleted"]:
-            return f"{copies} kept copies that are over could not be deleted; the next run tries them again"
+            return (
+                f"{copies} kept copies that are over could not be deleted; "
+                "the next run tries them again"
+            )
         if missed := fields["notRestored"]:
             return (
                 f"{len(missed)} deleted blobs are referred to and could not be put back, "

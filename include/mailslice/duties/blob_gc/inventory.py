@@ -1,7 +1,7 @@
-"""An S3 Inventory in place of a listing: Parquet or CSV, on S3 or in a folder, by its manifest or as the files are.
+"""An S3 Inventory in place of a listing: Parquet or CSV files, on S3 or in a folder.
 
-It is as old as the day it was made. That is safe: a blob counts by what the inventory says of it, and is looked at again just before it is deleted.
-Whether a deleted blob is missed it cannot say.
+It is as old as the day it was made. That is safe: a blob is looked at again just before it is
+deleted. Whether a deleted blob is missed it cannot say.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WANTED = ("key", "size", "lastmodifieddate")
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Files of one inventory, as paths of its location's filesystem, and the columns of its CSV files."""
+    """Files of one inventory, as paths of its location, and the columns of its CSV files."""
 
     place: Artifacts
     files: tuple[str, ...]
@@ -65,13 +65,17 @@ def find(settings: Settings, where: str) -> Inventory:
     ]
     if not files or not place.exists(files[0]):
         raise BadInput(
-            f"--inventory {where!r}: no {', '.join(_ENDINGS)} file is there, and it is no manifest.json"
+            f"--inventory {where!r}: no {', '.join(_ENDINGS)} file is there, "
+            "and it is no manifest.json"
         )
     return Inventory(place, tuple(files), _USUAL)
 
 
 def read_inventory(spark: Session, settings: Settings, inventory: Inventory) -> Frame:
-    """The bucket's objects; one summary a file, `{"range", "blobs", "bytes"}`. Raises BadInput for a file that is no inventory."""
+    """The bucket's objects; one summary a file, `{"range", "blobs", "bytes"}`.
+
+    Raises BadInput for a file that is no inventory.
+    """
     bucket = settings.s3.bucket
 
     def work(batches: Iterator[Sequence[tuple[int, str]]]) -> Iterator[Rows | Summary]:
@@ -96,15 +100,18 @@ def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) ->
         source = str(manifest.get("sourceBucket") or settings.s3.bucket).rpartition(":")[2]
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(
-            f"--inventory {where!r} is no manifest.json of an S3 Inventory ({type(error).__name__}: {error})"
+            f"--inventory {where!r} is no manifest.json of an S3 Inventory "
+            f"({type(error).__name__}: {error})"
         ) from None
     if kind.lower() not in {"csv", "parquet"} or not files:
         raise BadInput(
-            f"--inventory {where!r}: its format is {kind!r} with {len(files)} files; allowed are CSV and Parquet"
+            f"--inventory {where!r}: its format is {kind!r} with {len(files)} files; "
+            "allowed are CSV and Parquet"
         )
     if source != settings.s3.bucket:
         raise BadInput(
-            f"--inventory {where!r} lists bucket {source}, not MAILSLICE_S3_BUCKET={settings.s3.bucket}"
+            f"--inventory {where!r} lists bucket {source}, "
+            f"not MAILSLICE_S3_BUCKET={settings.s3.bucket}"
         )
     if place.bucket is not None and bucket:
         place = Artifacts(f"s3a://{bucket}", settings.s3)
@@ -132,8 +139,10 @@ def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str
         csv.Error,
         zlib.error,
     ) as error:
+        problem = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"--inventory: {inventory.place.uri(file)} cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+            f"--inventory: {inventory.place.uri(file)} cannot be read "
+            f"({type(error).__name__}: {problem})"
         ) from error
 
 

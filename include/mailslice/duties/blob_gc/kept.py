@@ -1,4 +1,6 @@
-"""Deleted content that is kept for a while in mailslice's own bucket: `kept/EXPIRES/RUN/KEY`, by EXPIRES in the order of time.
+"""Deleted content that is kept for a while in mailslice's own bucket: `kept/EXPIRES/RUN/KEY`.
+
+Keys are in the order of EXPIRES.
 
 Copies are made within S3, so that what James keeps in an object's metadata comes back with it.
 """
@@ -53,12 +55,16 @@ class Kept:
 
 
 class KeptBlobs:
-    """The kept copies, and the way back. Raises BadSetting when the own bucket is James' bucket: what is kept there would be deleted, too."""
+    """The kept copies, and the way back.
+
+    Raises BadSetting when the own bucket is James' bucket: copies there would be deleted, too.
+    """
 
     def __init__(self, settings: Settings, turns: Turns | None = None) -> None:
         if settings.own.bucket == settings.s3.bucket:
             raise BadSetting(
-                f"MAILSLICE_OWN_BUCKET={settings.own.bucket} is James' bucket; mailslice's own content needs another"
+                f"MAILSLICE_OWN_BUCKET={settings.own.bucket} is James' bucket; "
+                "mailslice's own content needs another"
             )
         self.own = BulkBlobs(settings.s3, settings.own.bucket, turns)
         self.james = BulkBlobs(settings.s3, settings.s3.bucket, turns)
@@ -142,7 +148,10 @@ class KeptBlobs:
         ]
 
     def forget(self, folders: Iterable[str], but: Collection[str]) -> tuple[int, int]:
-        """Delete the copies below these folders, but for those of the blobs in `but`; how many, and how many could not be deleted."""
+        """Delete the copies below these folders, but for those of the blobs in `but`.
+
+        How many, and how many could not be deleted.
+        """
         gone = failed = 0
         for page in (page for folder in folders for page in self.pages(folder)):
             over = [kept.place for kept in page if kept.key not in but]

@@ -1,4 +1,4 @@
-"""All blobs of the bucket: ranges of keys that cover every key there can be, listed beside each other."""
+"""All blobs of the bucket: ranges that cover every key there can be, listed at the same time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ _HEX, _LETTERS = (
     "0123456789abcdef",
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
 )
-"""What hashes and UUIDs begin with; of base64 the few that begin with neither letter nor digit stay in the ranges between."""
+"""What hashes and UUIDs begin with. The few of base64 that do not are in the ranges between."""
 _KEYS_A_RANGE, _MOST_RANGES, _DEEPEST = 1500, 3000, 3
 _MOST_GENERATIONS, _MOST_STRANGE = 2000, 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """About so many keys that begin with `prefix`; with `start` begin those whose hashes come next, spread evenly over the alphabet."""
+    """About so many keys that begin with `prefix`.
+
+    With `start` begin those whose hashes come next, spread evenly over the alphabet.
+    """
 
     prefix: str
     start: str
@@ -38,9 +41,9 @@ class _Group:
 
 
 def key_ranges(blobs: BulkBlobs) -> list[KeyRange]:
-    """Ranges that together hold every key: one for a bucket of a single page, else those of each generation, cut where its keys are many.
+    """Ranges that together hold every key: one for a bucket of a single page.
 
-    Asks for a page of each generation, and a few more.
+    Else those of each generation, cut where its keys are many. Asks for a page of each, and a few.
     """
     page, more = blobs.first_page()
     if not more:
@@ -103,7 +106,10 @@ def _generations(blobs: BulkBlobs) -> Iterator[_Group]:
 def _next(
     blobs: BulkBlobs, family: str, prefix: str, following: str
 ) -> tuple[list[StoredBlob], bool]:
-    """The first page behind a generation. The one that follows it is asked for by itself: where a bucket is walked for each page, that is the cheap way."""
+    """The first page behind a generation.
+
+    The one that follows is asked for by itself: cheap where a bucket is walked for each page.
+    """
     if following == behind(prefix):
         found = blobs.first_page(following, behind(following))
         if found[0]:
@@ -113,7 +119,10 @@ def _next(
 
 
 def _group(prefix: str, start: str, keys: Sequence[BlobId], *, whole: bool) -> _Group:
-    """The group of which these are the first keys, or all. How far they reach among all hashes tells how many there are."""
+    """The group of which these are the first keys, or all.
+
+    How far they reach among all hashes tells how many there are.
+    """
     hashes = [
         key[len(start) :].replace("/", "") if start.endswith("/") else key[len(start) :]
         for key in keys
@@ -132,7 +141,7 @@ def _group(prefix: str, start: str, keys: Sequence[BlobId], *, whole: bool) -> _
 
 
 def _edges(group: _Group, most: int) -> Iterator[str]:
-    """Where the group begins and ends, and cuts within, so that a range has about `most` keys: a few times as many, or a few times fewer."""
+    """Where the group begins and ends, and cuts within: a range has about `most` keys."""
     yield from (group.prefix, behind(group.prefix))
     depth = next(
         (

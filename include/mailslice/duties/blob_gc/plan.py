@@ -71,7 +71,7 @@ class GcPlan(Plan):
 
     @property
     def has_work(self) -> bool:
-        """Every run records its candidates, even none: those of the run before are theirs no more."""
+        """Every run records its candidates, even none: those of the run before are over."""
         return True
 
     @property

@@ -1,4 +1,4 @@
-"""Lists the bucket, then reads every reference, and writes down the blobs that nothing refers to. Changes nothing.
+"""Lists the bucket, then reads every reference, and writes down the blobs without one.
 
 The listing comes first: a blob that is listed, and referred to before the references are read, is
 found to be referred to.
@@ -117,15 +117,16 @@ def require_bucket(run: Run, blobs: BulkBlobs, grace: timedelta) -> None:
     skew, allowed = blobs.now_skew(run.clock), max(grace / 4, _LEAST_SKEW)
     if abs(skew) > allowed:
         raise ClockSkew(
-            f"S3's clock differs from this machine's by {skew.total_seconds():.0f} s; allowed are "
-            f"{allowed.total_seconds():.0f} s (a quarter of the grace): ages of blobs would be wrong"
+            f"S3's clock differs from this machine's by {skew.total_seconds():.0f} s; "
+            f"allowed are {allowed.total_seconds():.0f} s (a quarter of the grace): "
+            "ages of blobs would be wrong"
         )
 
 
 def _listed(
     run: Run, spark: Session, frames: ExitStack
 ) -> tuple[list[KeyRange] | None, Frame, list[str]]:
-    """The ranges of keys that were listed (None: an inventory), the bucket's blobs, and the folders of kept copies."""
+    """Ranges of keys (None: an inventory), the bucket's blobs, the folders of kept copies."""
     settings, given = run.settings, run.params(Params).inventory
     with KeptBlobs(settings) as kept:
         ranges = None if given is not None else listing.key_ranges(kept.james)

@@ -1,4 +1,4 @@
-"""What workers read for a plan, and for an apply: references of all sources, planned blobs, kept copies."""
+"""What workers read: references of all sources, planned blobs, kept copies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read_planned(
 
 
 def read_kept(spark: Session, settings: Settings, folders: Sequence[str]) -> Frame:
-    """The kept copies below these folders of the own bucket: `key` of the blob, `place` of the copy."""
+    """Kept copies below these folders: `key` of the blob, `place` (the copy's own key), `size`."""
 
     def work(batches: Iterator[Sequence[str]]) -> Iterator[Rows | Summary]:
         with KeptBlobs(settings) as kept:

@@ -1,6 +1,7 @@
-"""Where blob ids are referred to: each source has one scan, in parts that workers share. A part is read to its end, or the scan raises.
+"""Where blob ids are referred to. Each source has one scan, in parts that workers share.
 
-James' four kinds of tables, the columns that an operator adds, and always mailslice's own tables and bucket and the dead letters.
+A part is read to its end, or the scan raises. James' tables, the columns that an operator adds, and
+always mailslice's own tables and bucket and the dead letters.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ JAMES: Mapping[str, tuple[str, ...]] = {
     "messageV3": ("headercontent", "bodycontent"),
     "attachmentV2": ("blobid",),
 }
-"""James' tables, in the order in which a mail passes them: what moves on while a scan runs is met again."""
+"""James' tables, in the order in which a mail passes them: what moves on meanwhile is met again."""
 OWN_WITHOUT_REFERENCES = frozenset(
     {"runs", "locks", "queue_samples", "pending_marks", "slice_statistics"}
 )
-"""Own tables that name no blob whose content is still wanted; a report's sample of victims must not keep them alive."""
+"""Own tables that name no blob whose content is still needed: a report's sample is no reference."""
 _LEAST_RANGES, _MOST_RANGES, _PARTITIONS_A_RANGE = 8, 4096, 25_000
-"""Few ranges for small tables, whose cost is a request each; more for large ones, so that workers share them."""
+"""A range costs a request: few for small tables; more for large ones, which workers share."""
 _ABSENT = "MAILSLICE_GC_ABSENT_SOURCES"
 _SOURCES = "MAILSLICE_GC_SOURCES"
 _GRAMMAR = "allowed is table:column,column;keyspace.table:column"
@@ -78,15 +79,18 @@ class Source(Protocol):
 
     @property
     def holes(self) -> int:
-        """What its parts leave out or read twice; 0 when they are the whole source, each thing once."""
+        """What its parts leave out or overlap in; 0 when they are the whole source, once."""
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
-        """These parts, page by page; ends when each was read to its end. Raises StoreUnavailable and others of the stores."""
+        """These parts, page by page, each to its end. Raises StoreUnavailable and others."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Columns of a table in Cassandra, by token range. `plain`: every value is one id; `buried`: ids are looked for inside of the values, messages or JSON."""
+    """Columns of a table in Cassandra, by token range.
+
+    `plain`: every value is one id; `buried`: ids are inside of values, messages or JSON.
+    """
 
     name: str
     where: ReferenceColumns
@@ -139,7 +143,7 @@ class DeadLetters:
         return len(self.queues)
 
     def scan(self, settings: Settings, parts: Sequence[int]) -> Iterator[Page]:
-        """All messages of each queue; one that is no mail still counts for the ids that stand in it."""
+        """All messages of each queue; one that is no mail counts for the ids in it, too."""
         for part in parts:
             messages, found = 0, list[str]()
             for body in dead_letters(settings, self.queues[part]):
@@ -150,7 +154,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class OwnBucket:
-    """mailslice's own bucket, but for what blob_gc itself keeps: a key that ends with a blob's id refers to it."""
+    """mailslice's own bucket, but for kept copies: a key that ends with an id refers to it."""
 
     name: str = "ownBucket"
     parts: int = 1
@@ -166,7 +170,7 @@ class OwnBucket:
 
 
 def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
-    """All sources there are, in the order of scanning, and the names of those that are absent by the settings.
+    """All sources, in the order of scanning, and the names of those that settings call absent.
 
     Raises Refused for one whose table is missing and which no setting names as absent: nothing is
     known of its references. BadSetting for a source of MAILSLICE_GC_SOURCES that cannot be scanned.
@@ -180,8 +184,8 @@ def sources_of(stores: Stores) -> tuple[list[Source], list[str]]:
     excused = {name.lower() for name in settings.gc.absent_sources}
     if unknown := [name for name in absent if name.lower() not in excused]:
         raise Refused(
-            f"no table for {', '.join(unknown)} in Cassandra at {session.address}: are the keyspaces "
-            "right? Where a source really does not exist, say so: "
+            f"no table for {', '.join(unknown)} in Cassandra at {session.address}: "
+            "are the keyspaces right? Where a source really does not exist, say so: "
             f"{_ABSENT}={','.join([*settings.gc.absent_sources, *unknown])}"
         )
     own = _own_tables(session, settings.own.keyspace.lower(), ranges)
@@ -225,10 +229,10 @@ def _wanted(settings: Settings) -> Iterator[tuple[str, str, str, tuple[str, ...]
 
 
 def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
-    """`table.column` of James' keyspace that by their names hold blob ids, and that no source reads.
+    """`table.column` of James' keyspace that are named like blob ids, and that no source reads.
 
     They are an extension's, or those of an older James. MAILSLICE_GC_UNREAD_COLUMNS excuses them.
-    Tables that name a bucket, too, such as those of uploads and of the deleted messages vault, are about other buckets.
+    Tables that name a bucket (uploads, the deleted messages vault) are about other buckets.
     """
     keyspace = stores.settings.cassandra.keyspace.lower()
     excused = {name.lower() for name in stores.settings.gc.unread_columns}
@@ -249,7 +253,7 @@ def unread_columns(stores: Stores, sources: Sequence[Source]) -> list[str]:
 
 
 def with_rows(stores: Stores, columns: Sequence[str]) -> list[str]:
-    """Those `table.column` of James' keyspace whose table holds a row: an empty one refers to nothing."""
+    """Those `table.column` of James' keyspace whose table has a row: others refer to nothing."""
     keyspace = stores.settings.cassandra.keyspace
     tables = {column.partition(".")[0] for column in columns}
     filled = {
@@ -283,7 +287,7 @@ def _own_tables(session: CassandraSession, keyspace: str, ranges: _Ranges) -> It
 
 
 def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
-    """(keyspace or empty, table, columns) of `table:column,column;keyspace.table:column`. Raises BadSetting."""
+    """(keyspace or empty, table, columns) of MAILSLICE_GC_SOURCES. Raises BadSetting."""
     found: list[tuple[str, str, list[str]]] = []
     for word in re.split(r"[,;\s]+", text.strip()) if text.strip() else ():
         table, colon, columns = word.partition(":")
@@ -302,7 +306,7 @@ def parse_sources(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def buried_ids(value: str | bytes) -> Iterator[str]:
-    """Blob ids in a value: the value itself, every text of a JSON document, or whatever stands in quotes in what is no JSON."""
+    """Blob ids in a value: it itself, texts of a JSON document, in no JSON what is quoted."""
     text = value if isinstance(value, str) else value.decode("utf-8", "replace")
     if is_blob_id(text):
         yield text

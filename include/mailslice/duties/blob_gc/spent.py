@@ -6,7 +6,7 @@ import time
 
 
 class Spent:
-    """Seconds by what they were spent on; the clock runs from the start, and anew from each `on`."""
+    """Seconds by what they were spent on; the clock runs from the start, anew from each `on`."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -1,4 +1,7 @@
-"""What this run deleted is gone and kept, and what it was to put back is there. Others write beside us, and that is not judged."""
+"""What this run deleted is gone and kept, and what it was to put back is there.
+
+Others write beside us, and that is not judged.
+"""
 
 from __future__ import annotations
 

@@ -2,11 +2,22 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.blob_gc.sources import _endings, buried_ids, parse_sources
-from mailslice.model.errors import BadSetting
+from mailslice.duties.blob_gc import sources
+from mailslice.duties.blob_gc.sources import (
+    _endings,
+    buried_ids,
+    parse_sources,
+    sources_of,
+    unread_columns,
+)
+from mailslice.model.errors import BadSetting, Refused
+from mailslice.model.settings import Settings
+from mailslice.stores.blobs.bulk import BulkBlobs
+from mailslice.stores.cassandra.references import Column
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 UUID_TEXT = "e2b53fb4-f230-473d-b3e4-54f45c80c05f"
@@ -80,3 +91,78 @@ def test_what_names_no_blob_gives_none(value):
 def test_a_key_of_the_own_bucket_may_end_with_an_id_that_has_slashes():
     assert HASH in set(_endings(f"quarantine/spool/x/{HASH}"))
     assert UUID_TEXT in set(_endings(UUID_TEXT))
+
+
+def column(name, kind="text", position=-1):
+    return Column(name, kind, position)
+
+
+@pytest.fixture
+def stores(monkeypatch):
+    """James' keyspace with two of its tables and an extension's, and mailslice's own."""
+    key = column("id", "uuid", 0)
+    james = {
+        "messagev3": (key, column("headercontent"), column("bodycontent")),
+        "attachmentv2": (key, column("blobid")),
+        "Files": (key, column("Avatar"), column("more", "set<text>"), column("at", "timestamp")),
+        "avatars": (key, column("blobid"), column("header_blob_id")),
+        "uploads": (key, column("bucket"), column("blobid")),
+    }
+    own = {"delayed_mails": (key, column("item", "blob")), "runs": (key, column("report"))}
+    keyspaces = {"apache_james": james, "mailslice": own}
+    monkeypatch.setattr(sources, "columns_of", lambda _, keyspace: keyspaces.get(keyspace, {}))
+    monkeypatch.setattr(sources, "estimated_partitions", lambda *_: {"messagev3": 10**6})
+    monkeypatch.setattr(sources, "token_ranges", lambda _, least: [(0, 0)] * least)
+    monkeypatch.setattr(BulkBlobs, "bucket_exists", lambda _: False)
+
+    def made(**gc):
+        settings = Settings()
+        settings = settings.model_copy(update={"gc": settings.gc.model_copy(update=gc)})
+        management = SimpleNamespace(dead_letter_queues=lambda: ["spool"])
+        session = SimpleNamespace(address="here")
+        return SimpleNamespace(settings=settings, cassandra=session, management=management)
+
+    return made
+
+
+ABSENT = ("enqueuedmailsv3", "enqueuedmailsv4", "mailRepositoryContentV2")
+
+
+def test_sources_are_the_letters_our_own_james_tables_and_the_operators(stores):
+    given = "Files:Avatar;Files:MORE;MessageV3:headerContent"
+    found, absent = sources_of(stores(absent_sources=ABSENT, sources=given))
+    assert [source.name for source in found] == [
+        *("deadLetters", "ownBucket", "own.delayed_mails", "messageV3", "attachmentV2", "Files"),
+    ]
+    assert absent == ["mailRepositoryContentV2", "enqueuedMailsV3", "enqueuedMailsV4"]
+    own, messages, _, files = found[2:]
+    assert messages.where.columns == ("headercontent", "bodycontent")
+    assert (files.where.table, files.where.columns) == ("Files", ("Avatar", "more"))
+    assert [(source.plain, source.buried) for source in (own, messages, files)] == [
+        *((False, True), (True, False), (False, False)),
+    ]
+    assert (messages.parts, files.parts) == (40, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ("nothere:blobid", Refused, "no table for nothere in Cassandra at here.*,nothere$"),
+        ("ks.avatars:blobid", Refused, r"no table for ks\.avatars "),
+        ("Files:at", BadSetting, r"column at of Files is of type timestamp.*MAILSLICE_GC_SOURCES"),
+        ("Files:x", BadSetting, "column x of Files does not exist; there are Avatar, at, id, more"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_named(stores, given, error, said):
+    with pytest.raises(error, match=said):
+        sources_of(stores(absent_sources=ABSENT, sources=given))
+
+
+def test_columns_like_blob_ids_that_no_source_reads_are_named_unless_excused(stores):
+    without = stores(absent_sources=ABSENT)
+    found, _ = sources_of(without)
+    assert unread_columns(without, found) == ["avatars.blobid", "avatars.header_blob_id"]
+    excused = stores(absent_sources=ABSENT, unread_columns=("Avatars.header_blob_id",))
+    assert unread_columns(excused, found) == ["avatars.blobid"]
+    more = stores(absent_sources=ABSENT, sources="avatars:blobid")
+    assert unread_columns(more, sources_of(more)[0]) == ["avatars.header_blob_id"]
