@@ -34,24 +34,18 @@ def sources(plan: GcPlan, settings: Settings, max_shrink: float) -> Frame:
         }
         for scan in plan.scans
     ]
-    expect = [
-        Expectation.equal(
-            "parts_unread",
-            0,
-            "Every part of every source was read to its end: an unread one is not an empty one.",
-        ),
-        Expectation.equal("parts_read_twice", 0, "No part of a source was counted twice."),
-        Expectation.equal(
-            "holes", 0, "The token ranges of a source tile the ring: no row is left out."
-        ),
-        Expectation.between(
-            "lost_share",
-            0,
-            max_shrink,
-            f"No source lost more than {max_shrink:g} of its references since the last run "
-            "(max_shrink).",
-        ),
-    ]
+    zeros = {
+        "parts_unread": "Every part of every source was read to its end: "
+        "an unread one is not an empty one.",
+        "parts_read_twice": "No part of a source was counted twice.",
+        "holes": "The token ranges of a source tile the ring: no row is left out.",
+    }
+    lost = (
+        f"No source lost more than {max_shrink:g} of its references since the last run "
+        "(max_shrink)."
+    )
+    expect = [Expectation.equal(column, 0, sentence) for column, sentence in zeros.items()]
+    expect.append(Expectation.between("lost_share", 0, max_shrink, lost))
     return Frame("sources", rows, expect)
 
 
@@ -72,40 +66,25 @@ def lost_share(scan: SourceScan) -> float:
 def totals(plan: GcPlan, max_share: float) -> Frame:
     """One row: the plan as a whole."""
     listing, unread = plan.listing, ", ".join(plan.unread_columns) or "none"
+    unread_columns = (
+        "Every column that is named like a blob id is read (MAILSLICE_GC_SOURCES) or excused "
+        f"(MAILSLICE_GC_UNREAD_COLUMNS); not: {unread}."
+    )
+    zeros = {
+        "ranges_unread": (
+            listing.wanted - listing.read,
+            "Every range of keys was listed to its end.",
+        ),
+        "ranges_read_twice": (listing.twice, "No range of keys was listed twice."),
+        "ranges_holes": (listing.holes, "The ranges of keys cover every key there can be."),
+        "unread_columns": (len(plan.unread_columns), unread_columns),
+    }
+    share = plan.planned / plan.blobs if plan.blobs else 0.0
+    sentence = f"At most {max_share:g} of all blobs are to go (max_share)."
     return Frame.facts(
         "totals",
-        (
-            listing.wanted - listing.read,
-            Expectation.equal("ranges_unread", 0, "Every range of keys was listed to its end."),
-        ),
-        (
-            listing.twice,
-            Expectation.equal("ranges_read_twice", 0, "No range of keys was listed twice."),
-        ),
-        (
-            listing.holes,
-            Expectation.equal(
-                "ranges_holes", 0, "The ranges of keys cover every key there can be."
-            ),
-        ),
-        (
-            len(plan.unread_columns),
-            Expectation.equal(
-                "unread_columns",
-                0,
-                "Every column that is named like a blob id is read (MAILSLICE_GC_SOURCES) or "
-                f"excused (MAILSLICE_GC_UNREAD_COLUMNS); not: {unread}.",
-            ),
-        ),
-        (
-            plan.planned / plan.blobs if plan.blobs else 0.0,
-            Expectation.between(
-                "planned_share",
-                0,
-                max_share,
-                f"At most {max_share:g} of all blobs are to go (max_share).",
-            ),
-        ),
+        *((value, Expectation.equal(name, 0, why)) for name, (value, why) in zeros.items()),
+        (share, Expectation.between("planned_share", 0, max_share, sentence)),
     )
 
 

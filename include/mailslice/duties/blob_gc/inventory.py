@@ -34,6 +34,11 @@ _FLAGS = ("bucket", "islatest", "isdeletemarker")
 _ENDINGS = (".parquet", ".csv", ".csv.gz")
 _ROWS = 5000
 _WANTED = ("key", "size", "lastmodifieddate")
+_UNREADABLE = (
+    *(EOFError, OSError, ValueError, KeyError, IndexError, TypeError),
+    *(csv.Error, zlib.error),
+)
+"""What a file that is damaged, or no inventory, raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +129,13 @@ def _of_manifest(settings: Settings, place: Artifacts, name: str, where: str) ->
 
 def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str, int, int]]:
     """(key, size, modified) of the bucket's own current objects."""
-    filesystem, path = inventory.place.filesystem, inventory.place.path(file)
+    rows = _parquet if file.endswith(".parquet") else _csv
+    path = inventory.place.path(file)
     try:
-        yield from (_parquet if file.endswith(".parquet") else _csv)(
-            filesystem, path, bucket, inventory.columns
-        )
-    except (
-        EOFError,
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        csv.Error,
-        zlib.error,
-    ) as error:
+        for row in rows(inventory.place.filesystem, path, inventory.columns):
+            if _is_current(row, bucket):
+                yield str(row["key"]), int(row["size"]), _modified(row["lastmodifieddate"])
+    except _UNREADABLE as error:
         problem = " ".join(str(error).split())[:200]
         raise BadInput(
             f"--inventory: {inventory.place.uri(file)} cannot be read "
@@ -147,24 +144,20 @@ def _objects(inventory: Inventory, file: str, bucket: str) -> Iterator[tuple[str
 
 
 def _parquet(
-    filesystem: FileSystem, path: str, bucket: str, _columns: Sequence[str]
-) -> Iterator[tuple[str, int, int]]:
+    filesystem: FileSystem, path: str, _columns: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Its rows by column, in lower case and without underscores."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(filesystem.open_input_file(path)) as file:
         for batch in file.iter_batches(_ROWS):
             named = {name.replace("_", "").lower(): name for name in batch.schema.names}
-            for row in batch.select(
-                [named[name] for name in (*_WANTED, *(each for each in _FLAGS if each in named))]
-            ).to_pylist():
-                yield from _current(
-                    {name.replace("_", "").lower(): value for name, value in row.items()}, bucket
-                )
+            known = [*_WANTED, *(flag for flag in _FLAGS if flag in named)]
+            columns = batch.select([named[name] for name in known])
+            yield from columns.rename_columns(known).to_pylist()
 
 
-def _csv(
-    filesystem: FileSystem, path: str, bucket: str, columns: Sequence[str]
-) -> Iterator[tuple[str, int, int]]:
+def _csv(filesystem: FileSystem, path: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     with filesystem.open_input_stream(path, compression=None) as stream:
         raw: Any = gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
         names = [name.lower() for name in columns]
@@ -173,20 +166,17 @@ def _csv(
                 continue  # a header, which S3 itself does not write
             row: dict[str, Any] = dict(zip(names, values, strict=True))
             row["key"] = unquote_plus(row["key"])  # keys in CSV inventories are URL-encoded
-            yield from _current(row, bucket)
+            yield row
 
 
-def _current(row: dict[str, Any], bucket: str) -> Iterator[tuple[str, int, int]]:
-    if (
-        row.get("bucket") not in {None, bucket}
-        or str(row.get("islatest")).lower() == "false"
-        or str(row.get("isdeletemarker")).lower() == "true"
-    ):
-        return
-    modified = row["lastmodifieddate"]
-    when = modified if isinstance(modified, datetime) else datetime.fromisoformat(str(modified))
-    yield (
-        str(row["key"]),
-        int(row["size"]),
-        modified_seconds(when if when.tzinfo else when.replace(tzinfo=UTC)),
+def _is_current(row: dict[str, Any], bucket: str) -> bool:
+    return (
+        row.get("bucket") in {None, bucket}
+        and str(row.get("islatest")).lower() != "false"
+        and str(row.get("isdeletemarker")).lower() != "true"
     )
+
+
+def _modified(value: object) -> int:
+    when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    return modified_seconds(when if when.tzinfo else when.replace(tzinfo=UTC))

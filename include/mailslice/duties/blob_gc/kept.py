@@ -41,17 +41,10 @@ class Kept:
     @classmethod
     def of(cls, place: str, size: int) -> Kept | None:
         """The copy that has this key in the own bucket; None when it is not one."""
-        found = _PLACE.fullmatch(place)
-        return (
-            cls(
-                datetime.strptime(found[1], _TIME).replace(tzinfo=UTC),
-                found[2],
-                BlobId(found[3]),
-                size,
-            )
-            if found
-            else None
-        )
+        if (found := _PLACE.fullmatch(place)) is None:
+            return None
+        expires = datetime.strptime(found[1], _TIME).replace(tzinfo=UTC)
+        return cls(expires, found[2], BlobId(found[3]), size)
 
 
 class KeptBlobs:
@@ -103,21 +96,13 @@ class KeptBlobs:
 
     def of_keys(self, keys: Iterable[BlobId]) -> dict[BlobId, Kept]:
         """The copy of each key that has one; the one that is kept longest."""
-        found: dict[BlobId, Kept] = {}
+        copies: dict[BlobId, Kept] = {}
         wanted = list(keys)
         for folder in self.folders():
-            _, expires, run, _ = folder.split("/")
-            copies = [
-                Kept(datetime.strptime(expires, _TIME).replace(tzinfo=UTC), run, key)
-                for key in wanted
-            ]
-            there = self.own.heads([kept.place for kept in copies])
-            found |= {
-                kept.key: Kept(kept.expires, run, kept.key, blob.size)
-                for kept in copies
-                if (blob := there[kept.place]) is not None
-            }
-        return found
+            there = self.own.heads([BlobId(f"{folder}{key}") for key in wanted])
+            known = (Kept.of(place, blob.size) for place, blob in there.items() if blob is not None)
+            copies |= {copy.key: copy for copy in known if copy is not None}
+        return copies
 
     def restore(self, copies: Iterable[Kept]) -> dict[BlobId, str]:
         """Put copies back where no such blob is now: key -> `restored`, `present`, or why not."""

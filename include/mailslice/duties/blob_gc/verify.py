@@ -36,35 +36,31 @@ def after(run: Run, plan: GcPlan, result: Result) -> Frame:
         and (now.size, modified_seconds(now.modified)) == (blob.size, blob.modified_s)
         for blob in sample
     )
-    untouched = result.not_done + result.fields["restored"]
-    return Frame.facts(
-        "after",
+    limits = (
         (
+            "planned_still_there",
             as_planned,
-            Expectation.between(
-                "planned_still_there",
-                0,
-                untouched,
-                "No planned blob is there as it was, but those that were not tried, "
-                "or were put back.",
-            ),
+            result.not_done + result.fields["restored"],
+            "No planned blob is there as it was, but those that were not tried, or were put back.",
         ),
         (
+            "deleted_without_copy",
             len(missing) - copies,
-            Expectation.between(
-                "deleted_without_copy",
-                0,
-                result.skipped.get(GONE, 0),
-                "Every deleted blob has its kept copy.",
-            ),
+            result.skipped.get(GONE, 0),
+            "Every deleted blob has its kept copy.",
         ),
         (
+            "referred_to_and_missing",
             still_lost,
-            Expectation.equal(
-                "referred_to_and_missing", 0, "Every deleted blob that is referred to was put back."
-            ),
+            0,
+            "Every deleted blob that is referred to was put back.",
         ),
     )
+    facts = (
+        (value, Expectation.between(column, 0, most, sentence))
+        for column, value, most, sentence in limits
+    )
+    return Frame.facts("after", *facts)
 
 
 def _sample(run: Run, plan: GcPlan) -> list[PlannedBlob]:

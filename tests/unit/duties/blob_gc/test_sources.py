@@ -132,14 +132,21 @@ def test_sources_are_the_letters_our_own_james_tables_and_the_operators(stores):
     given = "Files:Avatar;Files:MORE;MessageV3:headerContent"
     found, absent = sources_of(stores(absent_sources=ABSENT, sources=given))
     assert [source.name for source in found] == [
-        *("deadLetters", "ownBucket", "own.delayed_mails", "messageV3", "attachmentV2", "Files"),
+        "deadLetters",
+        "ownBucket",
+        "own.delayed_mails",
+        "messageV3",
+        "attachmentV2",
+        "Files",
     ]
     assert absent == ["mailRepositoryContentV2", "enqueuedMailsV3", "enqueuedMailsV4"]
     own, messages, _, files = found[2:]
     assert messages.where.columns == ("headercontent", "bodycontent")
     assert (files.where.table, files.where.columns) == ("Files", ("Avatar", "more"))
     assert [(source.plain, source.buried) for source in (own, messages, files)] == [
-        *((False, True), (True, False), (False, False)),
+        (False, True),
+        (True, False),
+        (False, False),
     ]
     assert (messages.parts, files.parts) == (40, 8)
 

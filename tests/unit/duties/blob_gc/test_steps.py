@@ -174,7 +174,10 @@ def test_two_runs_delete_what_nothing_refers_to(heap):
     first = heap.take(*ALL)
     assert (first["status"], first["candidates"], first["gcedBlobCount"]) == ("done", 1, 0)
     assert (first["orphans"], first["orphanBytes"], first["blobCount"], first["references"]) == (
-        *(1, 7, 2, 1),
+        1,
+        7,
+        2,
+        1,
     )
     assert first["unreferenced"] == {
         **dict.fromkeys(("unknown", "doubtful", "active", "young"), 0),
@@ -230,7 +233,9 @@ def test_a_reference_that_comes_before_or_among_the_deletes_keeps_its_blob(due, 
     )
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["gcedBlobCount"], report["skippedBy"], report["restored"]) == (
-        *(2, {"referred to again": 1}, 1),
+        2,
+        {"referred to again": 1},
+        1,
     )
     assert (heap.keys(), heap.kept()) == ({early, late}, {late, orphan})
 
@@ -282,3 +287,40 @@ def test_a_plan_that_is_made_again_keeps_the_files_of_its_own_candidates(heap):
     heap.take(*ALL, at=HOURS / 2)
     report = heap.take(*ALL, at=HOURS + HOURS / 4, name="r-2")
     assert (report["gcedBlobCount"], report["candidatesOf"], heap.kept()) == (1, "r-1", {orphan})
+
+
+@pytest.mark.parametrize("damage", ["note", "file"])
+def test_candidates_that_were_changed_or_lost_wait_anew(heap, damage):
+    heap.blob()
+    heap.take(*ALL)
+    files = run_of(heap.folder, "blob_gc", queue=NO_QUEUE).folder
+    if damage == "file":
+        (file,) = files.artifacts.files(files.file("plan"))
+        files.artifacts.remove(file)
+    else:
+        note = f"{files.name.rpartition('/')[0]}/candidates.json"
+        text = files.artifacts.read(note).decode()
+        files.artifacts.write(note, text.replace("2026-11-22T", "2026-11-20T").encode())
+    report = heap.take(*ALL, at=2 * HOURS, name="r-2")
+    assert (report["gcedBlobCount"], report["candidates"], report["candidatesOf"]) == (0, 1, None)
+    assert "forgotten and wait anew" in heap.file("plan.json", "r-2")["message"]
+    assert heap.take(*ALL, at=4 * HOURS, name="r-3")["gcedBlobCount"] == 1
+
+
+def test_copies_that_are_over_are_forgotten_once_nothing_refers_to_them(due, monkeypatch):
+    heap, (missed, *rest) = due
+    heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    later = timedelta(days=8)
+    heap.take("plan", "check", at=later, name="r-3")
+    heap.source.ids.add(missed)
+    with monkeypatch.context() as patch:
+        patch.setattr(BulkBlobs, "copies", lambda _, __, wanted: dict.fromkeys(wanted, "full"))
+        applied = heap.take("apply", at=later, name="r-3")
+        assert (applied["restored"], applied["expiredCopies"]) == (0, len(rest))
+        assert applied["notRestored"] == [f"{missed}: full"]
+        with pytest.raises(GateFailed, match="referred_to_and_missing: 1"):
+            heap.take("verify", at=later, name="r-3")
+        report = heap.take("report", at=later, name="r-3")
+        assert (report["status"], report["errorCount"], heap.kept()) == ("failed", 1, {missed})
+    report = heap.take(*ALL, at=later + HOURS, name="r-4")
+    assert (report["restored"], report["expiredCopies"], heap.keys()) == (1, 1, {missed})
