@@ -47,7 +47,8 @@ GROUPS, EXPIRES = "groups", "copiesExpire"
 copies are kept."""
 _GROUPS_A_SLOT = 4
 """Groups that a slot gets at once: between two rounds the lock and the time limit are looked at."""
-_NAMED = 20
+NAMED = 20
+"""The most failures, and the most missed blobs, that a report names."""
 _FEW = 2
 """So many groups of candidates are read here and not by Spark."""
 
@@ -76,14 +77,16 @@ class _Collection:
         self._problems: dict[BlobId, str] = {}
         """Blobs that are missed and could not be put back: why not."""
         earlier = progress.earlier
-        self._groups = {name: Outcome(**one) for name, one in earlier.get(GROUPS, {}).items()}
+        self._groups: dict[str, dict[str, Any]] = dict(earlier.get(GROUPS, {}))
+        """Outcomes by group. What is saved is this very dict: no count without its group."""
+        run.report(**{GROUPS: self._groups})
         expires = earlier.get(EXPIRES) or iso(run.clock() + plan.keep)
         # A second try makes the copies of the first one under the same names.
         self._expires = datetime.fromisoformat(str(expires)) if plan.keep else None
 
     def collect(self) -> None:
         run, plan, spent = self._run, self._plan, Spent()
-        self._count(self._groups.values())
+        self._count([Outcome(**one) for one in self._groups.values()])
         copies = run.read_rows(plan.restores, KeptCopy)
         self._put_back((copy.key, 0) for copy in copies)
         self._save()
@@ -115,28 +118,24 @@ class _Collection:
     def _save(self) -> None:
         progress = self._progress
         self._run.report(
-            **{
-                GROUPS: {name: asdict(outcome) for name, outcome in self._groups.items()},
-                EXPIRES: iso(self._expires),
-            },
-            bytesDeleted=sum(outcome.bytes for outcome in self._groups.values()),
+            **{EXPIRES: iso(self._expires)},
+            bytesDeleted=sum(one["bytes"] for one in self._groups.values()),
             keptUntil=iso(self._expires) if progress.applied else None,
             restored=len(self._restored),
-            notRestored=[f"{key}: {why}" for key, why in self._problems.items()][:_NAMED],
+            notRestored=[f"{key}: {why}" for key, why in self._problems.items()][:NAMED],
         )
         progress.save()
 
-    def _count(self, outcomes: Iterable[Outcome]) -> None:
-        """Count what became of blobs; errors that are not named are counted under one name."""
-        progress, groups = self._progress, list(outcomes)
+    def _count(self, groups: Sequence[Outcome]) -> None:
+        """Count what became of blobs; errors without a name count with their group's first."""
+        progress = self._progress
         progress.done(count=sum(outcome.deleted for outcome in groups))
         for reason in (REFERENCED, GONE, CHANGED):
             progress.skip(reason, sum(outcome.skipped.get(reason, 0) for outcome in groups))
         for outcome in groups:
-            for key, why in outcome.failures.items():
-                progress.fail(key, why)
-        if unnamed := sum(outcome.failed - len(outcome.failures) for outcome in groups):
-            progress.fail("more blobs", "as these", unnamed)
+            unnamed = outcome.failed - len(outcome.failures)
+            for number, (key, why) in enumerate(outcome.failures.items()):
+                progress.fail(key, why, 1 if number else 1 + unnamed)
 
     def _put_back(self, copies: Iterable[tuple[str, int]]) -> None:
         """Restore copies, by their own key and size."""
@@ -195,8 +194,8 @@ class _Collection:
                 return
             run.require_lock()
             outcomes = delete_groups(spark, what, waiting[first : first + a_round], spared)
-            self._groups |= outcomes
-            self._count(outcomes.values())
+            self._groups |= {name: asdict(outcome) for name, outcome in outcomes.items()}
+            self._count([*outcomes.values()])
             self._save()
 
     def _wait_for_inserts(self) -> None:

@@ -2,13 +2,16 @@
 
 They are in the plan files of the last run that was applied; a note beside the runs, below the
 artifacts location, says which. Lost or changed, nothing is known of any candidate, and every blob
-waits anew.
+waits anew. So does it when an earlier version of mailslice wrote the note: that one's files have
+digests of another kind.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
 
 from pydantic import AwareDatetime, Field
 
@@ -31,8 +34,8 @@ class Candidates(JsonModel):
     spared: frozenset[str]
     sources: Mapping[str, int]
     """How many references each source had then."""
-    changed: bool = Field(False, exclude=True)
-    """Somebody edited the note: since when its candidates wait is not to be believed."""
+    forgotten: str = Field("", exclude=True)
+    """Why the note is not believed since when its candidates wait; empty: it is."""
 
     @property
     def folder(self) -> str:
@@ -49,12 +52,25 @@ def record(artifacts: Artifacts, candidates: Candidates) -> None:
 def recorded(artifacts: Artifacts) -> Candidates | None:
     """The candidates; None when no run recorded any, or the note cannot be read.
 
-    Of a note that was changed only `sources` is believed, which a source that lost references is
-    held against: the note says since when candidates wait.
+    Of a note that is not believed there is only `sources`, which a source that lost references is
+    held against.
     """
     try:
         value = json.loads(artifacts.read(_FILE) or b"")
-        changed = value.pop("digest", None) != digest_of(value)
-        return Candidates.model_validate(value).model_copy(update={"changed": changed})
+        if forgotten := _why_forgotten(value, value.pop("digest", None)):
+            value |= {"groups": (), "spared": ()}
+        return Candidates.model_validate(value).model_copy(update={"forgotten": forgotten})
     except (ValueError, TypeError, AttributeError):
         return None
+
+
+def _why_forgotten(value: Mapping[str, Any], digest: object) -> str:
+    if digest == digest_of(value):
+        return ""
+    run = value.get("run")
+    if digest == sha256(json.dumps(value, sort_keys=True).encode()).hexdigest():
+        return (
+            f"an earlier version of mailslice recorded the candidates of run {run}: "
+            "they are forgotten and wait anew"
+        )
+    return f"the note on the candidates of run {run} was changed: they are forgotten and wait anew"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from mailslice.duties.blob_gc import candidates, check, verify
-from mailslice.duties.blob_gc.apply import EXPIRES, GROUPS, collect
+from mailslice.duties.blob_gc.apply import EXPIRES, GROUPS, NAMED, collect
 from mailslice.duties.blob_gc.params import Params
 from mailslice.duties.blob_gc.plan import GcPlan
 from mailslice.duties.blob_gc.planning import make_plan
@@ -101,7 +101,7 @@ class BlobGc(Duty[GcPlan]):
         return None
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """`gcedBlobCount` and `errorCount` are James' names."""
+        """`gcedBlobCount` and `errorCount` are James' names; `failures` is a list here, for scripts."""
         plan, result = steps.plan, steps.result
         known = {**plan, **result.fields}
         not_done = len(known.get("notRestored", ())) + known.get("copiesNotDeleted", 0)
@@ -110,6 +110,7 @@ class BlobGc(Duty[GcPlan]):
             **{name: known.get(name, 0) for name in _COUNTS},
             "gcedBlobCount": result.applied,
             "errorCount": result.failed + not_done,
+            "failures": [f"{key}: {why}" for key, why in result.failures.items()][:NAMED],
             "spent": {**plan.get("spent", {}), **result.fields.get("spent", {})},
         }
 

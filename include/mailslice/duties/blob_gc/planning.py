@@ -141,11 +141,8 @@ def _listed(
 def _known(run: Run, earlier: Candidates | None, spark: Session) -> tuple[Frame, str]:
     """The candidates of earlier runs; without them, why."""
     location, why = run.folder.artifacts, "no earlier run recorded candidates"
-    if earlier is not None and earlier.changed:
-        why = (
-            f"the note on the candidates of run {earlier.run} was changed: "
-            "they are forgotten and wait anew"
-        )
+    if earlier is not None and earlier.forgotten:
+        why = earlier.forgotten
     elif earlier is not None:
         recorded_ms = round(earlier.recorded.timestamp() * 1000)
         try:

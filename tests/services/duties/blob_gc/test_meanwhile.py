@@ -148,7 +148,7 @@ def test_a_copy_that_cannot_be_made_keeps_its_blob(due, monkeypatch):
         report["gcedBlobCount"],
         report["errorCount"],
         report["failures"],
-    ) == ("failed", 1, 1, {broken: "no"})
+    ) == ("failed", 1, 1, [f"{broken}: no"])
     assert (heap.keys(), heap.kept()) == ({broken}, {orphan})
     monkeypatch.setattr(BulkBlobs, "copies", copies)
     assert heap.collect(3 * HOURS)["gcedBlobCount"] == 1, (

@@ -163,7 +163,8 @@ def test_a_note_on_candidates_comes_back_and_an_edit_is_seen(place):
     for edited in ({**value, "recorded": "2026-01-01T00:00:00Z"}, {**value, "spared": []}):
         place.write(file, json.dumps(edited).encode())
         found = candidates.recorded(place)
-        assert (found.changed, found.sources) == (True, {"s": 2})
+        assert ("was changed" in found.forgotten, found.groups) == (True, ())
+        assert found.sources == {"s": 2}
     for broken in (b'{"run": "x"', b'{"run": "x"}', b"[]", b"7"):
         place.write(file, broken)
         assert candidates.recorded(place) is None

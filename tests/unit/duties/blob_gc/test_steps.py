@@ -1,18 +1,21 @@
 """The five steps over buckets in memory: what a run counts, keeps for its next try, and puts back."""
 
+import json
 import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
+from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.blob_gc import apply, blob_files, planning
+from mailslice.duties.blob_gc import apply, blob_files, deleting, planning
 from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duties.blob_gc.kept import Kept
 from mailslice.duties.blob_gc.params import Params
-from mailslice.duty import gates, runner
+from mailslice.duty import gates, progress, runner
 from mailslice.duty.context import FILES, StepContext
+from mailslice.duty.progress import Progress
 from mailslice.duty.request import NO_QUEUE
 from mailslice.model import crash
 from mailslice.model.errors import ClockSkew, GateFailed
@@ -260,8 +263,33 @@ def test_deletes_that_fail_are_named_and_the_run_has_failed(due, monkeypatch):
     monkeypatch.setattr(BulkBlobs, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
     report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
     assert (report["status"], report["failed"], report["errorCount"]) == ("failed", 3, 3)
-    assert report["failures"] == dict.fromkeys(orphans, "denied")
+    assert report["failures"] == [f"{key}: denied" for key in orphans]
     assert heap.keys() == set(orphans)
+
+
+def test_failures_that_are_not_named_are_counted(due, monkeypatch):
+    heap, _ = due
+    monkeypatch.setattr(deleting, "_NAMED", 1)
+    monkeypatch.setattr(BulkBlobs, "delete", lambda _, keys: dict.fromkeys(keys, "denied"))
+    report = heap.take("apply", "verify", "report", at=2 * HOURS, name="r-2")
+    assert (report["failed"], report["left"], len(report["failures"])) == (3, 0, 2)
+
+
+def test_a_count_is_never_saved_without_its_group(due, monkeypatch):
+    heap, _ = due
+    monkeypatch.setattr(progress, "_SAVED_EACH", 1)
+    done = Progress.done
+
+    def die_after(self, *given, count=1):
+        done(self, *given, count=count)
+        if count:
+            raise Died
+
+    monkeypatch.setattr(Progress, "done", die_after)
+    with pytest.raises(Died):
+        heap.take("apply", at=2 * HOURS, name="r-2")
+    died = heap.file("progress.json", "r-2")
+    assert (died["applied"], sum(one["deleted"] for one in died["groups"].values())) == (2, 2)
 
 
 def test_a_blob_that_is_there_although_it_was_deleted_fails_verify(due, monkeypatch):
@@ -305,6 +333,39 @@ def test_candidates_that_were_changed_or_lost_wait_anew(heap, damage):
     assert (report["gcedBlobCount"], report["candidates"], report["candidatesOf"]) == (0, 1, None)
     assert "forgotten and wait anew" in heap.file("plan.json", "r-2")["message"]
     assert heap.take(*ALL, at=4 * HOURS, name="r-3")["gcedBlobCount"] == 1
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_after_an_upgrade_candidates_wait_anew_and_sources_are_remembered(heap, edited):
+    """The note and its digest as versions before the runner wrote them."""
+    _, lost = heap.blob(), heap.blob()
+    heap.source.ids.add(lost)
+    heap.take(*ALL)
+    heap.source.ids.clear()
+    folder = run_of(heap.folder, "blob_gc", queue=NO_QUEUE).folder
+    note = f"{folder.name.rpartition('/')[0]}/candidates.json"
+    value = {
+        "run": "r-1",
+        "recorded": "2026-11-22T12:00:00Z",
+        "groups": [["candidate-1.parquet", 0, 1, "1-1-1"]],
+        "spared": [],
+        "sources": {"messageV3": 1},
+    }
+    digest = sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    value["recorded"] = "2026-11-20T12:00:00Z" if edited else value["recorded"]
+    folder.artifacts.write(note, json.dumps({**value, "digest": digest}).encode())
+    heap.take("plan", at=2 * HOURS, name="r-2")
+    why = "was changed" if edited else "an earlier version of mailslice recorded the candidates"
+    message = heap.file("plan.json", "r-2")["message"]
+    assert why in message
+    assert "they are forgotten and wait anew" in message
+    with pytest.raises(GateFailed, match=r"lost_share: 1"):
+        heap.take("check", at=2 * HOURS, name="r-2")
+    heap.source.ids.add(lost)
+    report = heap.take(*ALL, at=2 * HOURS, name="r-2")
+    assert (report["gcedBlobCount"], report["candidates"], report["candidatesOf"]) == (0, 1, None)
+    assert heap.take(*ALL, at=4 * HOURS, name="r-3")["gcedBlobCount"] == 1
+    assert heap.keys() == {lost}
 
 
 def test_copies_that_are_over_are_forgotten_once_nothing_refers_to_them(due, monkeypatch):
