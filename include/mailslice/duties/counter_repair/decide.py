@@ -1,10 +1,12 @@
 """Whether a drift may be applied, by what two reads saw. Pure: no store, no clock.
 
-Why a difference of two reads that agree is right although others go on writing: whoever adds or removes a message changes truth and counter by the
-same number, in some order. A mailbox that looks the same twice, `settle` apart, has no such change half done; what comes later adds to both.
+Why a difference of two reads that agree is right although others go on writing: whoever adds or
+removes a message changes truth and counter by the same number, in some order. A mailbox that looks
+the same twice, `settle` apart, has no such change half done; what comes later adds to both.
 
-Looking the same is not enough where messages come and go: an append that one read saw half may be half undone again in the other, and one that is not
-projected yet hides the end of a deletion. Each append takes a modSeq first, so James' own highest modSeq, read before the first read and after the
+Looking the same is not enough where messages come and go: an append that one read saw half may be
+half undone again in the other, and one that is not projected yet hides the end of a deletion. Each
+append takes a modSeq first, so James' own highest modSeq, read before the first read and after the
 second, tells. (tests/unit/duties/counter_repair/test_walk.py found both.)
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from mailslice.duties.counter_repair.fingerprints import Seen, ticks
-from mailslice.duties.counter_repair.plan_file import Drift
+from mailslice.duties.counter_repair.planned import Drift
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 
@@ -27,23 +29,28 @@ EARLIER_OPEN = "an update of an earlier run may still come"
 TIME_OVER = "the time was over"
 UNKNOWN_UPDATE = "nobody knows whether the update was done"
 SENT_FOR = timedelta(seconds=30)
-"""Longer than Cassandra keeps a counter update that it has not begun (counter_write_request_timeout, 5 s): after this long it is done or never will be."""
+"""Longer than Cassandra keeps a counter update that it has not begun (counter_write_request_timeout, 5 s).
+
+After this long it is done or never will be.
+"""
 
 
 def refused(
     drift: Drift, stored: Counters, seen: Seen, given_modseq: int, first_read: datetime
 ) -> str | None:
-    """Why the drift must not be applied, by the second read; None when both reads agree and nothing is newer than the beginning of the first.
+    """Why the drift must not be applied, by the second read.
+
+    None when both reads agree and nothing is newer than the beginning of the first.
 
     `given_modseq` is read after `stored` and `seen`.
     """
     if (stored.count, stored.unseen) == (seen.count, seen.unseen):
         return RIGHT_NOW
-    if stored != drift.stored or (seen.count, seen.unseen) != (drift.seen.count, drift.seen.unseen):
+    if stored != drift.stored or (seen.count, seen.unseen) != (drift.count, drift.unseen):
         return MOVED
     if (
         seen.newest > ticks(first_read)
-        or seen.modseq > drift.seen.modseq
+        or seen.modseq > drift.modseq
         or given_modseq != drift.given_modseq
     ):
         return NEWER
@@ -63,4 +70,8 @@ def is_open(claim: CounterClaim) -> bool:
 
 
 APPLIED, WITHDRAWN, OVER, UNKNOWN = "applied", "not sent", "over", "unknown"
-"""Outcomes of a claim. `over`: whether it was done is not known, but it is in the counters that all replicas show, or never will be."""
+"""Outcomes of a claim.
+
+`over`: whether it was done is not known, but it is in the counters that all replicas show, or never
+will be.
+"""

@@ -1,11 +1,14 @@
 """Rewrite rows of messageIdTable from the truth: only rows that the plan lists, each looked at again, deletions last.
 
-A write is one microsecond newer than the newest of what it replaces and copies, never now: whatever James writes after it wins, whoever's clock is right.
+A write is one microsecond newer than the newest of what it replaces and copies, never now: whatever
+James writes after it wins, whoever's clock is right.
 
-A row that James, or a person, deleted alone has left a tombstone, which may be newer than anything the truth has. Such a row is written with the time at which
-the plan began to read, and no sooner than `settle` after it. If the truth still has the message then, whatever deleted its projection before that time
-was no deletion of the message: that deletes both, one right after the other. A deletion of the message since then has a newer time and wins,
-unless the clock of who deletes is more than `settle` behind (ADR 17).
+A row that James, or a person, deleted alone has left a tombstone, which may be newer than anything
+the truth has. Such a row is written with the time at which the plan began to read, and no sooner
+than `settle` after it. If the truth still has the message then, whatever deleted its projection
+before that time was no deletion of the message: that deletes both, one right after the other. A
+deletion of the message since then has a newer time and wins, unless the clock of who deletes is
+more than `settle` behind (ADR 17).
 """
 
 from __future__ import annotations
@@ -13,18 +16,19 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from mailslice.duties.counter_repair.differences import ONLY_PROJECTED, REPAIRABLE
 from mailslice.duties.counter_repair.parallel import beside_each_other
-from mailslice.duties.counter_repair.plan_file import Plan
-from mailslice.duties.counter_repair.rows_file import read_rows
-from mailslice.duty.context import StepContext
-from mailslice.duty.lock import Lock
+from mailslice.duties.counter_repair.planned import (
+    ONLY_PROJECTED,
+    REPAIRABLE,
+    CounterPlan,
+    Difference,
+)
+from mailslice.duty.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import MessageRow
@@ -39,63 +43,52 @@ DELETED_LATER = "deleted since the plan began to read, by its write time: the ne
 NEWER = "something newer in the row stayed: the next run looks again"
 UNDATED = "its write time is not known"
 _MOST_SAID = 20
+_THREADS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def repair_projection(context: StepContext, plan: Plan, lock: Lock) -> dict[str, Any]:
+def repair_projection(run: Run, plan: CounterPlan) -> dict[str, Any]:
     """What was done: planned, written, deleted, failed, left, skipped by reason.
 
-    Rows to delete go last: where the uid is another message's, its row has replaced them by then, and a deletion would hide it.
+    Rows to delete go last: where the uid is another message's, its row has replaced them by then,
+    and a deletion would hide it.
     """
-    repair = _Projection(context, plan, lock)
+    repair = _Projection(run, plan)
     counts: Counter[str] = Counter()
-    with ThreadPoolExecutor(8) as pool:
-        for to_delete in (False, True):
-            counts.update(
-                beside_each_other(pool, repair.row, _rows(context, plan, to_delete=to_delete))
-            )
+    to_write = [kind for kind in REPAIRABLE if kind != ONLY_PROJECTED]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for kinds in (to_write, [ONLY_PROJECTED]):
+            rows = plan.read_differences(run, kinds)
+            counts.update(beside_each_other(pool, repair.row, rows))
     done = {name: counts.pop(name, 0) for name in (WRITTEN, DELETED, FAILED, LEFT)}
-    return {
-        "planned": sum(done.values()) + sum(counts.values()),
-        **done,
-        "skipped": sum(counts.values()),
-        "skippedBy": dict(counts),
-    }
-
-
-def _rows(context: StepContext, plan: Plan, *, to_delete: bool) -> Iterator[dict[str, Any]]:
-    for file in plan.differences:
-        yield from (
-            row
-            for row in read_rows(file, context.folder)
-            if row["kind"] in REPAIRABLE and (row["kind"] == ONLY_PROJECTED) == to_delete
-        )
+    skipped = counts.total()
+    planned = sum(done.values()) + skipped
+    return {"planned": planned, **done, "skipped": skipped, "skippedBy": dict(counts)}
 
 
 class _Projection:
     """Looks at rows again and rewrites them; threads may share it."""
 
-    def __init__(self, context: StepContext, plan: Plan, lock: Lock) -> None:
-        self._context = context
+    def __init__(self, run: Run, plan: CounterPlan) -> None:
+        self._run = run
         self._plan_read_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
-        self._lock = lock
-        self._tables = context.stores.mailboxes
-        self._throttle = context.throttle("cassandra")
+        self._tables = run.stores.mailboxes
+        self._throttle = run.throttle("cassandra")
         self._refused = itertools.count()
 
-    def row(self, row: dict[str, Any]) -> str:
+    def row(self, row: Difference) -> str:
         """What became of a row: one of the outcomes above, or why it was skipped."""
-        if self._context.out_of_time():
+        if self._run.out_of_time():
             return LEFT
         self._throttle.take()
-        self._lock.check()
+        self._run.require_lock()
         try:
-            return self._row(UUID(row["mailbox"]), row["uid"], UUID(row["message"]))
+            return self._row(UUID(row.mailbox), row.uid, UUID(row.message))
         except StoreUnavailable:
             return FAILED
         except BadSetting as error:
             if next(self._refused) < _MOST_SAID:
-                log.warning("row %s of mailbox %s: %s", row["uid"], row["mailbox"], error)
+                log.warning("row %s of mailbox %s: %s", row.uid, row.mailbox, error)
             return FAILED
 
     def _row(self, mailbox: UUID, uid: int, message: UUID) -> str:
@@ -106,18 +99,10 @@ class _Projection:
         crash.point("apply:projection-read")
         if truth is None:
             return self._delete(mailbox, uid, message, projected)
-        if (
-            projected is not None
-            and projected.message == message
-            and projected.state == truth.state
-        ):
-            return RIGHT_NOW
         other = projected.message if projected is not None else None
-        if (
-            other is not None
-            and other != message
-            and self._tables.truth(other, mailbox, uid) is not None
-        ):
+        if projected is not None and other == message and projected.state == truth.state:
+            return RIGHT_NOW
+        if other is not None and other != message and self._tables.truth(other, mailbox, uid):
             return SHARED_UID
         return self._write(mailbox, uid, truth, projected)
 

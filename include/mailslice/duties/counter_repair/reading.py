@@ -1,7 +1,8 @@
 """What a task of the scan does: read token ranges, and give sums by mailbox, never messages.
 
-What is shuffled grows with the mailboxes, not with their mail. Each range comes back exactly once with its row count (rows without a message id are no
-messages, and not in it); a range that is missing was not read, and no sum is to be trusted then.
+What is shuffled grows with the mailboxes, not with their mail. Each range comes back exactly once
+with its row count (rows without a message id are no messages, and not in it); a range that is
+missing was not read, and no sum is to be trusted then.
 """
 
 from __future__ import annotations
@@ -115,6 +116,15 @@ def _layout(stores: Stores, table: str) -> Layout:
     return layout_of(stores.mailboxes.message_columns)
 
 
+def ids_of(columns: Columns, name: str) -> list[bytes]:
+    """The ids of a column, 16 bytes each."""
+    import numpy as np
+
+    halves = [columns[f"{name}.high"], columns[f"{name}.low"]]
+    packed = np.stack(halves, axis=1).astype(">u8").tobytes()
+    return [packed[at : at + UUID] for at in range(0, len(packed), UUID)]
+
+
 class Chunk:
     """Columns of pages, put together until they are worth a look."""
 
@@ -150,8 +160,8 @@ class Groups:
         high, low = high[self.order], low[self.order]
         changes = np.flatnonzero((high[1:] != high[:-1]) | (low[1:] != low[:-1])) + 1
         self.starts = np.concatenate([np.zeros(1, np.int64), changes])
-        packed = np.stack([high[self.starts], low[self.starts]], axis=1).astype(">u8").tobytes()
-        self.keys = [packed[at : at + UUID] for at in range(0, len(packed), UUID)]
+        firsts = {"mailboxid.high": high[self.starts], "mailboxid.low": low[self.starts]}
+        self.keys = ids_of(firsts, "mailboxid")
 
     def reduced(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """One number a mailbox."""
@@ -215,17 +225,10 @@ def _of_mailboxes(
     """The sums of the mailboxes that count."""
     import numpy as np
 
-    kept = (
-        range(len(groups.keys))
-        if only is None
-        else [at for at, key in enumerate(groups.keys) if key in only]
-    )
-    if kept:
-        yield _batch(
-            OF_MAILBOX,
-            [groups.keys[at] for at in kept],
-            {name: values[np.array(kept)] for name, values in found.items()},
-        )
+    chosen = [at for at, key in enumerate(groups.keys) if only is None or key in only]
+    if chosen:
+        sums = {name: values[np.array(chosen)] for name, values in found.items()}
+        yield _batch(OF_MAILBOX, [groups.keys[at] for at in chosen], sums)
 
 
 def _batch(kind: str, keys: Sequence[bytes], found: dict[str, Any]) -> pa.RecordBatch:
@@ -235,10 +238,5 @@ def _batch(kind: str, keys: Sequence[bytes], found: dict[str, Any]) -> pa.Record
 
     zeros = np.zeros(len(keys), np.int64)
     columns = {name: pa.array(found.get(name, zeros), pa.int64()) for name in (*SUMS, *MOST, *XORS)}
-    return pa.RecordBatch.from_pydict(
-        {
-            "kind": pa.array([kind] * len(keys), pa.string()),
-            "key": pa.array(keys, pa.binary()),
-            **columns,
-        }
-    )
+    of = {"kind": pa.array([kind] * len(keys), pa.string()), "key": pa.array(keys, pa.binary())}
+    return pa.RecordBatch.from_pydict({**of, **columns})

@@ -8,14 +8,13 @@ All of it runs in the process of the apply step, not in Spark: there is nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from mailslice.duties.counter_repair import decide
-from mailslice.duties.counter_repair.plan_file import Drift, Plan
+from mailslice.duties.counter_repair.planned import CounterPlan, Drift
 from mailslice.duties.counter_repair.second_read import read_again
-from mailslice.duty.context import StepContext
-from mailslice.duty.lock import Lock
+from mailslice.duty.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.stores.cassandra.mailboxes import Counters
@@ -24,11 +23,9 @@ from mailslice.stores.cassandra.own import CounterClaim
 DONE, SKIPPED, FAILED, UNKNOWN, LEFT = "applied", "skipped", "failed", "unknown", "left"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one mailbox, and why where it is not plain."""
 
-    mailbox: UUID
     verdict: str
     why: str = ""
 
@@ -36,71 +33,65 @@ class Outcome:
 class Repair:
     """Corrects mailboxes of one plan; threads may share it."""
 
-    def __init__(self, context: StepContext, plan: Plan, lock: Lock) -> None:
-        self._context = context
-        self._plan = plan
-        self._lock = lock
-        self._throttle = context.throttle("cassandra")
-        self._tables = context.stores.mailboxes
-        self._claims = context.stores.own.counter_claims
-        self._ttl = context.settings.duty.retention
+    def __init__(self, run: Run, plan: CounterPlan) -> None:
+        self._run, self._plan = run, plan
+        self._throttle = run.throttle("cassandra")
+        self._tables = run.stores.mailboxes
+        self._claims = run.stores.own.counter_claims
+        self._ttl = run.settings.duty.retention
         self._tables.prepare_to_add()
 
     def mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
-        """One mailbox. Raises LockLost, and nothing for a store that fails or refuses: before the update that is `failed`, from then on `unknown`."""
+        """One mailbox. `unprojected`: its messages that the plan found in the truth alone.
+
+        Raises LockLost, and nothing for a store that fails or refuses: before the update that is
+        `failed`, from then on `unknown`.
+        """
         self._throttle.take()
-        self._lock.check()
+        self._run.require_lock()
         try:
             return self._mailbox(drift, unprojected)
         except (StoreUnavailable, BadSetting) as error:
-            return Outcome(drift.mailbox, FAILED, str(error))
+            return Outcome(FAILED, str(error))
 
     def _mailbox(self, drift: Drift, unprojected: Sequence[bytes]) -> Outcome:
         if (settled := self._earlier_claims(drift)) is not None:
             return settled
         if not self._tables.exists(drift.mailbox):
-            return Outcome(drift.mailbox, SKIPPED, decide.GONE)
+            return Outcome(SKIPPED, decide.GONE)
         stored = self._tables.counters(drift.mailbox)
-        seen = read_again(
-            self._context.stores,
-            drift.mailbox,
-            unprojected,
-            trust_projection=self._plan.trust_projection,
-        )
+        trust = self._plan.trust_projection
+        seen = read_again(self._run.stores, drift.mailbox, unprojected, trust_projection=trust)
         given = self._tables.given_modseq(drift.mailbox)
-        if (why := decide.refused(drift, stored, seen, given, self._plan.made_at)) is not None:
-            return Outcome(drift.mailbox, SKIPPED, why)
-        if (why := self._differs(drift.mailbox, stored)) is not None:
-            return Outcome(drift.mailbox, SKIPPED, why)
+        why = decide.refused(drift, stored, seen, given, self._plan.made_at)
+        if why is None:
+            why = self._differs(drift.mailbox, stored)
+        if why is not None:
+            return Outcome(SKIPPED, why)
         crash.point("apply:before-claim")
+        add, now = drift.add, self._run.clock()
         claim = CounterClaim(
-            self._plan.run,
-            self._context.clock(),
-            stored.count,
-            stored.unseen,
-            drift.add.count,
-            drift.add.unseen,
+            self._plan.run, now, stored.count, stored.unseen, add.count, add.unseen
         )
         if not self._claims.claim(drift.mailbox, claim, self._ttl):
-            return Outcome(
-                drift.mailbox, UNKNOWN, decide.UNKNOWN_UPDATE
-            )  # another process of this very run is at work
+            # Another process of this very run is at work.
+            return Outcome(UNKNOWN, decide.UNKNOWN_UPDATE)
         crash.point("apply:after-claim")
         return self._update(drift, stored)
 
     def _update(self, drift: Drift, stored: Counters) -> Outcome:
-        self._lock.check()
+        self._run.require_lock()
         if (why := self._differs(drift.mailbox, stored)) is not None:
             self._claims.settle(drift.mailbox, self._plan.run, decide.WITHDRAWN, self._ttl)
-            return Outcome(drift.mailbox, SKIPPED, why)
+            return Outcome(SKIPPED, why)
         try:
             self._tables.add(drift.mailbox, drift.add.count, drift.add.unseen)
         except Exception as error:  # noqa: BLE001 - it was sent: whatever came back, nobody knows
             self._try_to_settle(drift.mailbox, decide.UNKNOWN)
-            return Outcome(drift.mailbox, UNKNOWN, f"{decide.UNKNOWN_UPDATE}: {error}")
+            return Outcome(UNKNOWN, f"{decide.UNKNOWN_UPDATE}: {error}")
         crash.point("apply:after-update")
         self._try_to_settle(drift.mailbox, decide.APPLIED)
-        return Outcome(drift.mailbox, DONE)
+        return Outcome(DONE)
 
     def _differs(self, mailbox: UUID, stored: Counters) -> str | None:
         """Why the counters are not those that all replicas have; None when they are."""
@@ -111,35 +102,41 @@ class Repair:
         return None if everywhere == stored else decide.MOVED
 
     def _try_to_settle(self, mailbox: UUID, outcome: str) -> None:
-        """The update is out: whether its outcome could be written changes nothing of it. A claim without one counts as unknown."""
+        """The update is out: whether its outcome could be written changes nothing of it.
+
+        A claim without one counts as unknown.
+        """
         try:
             self._claims.settle(mailbox, self._plan.run, outcome, self._ttl)
         except (StoreUnavailable, BadSetting):
             return
 
     def _earlier_claims(self, drift: Drift) -> Outcome | None:
-        """What an earlier try of this run, or a run that ended early, leaves to do: None when the mailbox is free."""
+        """What claims of this run, or of one that ended early, make of it; None: the mailbox is free."""
         for claim in self._claims.list(drift.mailbox):
             if claim.run == self._plan.run:
                 return self._of_this_run(drift, claim)
             if decide.is_open(claim) and not self._is_over(drift, claim):
-                return Outcome(drift.mailbox, SKIPPED, decide.EARLIER_OPEN)
+                return Outcome(SKIPPED, decide.EARLIER_OPEN)
         return None
 
     def _of_this_run(self, drift: Drift, claim: CounterClaim) -> Outcome:
         """A claim is for one update: this run sends no second one, whatever became of the first."""
         if claim.outcome == decide.APPLIED:
-            return Outcome(drift.mailbox, DONE)
+            return Outcome(DONE)
         if claim.outcome == decide.WITHDRAWN:
-            return Outcome(drift.mailbox, SKIPPED, decide.NOT_SENT)
+            return Outcome(SKIPPED, decide.NOT_SENT)
         if decide.was_done(claim, self._tables.counters_of_all_replicas(drift.mailbox)):
             self._try_to_settle(drift.mailbox, decide.APPLIED)
-            return Outcome(drift.mailbox, DONE)
-        return Outcome(drift.mailbox, UNKNOWN, decide.UNKNOWN_UPDATE)
+            return Outcome(DONE)
+        return Outcome(UNKNOWN, decide.UNKNOWN_UPDATE)
 
     def _is_over(self, drift: Drift, claim: CounterClaim) -> bool:
-        """Whether nothing of an earlier run's update can come any more: it is old enough, and every replica was asked what it has."""
-        if self._context.clock() - claim.claimed_at < decide.SENT_FOR:
+        """Whether nothing of an earlier run's update can come any more.
+
+        It is old enough, and every replica was asked what it has.
+        """
+        if self._run.clock() - claim.claimed_at < decide.SENT_FOR:
             return False
         try:
             everywhere = self._tables.counters_of_all_replicas(drift.mailbox)
@@ -147,10 +144,6 @@ class Repair:
             return False
         if everywhere != self._tables.counters(drift.mailbox):
             return False
-        self._claims.settle(
-            drift.mailbox,
-            claim.run,
-            decide.APPLIED if decide.was_done(claim, everywhere) else decide.OVER,
-            self._ttl,
-        )
+        outcome = decide.APPLIED if decide.was_done(claim, everywhere) else decide.OVER
+        self._claims.settle(drift.mailbox, claim.run, outcome, self._ttl)
         return True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
+from functools import cached_property, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duties.counter_repair.planned import Drift
 from mailslice.duties.counter_repair.reading import (
     MOST,
     OF_MAILBOX,
@@ -33,28 +35,11 @@ _FEW = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxFound:
-    """A mailbox as all tables have it. `has_counters`: there is a counter row; without one the counters are 0.
-
-    `given_modseq` is the highest modSeq that James had given out before anything else was read.
-    """
-
-    mailbox: UUID
-    exists: bool
-    has_counters: bool
-    stored: Counters
-    truth: Seen
-    projected: Seen
-    given_modseq: int
-
-    def computed(self, *, trust_projection: bool) -> Seen:
-        """What the counters should say."""
-        return self.projected if trust_projection else self.truth
-
-
-@dataclass(frozen=True, slots=True)
 class RangeRead:
-    """A token range of a table: how many rows it had, without those of the projection that are no messages, and how often it was read."""
+    """A token range of a table: how many rows it had, and how often it was read.
+
+    Rows of the projection that are no messages do not count.
+    """
 
     table: str
     range: TokenRange
@@ -64,8 +49,10 @@ class RangeRead:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Over all mailboxes that were looked at. `gone_messages` are rows of mailboxes that are not there, `gone_counters` counter rows of such, `without_id` rows
-    of the projection that have no message id, in mailboxes that are there.
+    """Over all mailboxes that were looked at.
+
+    `gone_messages` are rows of mailboxes that are not there, `gone_counters` counter rows of such,
+    `without_id` rows of the projection that have no message id, in mailboxes that are there.
     """
 
     mailboxes: int
@@ -132,30 +119,20 @@ class Scanned:
             "gone_counters": (~_exists() & (fn.col("counters") > 0)).cast("long"),
             "without_id": fn.when(_exists(), fn.col("projected_without_id")),
         }
-        row = (
-            self._of_mailboxes()
-            .agg(
-                *(
-                    fn.coalesce(fn.sum(column), fn.lit(0)).alias(name)
-                    for name, column in sums.items()
-                )
-            )
-            .collect()[0]
+        columns = (
+            fn.coalesce(fn.sum(column), fn.lit(0)).alias(name) for name, column in sums.items()
         )
-        return Totals(**row.asDict())
+        return Totals(**self._of_mailboxes().agg(*columns).collect()[0].asDict())
 
-    def wrong(self) -> Iterator[MailboxFound]:
+    def wrong(self) -> Iterator[Drift]:
         """Mailboxes whose counters are not what was counted, a partition at a time."""
-        return (
-            found(row)
-            for row in _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong)
-        )
+        rows = _rows(self._of_mailboxes().where(self._wrong()), self.totals.wrong)
+        return (drift_of(row, self._side) for row in rows)
 
     def inconsistent(self) -> dict[bytes, bool]:
-        """Mailboxes (16 bytes each) in which the two tables differ, and those that are gone and have messages -> whether it is gone."""
-        frame = (
-            self._of_mailboxes().where(_inconsistent()).select("key", (~_exists()).alias("gone"))
-        )
+        """Mailboxes (16 bytes each) in which the two tables differ, or that are gone and have messages -> whether it is gone."""
+        gone = (~_exists()).alias("gone")
+        frame = self._of_mailboxes().where(_inconsistent()).select("key", gone)
         return {bytes(row["key"]): row["gone"] for row in _rows(frame, self.totals.inconsistent)}
 
     def close(self) -> None:
@@ -212,37 +189,16 @@ def _inconsistent() -> Column:
     """Whether truth and projection differ, or rows have no message id; only for scans that read both."""
     from pyspark.sql import functions as fn
 
-    differ = [
+    differ = (
         fn.col(f"truth_{name}") != fn.col(f"projected_{name}")
         for name in ("count", "first", "second")
-    ]
-    return (
-        differ[0]
-        | differ[1]
-        | differ[2]
-        | (fn.col("projected_without_id") > 0)
-        | (~_exists() & (fn.col("truth_count") > 0))
     )
+    without_id = fn.col("projected_without_id") > 0
+    return reduce(or_, differ, without_id | (~_exists() & (fn.col("truth_count") > 0)))
 
 
-def found(row: Row) -> MailboxFound:
-    """The mailbox of a joined row."""
-
-    def seen(side: str) -> Seen:
-        return Seen(
-            *(
-                row[f"{side}_{name}"]
-                for name in ("count", "unseen", "modseq", "newest", "first", "second")
-            )
-        )
-
+def drift_of(row: Row, side: str) -> Drift:
+    """The mailbox of a joined row, by what `side` says of its messages."""
+    seen = Seen(*(row[f"{side}_{one.name}"] for one in fields(Seen)))
     stored = Counters(row["stored_count"], row["stored_unseen"])
-    return MailboxFound(
-        UUID(bytes=bytes(row["key"])),
-        row["mailboxes"] > 0,
-        row["counters"] > 0,
-        stored,
-        seen("truth"),
-        seen("projected"),
-        row["given_modseq"],
-    )
+    return Drift.of(UUID(bytes=bytes(row["key"])), stored, seen, row["given_modseq"])

@@ -8,7 +8,7 @@ import pytest
 
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.fingerprints import Seen, ticks
-from mailslice.duties.counter_repair.plan_file import Drift
+from mailslice.duties.counter_repair.planned import Drift
 from mailslice.stores.cassandra.mailboxes import Counters
 from mailslice.stores.cassandra.own import CounterClaim
 
@@ -21,7 +21,7 @@ SEEN = Seen(
     first=11,
     second=-7,
 )
-DRIFT = Drift(UUID(int=1), has_counters=True, stored=Counters(12, 4), seen=SEEN)
+DRIFT = Drift.of(UUID(int=1), Counters(12, 4), SEEN)
 
 
 def test_two_reads_that_agree_allow_the_difference():
@@ -56,10 +56,8 @@ def test_a_modseq_that_james_gave_out_since_tells_of_what_cannot_be_seen():
 
 def test_a_message_of_the_first_reads_own_time_is_too_new_even_when_both_reads_saw_it():
     fresh = replace(SEEN, newest=ticks(FIRST_READ) + 10)
-    assert (
-        decide.refused(replace(DRIFT, seen=fresh), Counters(12, 4), fresh, 0, FIRST_READ)
-        == decide.NEWER
-    )
+    drift = Drift.of(DRIFT.mailbox, DRIFT.stored, fresh)
+    assert decide.refused(drift, Counters(12, 4), fresh, 0, FIRST_READ) == decide.NEWER
 
 
 def test_the_time_of_a_timeuuid_is_read_as_it_was_written():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mailslice.duties.counter_repair import decide
 from mailslice.duties.counter_repair.fingerprints import Seen, ticks
-from mailslice.duties.counter_repair.plan_file import Drift
+from mailslice.duties.counter_repair.planned import Drift
 from mailslice.stores.cassandra.mailboxes import Counters
 
 FIRST_READ = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -141,9 +141,7 @@ def scanned(world):
         else:
             rows |= {key: row for key, row in world.truth.items() if key[0] % 3 == part}
         world.walk()
-    return Drift(
-        UUID(int=1), has_counters=True, stored=stored, seen=looks(rows), given_modseq=given_modseq
-    ), set(rows)
+    return Drift.of(UUID(int=1), stored, looks(rows), given_modseq), set(rows)
 
 
 def read_again(world, unprojected):

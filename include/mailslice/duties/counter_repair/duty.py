@@ -1,0 +1,224 @@
+"""The duty: count the messages of every mailbox, correct counters that drifted and stand still, list rows in which the two tables differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from heapq import nsmallest
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from mailslice.duties.counter_repair import frames
+from mailslice.duties.counter_repair.after import After, read_after, shown
+from mailslice.duties.counter_repair.params import Params
+from mailslice.duties.counter_repair.planned import CounterPlan, Drift
+from mailslice.duties.counter_repair.planning import Sleep, survey
+from mailslice.duties.counter_repair.plot import FILE, drifts_svg
+from mailslice.duties.counter_repair.projection import repair_projection
+from mailslice.duties.counter_repair.work import CounterWork
+from mailslice.duty.clocks import require_clock
+from mailslice.duty.duty import Duty
+from mailslice.duty.plan import load_plan
+from mailslice.duty.progress import Progress
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.run import Run
+from mailslice.duty.usual import usual_frames
+from mailslice.model import crash
+from mailslice.quality.expectations import Frame
+from mailslice.stores.cassandra.mailboxes import Counters
+
+_SAMPLED = 20
+_AFTER = "after.json"
+"""What verify read, also where its gate does not pass."""
+_WITHOUT_PLAN: dict[str, Any] = {
+    "processedMailboxes": 0,
+    "wrong": 0,
+    "inconsistencies": {},
+    "inconsistencySample": [],
+}
+
+
+class CounterRepair(Duty[CounterPlan]):
+    """Adds to counters what they lack, once; on request rewrites rows of the projection."""
+
+    plan_type = CounterPlan
+    items = "mailboxes"
+    bulky = frozenset({"outcomes", "drifts"})
+    unfinished = "claims say what it began; the next run looks at every mailbox anew"
+
+    def __init__(self, sleep: Sleep = time.sleep) -> None:
+        self._sleep = sleep
+
+    def plan(self, run: Run) -> CounterPlan:
+        """Raises Refused when James' tables are not there."""
+        params, tables = run.params(Params), run.stores.mailboxes
+        tables.require(truth=not params.trust_projection)
+        made_at = run.clock()
+        found = survey(run, self._sleep)
+        plan = CounterPlan(
+            run=run.request.run,
+            made_at=made_at,
+            read_at=run.clock(),
+            settle=params.settle,
+            trust_projection=params.trust_projection,
+            repair_projection=params.repair_projection,
+            drifts=found.drifts,
+            differences=found.differences,
+            inconsistencies=found.inconsistencies,
+            scan=found.facts,
+        )
+        crash.point("plan:after-scan")
+        absent = sum(not tables.exists(UUID(mailbox)) for mailbox in params.mailboxes)
+        run.report(
+            **_reported(run, plan),
+            wrong=found.totals.wrong,
+            message=found.message(absent=absent, has_modseqs=tables.has_modseqs),
+        )
+        return plan
+
+    def check(self, run: Run, plan: CounterPlan) -> Iterable[Frame]:
+        """A scan that was not whole proves nothing, and a plan of too many mailboxes is a truth that was lost."""
+        yield frames.totals(run, plan)
+        yield frames.drifts(run, plan)
+        unusual = run.params(Params).unusual
+        yield from usual_frames(run, plan.planned, frames.MANY, unusual=unusual)
+        if plan.repair_projection:
+            yield frames.differences(run, plan)
+
+    def apply(self, run: Run, plan: CounterPlan, progress: Progress) -> None:
+        """A mailbox that this run has claimed gets no second update, whatever became of the first."""
+        require_clock(run)
+        drifts = plan.read_drifts(run)
+        if drifts or plan.repairable:
+            self._settle(run, plan)
+        run.report(projection=None)
+        CounterWork(run, plan, progress).correct_all(drifts)
+        crash.point("apply:after-counters")
+        if plan.repair_projection:
+            run.report(projection=repair_projection(run, plan))
+
+    def _settle(self, run: Run, plan: CounterPlan) -> None:
+        """Wait until the second read is `settle` after the end of the first."""
+        remaining = (plan.read_at + plan.settle - run.clock()).total_seconds()
+        if remaining > 0:
+            self._sleep(remaining)
+
+    def verify(self, run: Run, plan: CounterPlan, result: Result) -> Iterable[Frame]:
+        """Reads every planned mailbox back."""
+        after = read_after(run, plan, result.fields.get("outcomes", {}))
+        fields = _after(after)
+        run.folder.write_json(_AFTER, {"after": fields})
+        run.report(
+            after=fields,
+            movedSince=sum(one.moved for one in after if one.applied),
+            drifts={str(one.drift.mailbox): one.left.count for one in after},
+        )
+        if after:
+            yield frames.corrected(after)
+
+    def describe(self, steps: Summaries) -> str:
+        """How many counters were corrected, and rows of the projection rewritten."""
+        result, wrong = steps.result, steps.plan["wrong"]
+        if not wrong and not (_projection(steps) or {}).get("planned"):
+            return ""
+        words = [f"{result.applied} of {wrong} wrong mailboxes corrected"]
+        if result.skipped:
+            reasons = "; ".join(f"{count} {why}" for why, count in result.skipped.items())
+            words.append(f"{sum(result.skipped.values())} skipped: {reasons}")
+        if result.remaining:
+            words.append(f"{result.remaining} left to the next run")
+        return ", ".join(words) + _rows_in_words(steps)
+
+    def nothing(self, steps: Summaries) -> str:
+        """What the plan came to."""
+        return f"nothing to do: {super().nothing(steps)}"
+
+    def problem(self, steps: Summaries) -> str | None:
+        """Also where a row of the projection failed."""
+        result, unknown = steps.result, steps.result.fields.get("unknown", 0)
+        if not result.failed and not (_projection(steps) or {}).get("failed"):
+            return None
+        why = next(iter(result.failures.items()), ("rows of messageIdTable", "not written"))
+        return (
+            f"{result.applied} mailboxes corrected; {result.failed} failed or unknown "
+            f"({unknown} unknown), such as {why}{_rows_in_words(steps)}"
+        )
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """`messages`: of the truth, or of the projection where that is trusted."""
+        plan, result = steps.plan, steps.result
+        after = steps.folder.read_json(_AFTER) or {}
+        return {
+            **({} if plan else _WITHOUT_PLAN),
+            "failedMailboxes": result.failed,
+            "unknown": result.fields.get("unknown", 0),
+            "messages": plan.get("messages") or plan.get("projectedMessages", 0),
+            "projection": _projection(steps),
+            "after": after.get("after"),
+        }
+
+    def conclude(self, run: Run, steps: Summaries) -> None:
+        """Draws the drifts. Raises PlanRefused for a plan that was changed."""
+        plan = load_plan(run, self.plan_type)
+        before = {str(drift.mailbox): -drift.add.count for drift in plan.read_drifts(run)}
+        after = {} if steps.verified is None else {**before, **steps.verified["drifts"]}
+        picture = drifts_svg(before.values(), after.values(), steps.plan["decided"]["madeAt"])
+        run.folder.artifacts.write(run.folder.file(FILE), picture)
+        run.report(plot=run.folder.artifacts.uri(run.folder.file(FILE)))
+
+
+DUTY = CounterRepair()
+
+
+def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
+    """What the plan comes to, for reports, with the largest drifts and a few of the rows that differ."""
+    largest = nsmallest(
+        _SAMPLED, run.stream_rows(plan.drifts, Drift), key=lambda drift: drift.order
+    )
+    sample = islice(plan.read_differences(run), _SAMPLED)
+    return {
+        "processedMailboxes": plan.scan.mailboxes,
+        "inconsistencies": dict(plan.inconsistencies),
+        "projectionPlanned": plan.repairable,
+        "messages": plan.scan.messages,
+        "projectedMessages": plan.scan.projected,
+        "before": {
+            "wrong": plan.planned,
+            "largest": [shown(one.mailbox, one.stored, one.computed) for one in largest],
+        },
+        "inconsistencySample": [
+            {"kind": row.kind, "mailbox": row.mailbox, "uid": row.uid, "message": row.message}
+            for row in sample
+        ],
+        "reads": {
+            "wanted": plan.scan.ranges,
+            "read": plan.scan.read,
+            "twice": plan.scan.twice,
+            "holes": plan.scan.holes,
+        },
+    }
+
+
+def _after(after: list[After]) -> dict[str, Any]:
+    """Mailboxes that are wrong now, and the largest drifts of the plan as they are now."""
+    return {
+        "wrong": sum(one.left != Counters(0, 0) for one in after),
+        "largest": [shown(one.drift.mailbox, one.stored, one.computed) for one in after[:_SAMPLED]],
+    }
+
+
+def _projection(steps: Summaries) -> Mapping[str, Any] | None:
+    """What became of rows of the projection; None where nobody asked for it, or apply did not come to it."""
+    found: Mapping[str, Any] | None = steps.result.fields.get("projection")
+    return found
+
+
+def _rows_in_words(steps: Summaries) -> str:
+    done = _projection(steps)
+    if not done:
+        return ""
+    return (
+        f"; messageIdTable: {done['written']} rows written, {done['deleted']} deleted, "
+        f"{done['skipped']} skipped, {done['failed']} failed, {done['left']} left"
+    )

@@ -1,0 +1,176 @@
+"""What a run may do: the counters to correct, the rows in which the two tables differ, and the facts that the gate judges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Self
+from uuid import UUID
+
+from pydantic import AwareDatetime
+
+from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duty.json_model import JsonModel
+from mailslice.duty.plan import Plan
+from mailslice.duty.row_file import RowFile
+from mailslice.duty.run import Run
+from mailslice.stores.cassandra.mailboxes import Counters
+
+ONLY_TRUTH, ONLY_PROJECTED = "onlyInImapUidTable", "onlyInMessageIdTable"
+FLAGS_DIFFER, MODSEQ_DIFFERS = "flagsDiffer", "modSeqDiffers"
+WITHOUT_ID = "withoutMessageId"
+"""A row of messageIdTable of which only flags are left, written after its deletion.
+
+James takes it for no message, and deletes it when it meets it.
+"""
+MAILBOX_GONE, COUNTER_GONE = "mailboxGone", "counterOfGoneMailbox"
+REPAIRABLE = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS)
+KINDS = (*REPAIRABLE, WITHOUT_ID, MAILBOX_GONE, COUNTER_GONE)
+"""How a report calls them. A row counts once, under the first that fits of: gone, without message id, only in one, flags, modSeq."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A mailbox whose stored counters are not what was counted; the other fields are how its messages looked at the first read.
+
+    `given_modseq` is the highest modSeq that James had given out there before that read began; 0
+    where James keeps none.
+    """
+
+    mailbox: UUID
+    stored_count: int
+    stored_unseen: int
+    given_modseq: int
+    count: int
+    unseen: int
+    modseq: int
+    newest: int
+    first: int
+    second: int
+
+    @classmethod
+    def of(cls, mailbox: UUID, stored: Counters, seen: Seen, given_modseq: int = 0) -> Self:
+        """What was read of the mailbox."""
+        return cls(mailbox, stored.count, stored.unseen, given_modseq, **asdict(seen))
+
+    @property
+    def stored(self) -> Counters:
+        """The counters at the first read."""
+        return Counters(self.stored_count, self.stored_unseen)
+
+    @property
+    def seen(self) -> Seen:
+        """The messages at the first read."""
+        return Seen(self.count, self.unseen, self.modseq, self.newest, self.first, self.second)
+
+    @property
+    def computed(self) -> Counters:
+        """What the counters should say."""
+        return Counters(self.count, self.unseen)
+
+    @property
+    def add(self) -> Counters:
+        """The difference: what must be added to the counters."""
+        return Counters(self.count - self.stored_count, self.unseen - self.stored_unseen)
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The largest drift comes first."""
+        return -max(abs(self.add.count), abs(self.add.unseen)), str(self.mailbox)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that differs: which, how, and what either table had.
+
+    None where a table had no such row, and for the message of a row without an id.
+    """
+
+    kind: str
+    mailbox: str
+    uid: int
+    message: str | None
+    truth_modseq: int | None
+    truth_flags: int | None
+    truth_user_flags: int | None
+    projected_modseq: int | None
+    projected_flags: int | None
+    projected_user_flags: int | None
+
+
+class ScanFacts(JsonModel):
+    """What the scan came to: token ranges of all tables, mailboxes, messages by either table."""
+
+    ranges: int
+    read: int
+    twice: int
+    holes: int
+    mailboxes: int
+    messages: int
+    projected: int
+
+
+class CounterPlan(Plan):
+    """What one run may do, and the facts that the gate judges it by.
+
+    `made_at`: before anything was read; `read_at`: when the last counter had been read.
+    `inconsistencies`: rows by kind.
+    """
+
+    read_at: AwareDatetime
+    settle: timedelta
+    trust_projection: bool
+    repair_projection: bool
+    drifts: RowFile
+    """Drift."""
+    differences: tuple[RowFile, ...]
+    """Difference, by whatever task wrote them."""
+    inconsistencies: Mapping[str, int]
+    scan: ScanFacts
+
+    @property
+    def planned(self) -> int:
+        """Mailboxes whose counters are to be corrected."""
+        return self.drifts.rows
+
+    @property
+    def repairable(self) -> int:
+        """Rows of the projection that may be rewritten."""
+        if not self.repair_projection:
+            return 0
+        return sum(self.inconsistencies.get(kind, 0) for kind in REPAIRABLE)
+
+    @property
+    def has_work(self) -> bool:
+        """A repair of the projection says what it did, also where that is nothing."""
+        return self.repair_projection or self.planned > 0
+
+    def read_drifts(self, run: Run) -> list[Drift]:
+        """The mailboxes to correct, the largest drift first. Raises PlanRefused."""
+        return sorted(run.read_rows(self.drifts, Drift), key=lambda drift: drift.order)
+
+    def read_differences(
+        self,
+        run: Run,
+        kinds: Collection[str] = KINDS,
+        mailboxes: Collection[UUID] | None = None,
+    ) -> Iterator[Difference]:
+        """Rows of these kinds and mailboxes (None: all); one row group at a time is in memory. Raises PlanRefused."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        text = pa.string()
+        for table in (table for file in self.differences for table in run.read_tables(file)):
+            rows = table.filter(pc.is_in(table["kind"], pa.array(kinds, text)))
+            if mailboxes is not None:
+                ids = pa.array(map(str, mailboxes), text)
+                rows = rows.filter(pc.is_in(rows["mailbox"], ids))
+            yield from (Difference(**row) for row in rows.to_pylist())
+
+    def unprojected(self, run: Run, mailboxes: Collection[UUID]) -> dict[UUID, list[bytes]]:
+        """The messages (ids of 16 bytes) of these mailboxes that the plan found in the truth alone."""
+        found: dict[UUID, list[bytes]] = {}
+        for row in self.read_differences(run, (ONLY_TRUTH,), mailboxes):
+            found.setdefault(UUID(row.mailbox), []).append(UUID(row.message).bytes)
+        return found

@@ -1,0 +1,136 @@
+"""Read the four tables, find the mailboxes whose counters drifted and the rows in which the tables differ. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
+
+from mailslice.duties.counter_repair.differences import Comparison, differences
+from mailslice.duties.counter_repair.params import Params
+from mailslice.duties.counter_repair.planned import (
+    COUNTER_GONE,
+    KINDS,
+    MAILBOX_GONE,
+    WITHOUT_ID,
+    Drift,
+    ScanFacts,
+)
+from mailslice.duties.counter_repair.reading import Key, Scan
+from mailslice.duties.counter_repair.scan import RangeRead, Scanned, Totals
+from mailslice.duty.row_file import RowFile
+from mailslice.duty.run import Run
+from mailslice.model.names import (
+    IMAP_UID_TABLE,
+    MAILBOX,
+    MAILBOX_COUNTERS,
+    MESSAGE_ID_TABLE,
+    MODSEQ,
+)
+from mailslice.spark.failures import translated
+from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Sleep: TypeAlias = Callable[[float], None]
+_LEAST_RANGES = 32
+_OPERATION = timedelta(seconds=2)
+"""Longer than James takes from giving a modSeq to the last write of that message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was read, and what was written down of it. `inconsistencies`: rows by kind."""
+
+    facts: ScanFacts
+    totals: Totals
+    drifts: RowFile
+    differences: tuple[RowFile, ...]
+    inconsistencies: dict[str, int]
+
+    def message(self, *, absent: int, has_modseqs: bool) -> str:
+        """What it comes to, in words. `absent`: mailboxes that were named and are not there."""
+        words = [f"{self.totals.wrong} of {self.totals.mailboxes} mailboxes have wrong counters"]
+        differ = [f"{count} {kind}" for kind, count in self.inconsistencies.items() if count]
+        words.append(
+            f"inconsistencies: {', '.join(differ)}" if differ else "no inconsistency was found"
+        )
+        if absent:
+            words.append(f"{absent} of the given mailboxes are not there")
+        if not has_modseqs:
+            words.append(
+                "without James' table modseq a mailbox that moves is told by its messages alone"
+            )
+        return "; ".join(words)
+
+
+def survey(run: Run, sleep: Sleep) -> Survey:
+    """All mailboxes, or those that were asked for. The drifts and differences are in files of the plan."""
+    params, spark = run.params(Params), run.spark()
+    trust = params.trust_projection
+    ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)
+    keys = [(table, low, high) for low, high in ranges for table in _tables(run, params)]
+    pause = min(params.settle, _OPERATION).total_seconds()
+    what = Scan(run.settings, _only(run, params))
+    with translated():
+        scanned = Scanned(spark, what, keys, trust_projection=trust, pause=lambda: sleep(pause))
+    try:
+        with translated():
+            reads, totals = scanned.ranges(), scanned.totals
+            drifts = run.write_rows("drifts", scanned.wrong(), Drift)
+            differing = {} if trust else scanned.inconsistent()
+    finally:
+        scanned.close()
+    files, counts = _differences(run, spark, differing, ranges)
+    if trust:
+        counts = {WITHOUT_ID: totals.without_id, MAILBOX_GONE: totals.gone_messages}
+    counts[COUNTER_GONE] = totals.gone_counters
+    return Survey(_facts(keys, reads, totals), totals, drifts, files, counts)
+
+
+def _tables(run: Run, params: Params) -> list[str]:
+    """The tables to read: the truth only when it is wanted, given modSeqs only where James keeps them."""
+    tables = [MAILBOX, MESSAGE_ID_TABLE, MAILBOX_COUNTERS]
+    tables += [] if params.trust_projection else [IMAP_UID_TABLE]
+    return tables + ([MODSEQ] if run.stores.mailboxes.has_modseqs else [])
+
+
+def _only(run: Run, params: Params) -> frozenset[bytes] | None:
+    """The mailboxes that were asked for, as 16 bytes; None for all. Both lists together add up."""
+    if not params.mailboxes and not params.users:
+        return None
+    owned = run.stores.mailboxes.of_users(params.users) if params.users else ()
+    return frozenset(mailbox.bytes for mailbox in chain(map(UUID, params.mailboxes), owned))
+
+
+def _differences(
+    run: Run, spark: SparkSession, differing: dict[bytes, bool], ranges: Sequence[TokenRange]
+) -> tuple[tuple[RowFile, ...], dict[str, int]]:
+    if not differing:
+        return (), dict.fromkeys(KINDS, 0)
+    gone = frozenset(mailbox for mailbox, is_gone in differing.items() if is_gone)
+    location, folder = run.folder.artifacts, run.folder.name
+    what = Comparison(run.settings, frozenset(differing), gone, location, folder)
+    return differences(spark, what, ranges)
+
+
+def _facts(keys: Sequence[Key], reads: Sequence[RangeRead], totals: Totals) -> ScanFacts:
+    """For the gate: whether every range of every table was read, once; and what was counted.
+
+    Rows of the projection without a message id do not count.
+    """
+    by_table = {table: [one for one in reads if one.table == table] for table, _, _ in keys}
+    rows = {table: sum(one.rows for one in some) for table, some in by_table.items()}
+    return ScanFacts(
+        ranges=len(keys),
+        read=len(reads),
+        twice=sum(one.reads > 1 for one in reads),
+        holes=sum(holes(one.range for one in some) for some in by_table.values()),
+        mailboxes=totals.mailboxes,
+        messages=rows.get(IMAP_UID_TABLE, 0),
+        projected=rows.get(MESSAGE_ID_TABLE, 0),
+    )

@@ -1,0 +1,425 @@
+"""The duty without stores: what its gate refuses, what its plan holds, what its reports say."""
+
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from mailslice.duties.counter_repair import planned, work
+from mailslice.duties.counter_repair.duty import DUTY, CounterRepair
+from mailslice.duties.counter_repair.fingerprints import Seen
+from mailslice.duties.counter_repair.params import Params
+from mailslice.duties.counter_repair.planned import CounterPlan, Difference, Drift, ScanFacts
+from mailslice.duties.counter_repair.repairing import (
+    DONE,
+    FAILED,
+    SKIPPED,
+    UNKNOWN,
+    Outcome,
+)
+from mailslice.duty import runner
+from mailslice.duty.progress import Progress
+from mailslice.duty.request import NO_QUEUE
+from mailslice.duty.result import Summaries
+from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.quality import gate
+from mailslice.quality.expectations import Frame
+from mailslice.spark.frames import InProcess
+from mailslice.stores.cassandra.mailboxes import Counters
+from tests.unit.duties.judging import run_of
+
+AN_ID = "5f1c0e50-c6f9-11f0-8de9-0242ac120002"
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+FACTS = ScanFacts(ranges=8, read=8, twice=0, holes=0, mailboxes=200, messages=2000, projected=2000)
+DRIFT = Drift.of(uuid.UUID(AN_ID), Counters(1, 1), Seen(2, 1))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A step over files in a folder: no stores, no Spark, no pages."""
+    monkeypatch.setattr(gate, "_publish", lambda *_: "not rendered")
+    monkeypatch.setattr("mailslice.duty.usual.usual", lambda _: None)
+    engine = SimpleNamespace(session=InProcess)
+    return run_of(tmp_path, "counter_repair", Params.parse({}), NO_QUEUE, engine=engine)
+
+
+def difference(kind="flagsDiffer", mailbox=AN_ID, uid=1, message=None):
+    return Difference(kind, mailbox, uid, message, *[None] * 6)
+
+
+ONE_ROW = (difference(),)
+
+
+def plan_of(run, drifts=(DRIFT,), differences=ONE_ROW, **more):
+    """A plan with files of these rows; `more` of its fields and of its scan."""
+    facts = {name: more.pop(name) for name in list(more) if name in ScanFacts.model_fields}
+    fields = {
+        "settle": timedelta(minutes=5),
+        "trust_projection": False,
+        "repair_projection": True,
+        "inconsistencies": {},
+        "made_at": NOW,
+        **more,
+    }
+    file = run.write_rows("differences-1", differences, Difference)
+    return CounterPlan(
+        run="r-1",
+        read_at=NOW,
+        drifts=run.write_rows("drifts", drifts, Drift),
+        differences=(file,) if file.rows else (),
+        scan=FACTS.model_copy(update=facts),
+        **fields,
+    )
+
+
+def write_plan(run, plan):
+    run.folder.write_json(
+        "plan.json",
+        {"decided": plan.decided(), "planDigest": plan.digest, "planned": plan.planned},
+    )
+
+
+def judge(run, plan):
+    """The step check over this plan."""
+    write_plan(run, plan)
+    return runner.step_of(DUTY, "check")(run)
+
+
+def test_a_plan_that_adds_up_passes(run):
+    checked = judge(run, plan_of(run))
+    assert (checked["success"], checked["planned"]) == (True, 1)
+
+
+def test_a_plan_without_a_drift_is_judged_too(run):
+    assert judge(run, plan_of(run, [], []))["success"]
+    with pytest.raises(GateFailed, match="Every token range of every table was read"):
+        judge(run, plan_of(run, [], [], read=7))
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"read": 7}, "Every token range of every table was read"),
+        ({"twice": 1}, "No token range was counted twice"),
+        ({"holes": 1}, "tile the ring"),
+        ({"messages": 999}, "a truth that was lost"),
+    ],
+)
+def test_a_scan_that_was_not_whole_is_refused_by_the_sentence(run, facts, sentence):
+    with pytest.raises(GateFailed, match=sentence):
+        judge(run, plan_of(run, **facts))
+
+
+def test_a_truth_that_is_not_read_is_not_compared(run):
+    assert judge(run, plan_of(run, trust_projection=True, messages=0))["success"]
+
+
+def drift(stored, seen):
+    return Drift.of(uuid.uuid4(), Counters(*stored), Seen(*seen))
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ({"drifts": [DRIFT, DRIFT]}, "Every mailbox is listed once"),
+        ({"drifts": [DRIFT, drift((2, 1), (2, 1))]}, "Every mailbox that is listed has a drift"),
+        ({"drifts": [drift((2, 1), (2, 3))]}, "more unseen messages than messages"),
+        ({"drifts": [drift((2, 1), (2, -1))]}, "fewer than no unseen messages"),
+        (
+            {"differences": [difference(), difference("other")]},
+            "differs does so in a known way",
+        ),
+    ],
+)
+def test_a_row_of_the_plans_files_that_cannot_be_is_refused(run, rows, sentence):
+    with pytest.raises(GateFailed, match=sentence):
+        judge(run, plan_of(run, **rows))
+
+
+def test_too_large_a_share_of_all_counters_is_refused_but_not_of_a_few(run):
+    twenty, more = ([drift((9, 1), (2, 1)) for _ in range(count)] for count in (20, 21))
+    assert judge(run, plan_of(run, twenty, mailboxes=30))["success"]
+    assert judge(run, plan_of(run, more, mailboxes=200))["success"]
+    with pytest.raises(GateFailed, match=r"At most 0\.2 of all mailboxes"):
+        judge(run, plan_of(run, more, mailboxes=100))
+
+
+def test_an_old_plan_is_refused(run):
+    with pytest.raises(GateFailed, match="not older than 24 hours"):
+        judge(run, plan_of(run, made_at=NOW - timedelta(hours=25)))
+
+
+def test_what_the_gate_judges_is_in_the_digest(run):
+    plan = plan_of(run)
+    scan = FACTS.model_copy(update={"read": 9})
+    assert plan.model_copy(update={"scan": scan}).digest != plan.digest
+
+
+@pytest.mark.parametrize("key", ["scan", "drifts"])
+def test_a_plan_with_a_field_that_nobody_knows_is_refused(run, key):
+    plan = plan_of(run)
+    decided = plan.decided()
+    decided[key]["x"] = 1
+    run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan.digest})
+    with pytest.raises(PlanRefused, match="cannot be read"):
+        runner.step_of(DUTY, "check")(run)
+
+
+def test_a_plan_reads_back_what_was_written(run):
+    large = drift((1, 50), (9, 3))
+    plan = plan_of(run, [DRIFT, large])
+    write_plan(run, plan)
+    assert CounterPlan.model_validate(plan.decided()) == plan
+    assert plan.read_drifts(run) == [large, DRIFT]
+    assert DRIFT.stored == Counters(1, 1)
+    assert (DRIFT.seen, DRIFT.computed, DRIFT.add) == (Seen(2, 1), Counters(2, 1), Counters(1, 0))
+
+
+def test_differences_are_read_by_kind_and_mailbox(run):
+    other, message = uuid.uuid4(), uuid.uuid4()
+    rows = [
+        difference(planned.ONLY_TRUTH, uid=1, message=str(message)),
+        difference(planned.ONLY_TRUTH, str(other), uid=2, message=str(message)),
+        difference(planned.FLAGS_DIFFER, uid=3, message=str(message)),
+    ]
+    plan = plan_of(run, differences=rows)
+    assert list(plan.read_differences(run)) == rows
+    assert [row.uid for row in plan.read_differences(run, planned.REPAIRABLE[1:])] == [3]
+    assert plan.unprojected(run, [uuid.UUID(AN_ID)]) == {uuid.UUID(AN_ID): [message.bytes]}
+    assert plan.unprojected(run, []) == {}
+
+
+@pytest.mark.parametrize("name", ["drifts", "differences-1"])
+def test_a_file_of_other_rows_is_refused(run, name):
+    plan = plan_of(run)
+    other = run.write_rows(
+        name,
+        [drift((1, 1), (5, 5))] if name == "drifts" else [difference(uid=9)],
+        Drift if name == "drifts" else Difference,
+    )
+    assert other.rows == 1
+    with pytest.raises(PlanRefused, match="was changed"):
+        (plan.read_drifts(run) if name == "drifts" else list(plan.read_differences(run)))
+
+
+@pytest.mark.parametrize(
+    ("repair", "counts", "repairable"),
+    [
+        (True, {planned.ONLY_TRUTH: 2, planned.MAILBOX_GONE: 5}, 2),
+        (True, {planned.WITHOUT_ID: 1}, 0),
+        (False, {planned.ONLY_TRUTH: 2}, 0),
+    ],
+)
+def test_only_rows_that_may_be_rewritten_are_work_besides_counters(run, repair, counts, repairable):
+    plan = plan_of(run, [], repair_projection=repair, inconsistencies=counts)
+    assert (plan.planned, plan.repairable, plan.has_work) == (0, repairable, repair)
+
+
+class Repairs:
+    """In the place of `Repair`: an outcome by mailbox, or an error."""
+
+    def __init__(self, outcomes):
+        self._outcomes = outcomes
+        self.asked = []
+
+    def mailbox(self, drift, unprojected):
+        self.asked.append((drift.mailbox, list(unprojected)))
+        outcome = self._outcomes[drift.mailbox]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def corrected(run, plan, outcomes, monkeypatch):
+    """Progress after a work with these outcomes, mailbox by mailbox."""
+    monkeypatch.setattr(work, "_THREADS", 1)
+    monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
+    repairs = Repairs(outcomes)
+    monkeypatch.setattr(work, "Repair", lambda *_: repairs)
+    with Progress(run, plan) as progress:
+        work.CounterWork(run, plan, progress).correct_all(plan.read_drifts(run))
+    return progress.result(), repairs
+
+
+def drifts_of(count):
+    """From the largest drift to the smallest."""
+    return [drift((1000 - at, 0), (0, 0)) for at in range(count)]
+
+
+def test_every_outcome_is_counted_once_and_said(run, monkeypatch):
+    drifts = drifts_of(5)
+    verdicts = [
+        Outcome(DONE),
+        Outcome(SKIPPED, "moved"),
+        Outcome(FAILED, "away"),
+        Outcome(UNKNOWN, "nobody knows"),
+        Outcome(DONE),
+    ]
+    plan = plan_of(run, drifts, [])
+    mailboxes = [one.mailbox for one in drifts]
+    result, _ = corrected(run, plan, dict(zip(mailboxes, verdicts, strict=True)), monkeypatch)
+    assert (result.planned, result.applied, result.failed, result.remaining) == (5, 2, 2, 0)
+    assert result.skipped == {"moved": 1}
+    assert result.failures == {str(mailboxes[2]): "away", str(mailboxes[3]): "nobody knows"}
+    assert result.fields["unknown"] == 1
+    assert result.fields["outcomes"] == {
+        str(mailbox): list(verdict) for mailbox, verdict in zip(mailboxes, verdicts, strict=True)
+    }
+
+
+def test_after_some_failures_in_a_row_the_rest_is_left(run, monkeypatch):
+    monkeypatch.setattr(work, "_MOST_FAILURES", 2)
+    drifts = drifts_of(5)
+    outcomes = {one.mailbox: Outcome(FAILED, "away") for one in drifts}
+    outcomes[drifts[1].mailbox] = Outcome(SKIPPED, "moved")
+    result, repairs = corrected(run, plan_of(run, drifts, []), outcomes, monkeypatch)
+    assert (result.failed, result.remaining, len(repairs.asked)) == (3, 1, 4)
+    last = result.fields["outcomes"][str(drifts[4].mailbox)]
+    assert last == ["left", "2 mailboxes before it failed"]
+
+
+def test_an_error_leaves_what_was_done_and_what_was_not_in_progress(run, monkeypatch):
+    drifts = drifts_of(3)
+    plan = plan_of(run, drifts, [])
+    outcomes = {
+        drifts[0].mailbox: Outcome(DONE),
+        drifts[1].mailbox: RuntimeError("the lock is lost"),
+        drifts[2].mailbox: Outcome(DONE),
+    }
+    with pytest.raises(RuntimeError, match="lost"):
+        corrected(run, plan, outcomes, monkeypatch)
+    steps = Summaries.read(run.folder, ())
+    assert (steps.result.applied, steps.result.remaining) == (1, 2)
+    assert steps.result.fields["outcomes"][str(drifts[1].mailbox)] == ["left", work.NOT_REACHED]
+
+
+def test_threads_beside_each_other_count_every_mailbox(run, monkeypatch):
+    drifts = drifts_of(600)
+    plan = plan_of(run, drifts, [])
+    barrier = threading.Barrier(work._THREADS)
+
+    class Together:
+        def mailbox(self, *_):
+            barrier.wait(20)
+            return Outcome(DONE)
+
+    monkeypatch.setattr(work, "Repair", lambda *_: Together())
+    with Progress(run, plan) as progress:
+        work.CounterWork(run, plan, progress).correct_all(drifts)
+    assert (progress.result().applied, progress.result().remaining) == (600, 0)
+
+
+def test_the_messages_that_only_the_truth_has_go_with_their_mailbox(run, monkeypatch):
+    message = uuid.uuid4()
+    rows = [difference(planned.ONLY_TRUTH, message=str(message))]
+    plan = plan_of(run, [DRIFT], rows)
+    _, repairs = corrected(run, plan, {DRIFT.mailbox: Outcome(DONE)}, monkeypatch)
+    assert repairs.asked == [(DRIFT.mailbox, [message.bytes])]
+
+
+def test_a_second_try_says_nothing_of_the_outcomes_of_the_first(run, monkeypatch):
+    plan = plan_of(run, [DRIFT], [])
+    corrected(run, plan, {DRIFT.mailbox: Outcome(UNKNOWN, "nobody knows")}, monkeypatch)
+    result, _ = corrected(run, plan, {DRIFT.mailbox: Outcome(DONE)}, monkeypatch)
+    assert (result.applied, result.failed, result.fields["unknown"]) == (1, 0, 0)
+    assert result.fields["outcomes"] == {AN_ID: ["applied", ""]}
+
+
+@pytest.mark.parametrize(
+    ("drifts", "counts", "slept"),
+    [([DRIFT], {}, 1), ([], {planned.ONLY_TRUTH: 1}, 1), ([], {planned.WITHOUT_ID: 1}, 0)],
+)
+def test_apply_waits_for_settle_where_something_is_read_again(
+    run, monkeypatch, drifts, counts, slept
+):
+    pauses = []
+    module = "mailslice.duties.counter_repair.duty"
+    monkeypatch.setattr(f"{module}.require_clock", lambda _: None)
+    monkeypatch.setattr(f"{module}.CounterWork.__init__", lambda *_: None)
+    monkeypatch.setattr(f"{module}.CounterWork.correct_all", lambda *_: None)
+    monkeypatch.setattr(f"{module}.repair_projection", lambda *_: {})
+    plan = plan_of(run, drifts, [], inconsistencies=counts)
+    with Progress(run, plan) as progress:
+        CounterRepair(pauses.append).apply(run, plan, progress)
+    assert pauses == [300.0] * slept
+
+
+def report_of(run, plan, applied=None, **summary):
+    """What the report step says of a run with this plan; `applied` and `verify` as apply and verify wrote them."""
+    write_plan(run, plan)
+    kept = run.folder.read_json("plan.json")
+    run.folder.write_json(
+        "plan.json", {**kept, "message": "what it found", "wrong": plan.planned, **summary}
+    )
+    if applied is not None:
+        run.folder.write_json("applied.json", {"planned": plan.planned, **applied})
+        run.folder.write_json("verify.json", {"success": True, "drifts": {}})
+    return runner.step_of(DUTY, "report")(run)
+
+
+def test_a_report_says_what_was_corrected_skipped_and_left(run):
+    plan = plan_of(run, drifts_of(4), [])
+    report = report_of(
+        run, plan, {"applied": 1, "skipped": 2, "skippedBy": {"moved": 2}, "remaining": 1}
+    )
+    assert (report["status"], report["message"]) == (
+        "done",
+        "1 of 4 wrong mailboxes corrected, 2 skipped: 2 moved, 1 left to the next run",
+    )
+    assert report["plot"].endswith("drifts.svg")
+    assert (report["left"], report["failedMailboxes"], report["unknown"]) == (1, 0, 0)
+
+
+def test_a_report_of_unknown_mailboxes_or_failed_rows_has_failed(run):
+    plan = plan_of(run, drifts_of(2), [])
+    applied = {"applied": 1, "failed": 1, "unknown": 1, "failures": {"m": "nobody knows"}}
+    report = report_of(run, plan, applied)
+    assert (report["status"], report["failedMailboxes"]) == ("failed", 1)
+    assert "1 failed or unknown (1 unknown)" in report["message"]
+    counts = {"planned": 2, "written": 1, "deleted": 0, "skipped": 0, "failed": 1, "left": 0}
+    report = report_of(run, plan, {"applied": 2, "projection": counts})
+    assert report["status"] == "failed"
+    assert "1 rows written" in report["message"]
+
+
+def test_a_report_of_nothing_says_so_and_rows_alone_are_something(run):
+    plan = plan_of(run, [], [])
+    report = report_of(run, plan, {})
+    assert (report["status"], report["message"]) == (
+        "nothing to do",
+        "nothing to do: what it found",
+    )
+    counts = {"planned": 1, "written": 1, "deleted": 0, "skipped": 0, "failed": 0, "left": 0}
+    report = report_of(run, plan, {"projection": counts})
+    assert (report["status"], report["projection"]) == ("done", counts)
+
+
+def test_a_report_of_a_plan_that_did_not_end_has_every_field(run):
+    fields = runner.partial_report(DUTY, run.folder)
+    assert {
+        name: fields[name]
+        for name in ("processedMailboxes", "failedMailboxes", "wrong", "messages", "unknown")
+    } == dict.fromkeys(("processedMailboxes", "failedMailboxes", "wrong", "messages", "unknown"), 0)
+    assert (fields["inconsistencies"], fields["inconsistencySample"]) == ({}, [])
+    assert (fields["projection"], fields["after"]) == (None, None)
+
+
+def test_what_verify_read_is_reported_though_its_gate_did_not_pass(run):
+    after = {"wrong": 1, "largest": []}
+    run.folder.write_json("after.json", {"after": after})
+    assert runner.partial_report(DUTY, run.folder)["after"] == after
+
+
+def test_messages_are_those_of_the_table_that_was_counted(run):
+    plan = plan_of(run, [], [])
+    report = report_of(run, plan, {}, messages=0, projectedMessages=7)
+    assert report["messages"] == 7
+    assert report_of(run, plan, {}, messages=9, projectedMessages=7)["messages"] == 9
+
+
+def test_the_frames_of_a_gate_are_of_the_plans_own_rows(run):
+    frames = list(DUTY.check(run, plan_of(run)))
+    assert [frame.name for frame in frames] == ["totals", "drifts", "differences"]
+    assert all(isinstance(frame, Frame) for frame in frames)
