@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
-from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
 from mailslice.duties.counter_repair import differences as differing
-from mailslice.duties.counter_repair import plan, reading, scan
-from mailslice.duties.counter_repair.plan_file import difference_schema
+from mailslice.duties.counter_repair import planned, planning, reading, scan
+from mailslice.duties.counter_repair.planned import Difference, Drift
 from mailslice.duties.counter_repair.reading import Key, Scan
-from mailslice.duties.counter_repair.rows_file import PlanFile
-from mailslice.duties.counter_repair.scan import MailboxFound, RangeRead, Totals
+from mailslice.duties.counter_repair.scan import RangeRead, Totals
 from mailslice.duty.context import StepContext
+from mailslice.duty.row_file import RowFile
 from mailslice.quality import gate
 from mailslice.spark.frames import InProcess
 
@@ -40,7 +40,7 @@ class PlainScanned:
         trust_projection: bool,
         pause: Callable[[], None],
     ) -> None:
-        self._trust = trust_projection
+        self._side = "projected" if trust_projection else "truth"
         rows = []
         for part in scan.given_first(keys):
             rows += [row for batch in reading.read(what, iter([part])) for row in batch.to_pylist()]
@@ -50,12 +50,7 @@ class PlainScanned:
             _joined(kind, key, list(parts))
             for (kind, key), parts in groupby(sorted(rows, key=place), key=place)
         ]
-        self._without_id = {
-            UUID(bytes=row["key"]): row["projected_without_id"]
-            for row in self._rows
-            if row["kind"] == reading.OF_MAILBOX
-        }
-        self._found = [scan.found(row) for row in self._rows if row["kind"] == reading.OF_MAILBOX]
+        self._mailboxes = [row for row in self._rows if row["kind"] == reading.OF_MAILBOX]
 
     def ranges(self) -> list[RangeRead]:
         return [
@@ -66,37 +61,34 @@ class PlainScanned:
 
     @property
     def totals(self) -> Totals:
-        there = [each for each in self._found if each.exists]
-        gone = [each for each in self._found if not each.exists]
-        messages = sum(
-            each.computed(trust_projection=self._trust).count + self._without_id[each.mailbox]
-            for each in gone
-        )
-        without_id = sum(self._without_id[each.mailbox] for each in there)
+        there = [row for row in self._mailboxes if row["mailboxes"]]
+        gone = [row for row in self._mailboxes if not row["mailboxes"]]
         return Totals(
-            len(there),
-            len(list(self.wrong())),
-            len(self.inconsistent()),
-            messages,
-            sum(each.has_counters for each in gone),
-            without_id,
+            mailboxes=len(there),
+            wrong=len(list(self.wrong())),
+            inconsistent=len(self.inconsistent()),
+            gone_messages=sum(
+                row[f"{self._side}_count"] + row["projected_without_id"] for row in gone
+            ),
+            gone_counters=sum(row["counters"] > 0 for row in gone),
+            without_id=sum(row["projected_without_id"] for row in there),
         )
 
-    def wrong(self) -> Iterator[MailboxFound]:
-        for each in self._found:
-            seen = each.computed(trust_projection=self._trust)
-            if each.exists and (each.stored.count, each.stored.unseen) != (seen.count, seen.unseen):
-                yield each
+    def wrong(self) -> Iterator[Drift]:
+        for row in self._mailboxes:
+            drift = scan.drift_of(row, self._side)
+            if row["mailboxes"] and drift.stored != drift.computed:
+                yield drift
 
     def inconsistent(self) -> dict[bytes, bool]:
         differ = [
-            each
-            for each in self._found
-            if each.truth != each.projected
-            or self._without_id[each.mailbox]
-            or (not each.exists and each.truth.count)
+            row
+            for row in self._mailboxes
+            if scan.drift_of(row, "truth").seen != scan.drift_of(row, "projected").seen
+            or row["projected_without_id"]
+            or (not row["mailboxes"] and row["truth_count"])
         ]
-        return {each.mailbox.bytes: not each.exists for each in differ}
+        return {row["key"]: not row["mailboxes"] for row in differ}
 
     def close(self) -> None:
         return
@@ -117,7 +109,7 @@ def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
 
 def plain_differences(
     _: object, what: differing.Comparison, ranges: Sequence[tuple[int, int]]
-) -> tuple[tuple[PlanFile, ...], dict[str, int]]:
+) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     """As `differences.differences`."""
     keys = [("imapuidtable", low, high) for low, high in ranges] + sorted(what.mailboxes)
     both: dict[tuple, dict[str, tuple]] = {}
@@ -133,33 +125,33 @@ def plain_differences(
         if (kind := _kind(message, truth, projected, gone=mailbox in what.gone)) is not None:
             found.append((kind, mailbox, uid, message, *truth, *projected))
     if not found:
-        return (), dict.fromkeys(differing.KINDS, 0)
+        return (), dict.fromkeys(planned.KINDS, 0)
     columns = {
         field.name: list(values)
-        for field, values in zip(difference_schema(), zip(*found, strict=True), strict=True)
+        for field, values in zip(fields(Difference), zip(*found, strict=True), strict=True)
     }
-    (told,) = differing._write(what, iter([pa.RecordBatch.from_pydict(columns)]))
-    first = told.to_pylist()[0]
-    return (PlanFile(first["file"], first["file_rows"], first["sha256"]),), {
-        **dict.fromkeys(differing.KINDS, 0),
+    (written,) = differing._write(what, iter([pa.RecordBatch.from_pydict(columns)]))
+    first = written.to_pylist()[0]
+    return (RowFile(first["file"], first["file_rows"], first["digest"]),), {
+        **dict.fromkeys(planned.KINDS, 0),
         **Counter(each[0] for each in found),
     }
 
 
 def _kind(message: bytes | None, truth: tuple, projected: tuple, *, gone: bool) -> str | None:
     if gone or message is None:
-        return differing.MAILBOX_GONE if gone else differing.WITHOUT_ID
+        return planned.MAILBOX_GONE if gone else planned.WITHOUT_ID
     if projected == ABSENT or truth == ABSENT:
-        return differing.ONLY_TRUTH if projected == ABSENT else differing.ONLY_PROJECTED
+        return planned.ONLY_TRUTH if projected == ABSENT else planned.ONLY_PROJECTED
     if truth[1:] != projected[1:]:
-        return differing.FLAGS_DIFFER
-    return differing.MODSEQ_DIFFERS if truth[0] != projected[0] else None
+        return planned.FLAGS_DIFFER
+    return planned.MODSEQ_DIFFERS if truth[0] != projected[0] else None
 
 
 def without_spark(patch: pytest.MonkeyPatch) -> None:
     """Plans in this process, and no pages of gates: seconds a run."""
     patch.setattr(StepContext, "spark", lambda _: InProcess())
-    patch.setattr(plan, "Scanned", PlainScanned)
-    patch.setattr(plan, "differences", plain_differences)
-    patch.setattr(plan, "_OPERATION", timedelta(0))
+    patch.setattr(planning, "Scanned", PlainScanned)
+    patch.setattr(planning, "differences", plain_differences)
+    patch.setattr(planning, "_OPERATION", timedelta(0))
     patch.setattr(gate, "_publish", lambda *_: "not rendered")

@@ -6,8 +6,10 @@ No clock decides: `settle` and the pause of the plan wait here until whatever ha
 import random
 import threading
 import uuid
+from datetime import timedelta
 
-from mailslice.duties.counter_repair import apply, plan
+from mailslice.duties.counter_repair import planning
+from mailslice.duties.counter_repair.duty import DUTY
 from mailslice.stores.cassandra.mailboxes import Counters
 
 
@@ -98,14 +100,13 @@ def test_while_users_work_every_counter_ends_right_or_as_wrong_as_it_was(james, 
     busy = [james.mailbox(messages=3, seen=1, add=each) for each in planted * 2]
     quiet = [james.mailbox(messages=3, seen=1, add=each) for each in planted]
     users = [User(james, busy[at::3], seed) for at, seed in enumerate((uuid.uuid4().int, 2, 3))]
-    monkeypatch.setattr(plan, "_OPERATION", plan.timedelta(seconds=1))
+    monkeypatch.setattr(planning, "_OPERATION", timedelta(seconds=1))
 
     def wait(_):
         for user in users:
             user.wait_for_the_end_of_what_began()
 
-    for module in (plan, apply):
-        monkeypatch.setattr(module.run, "__kwdefaults__", {"sleep": wait})
+    monkeypatch.setattr(DUTY, "_sleep", wait)
     for user in users:
         user.start()
     try:

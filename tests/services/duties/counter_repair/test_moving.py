@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.counter_repair import decide, second_read
+from mailslice.duties.counter_repair.duty import DUTY
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.lock import Lock, LockLost
 from mailslice.model.clock import system_clock
@@ -131,16 +132,14 @@ def test_the_report_counts_what_was_skipped_by_reason(moved):
 
 
 def test_the_second_read_waits_for_settle_and_only_for_drifted_mailboxes(james, monkeypatch):
-    from mailslice.duties.counter_repair import apply
-
     slept = []
-    monkeypatch.setattr(apply.run, "__kwdefaults__", {"sleep": slept.append})
-    request = planned(james, drifted(james), settle="7m")
-    james.steps(request, "apply")
+    first = planned(james, drifted(james), settle="7m")
+    nothing = planned(james, [james.mailbox(messages=1)], settle="7m")
+    monkeypatch.setattr(DUTY, "_sleep", slept.append)
+    james.steps(first, "apply")
     assert len(slept) == 1
     assert 410 < slept[0] <= 420
-    request = planned(james, [james.mailbox(messages=1)], settle="7m")
-    assert james.steps(request, "apply")["planned"] == 0
+    assert james.steps(nothing, "apply")["planned"] == 0
     assert len(slept) == 1
 
 
@@ -278,12 +277,12 @@ def test_a_counter_that_moves_between_claim_and_update_is_left_alone(james, monk
 def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some(
     james, monkeypatch
 ):
-    from mailslice.duties.counter_repair import apply, repairing
+    from mailslice.duties.counter_repair import repairing, work
 
     mailboxes = drifted(james, 4)
     request = planned(james, mailboxes)
-    monkeypatch.setattr(apply, "_THREADS", 1)
-    monkeypatch.setattr(apply, "_MOST_FAILURES", 2)
+    monkeypatch.setattr(work, "_THREADS", 1)
+    monkeypatch.setattr(work, "_MOST_FAILURES", 2)
     monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
     monkeypatch.setattr(
         repairing,
@@ -303,9 +302,9 @@ def test_a_store_that_is_away_fails_its_mailboxes_and_leaves_the_rest_after_some
 
 
 def one_at_a_time(monkeypatch):
-    from mailslice.duties.counter_repair import apply
+    from mailslice.duties.counter_repair import work
 
-    monkeypatch.setattr(apply, "_THREADS", 1)
+    monkeypatch.setattr(work, "_THREADS", 1)
     monkeypatch.setattr("mailslice.duties.counter_repair.parallel._AHEAD", 1)
 
 

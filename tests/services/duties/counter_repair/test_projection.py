@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mailslice.duties.counter_repair import projection
+from mailslice.duties.counter_repair.duty import DUTY
 from mailslice.model.errors import BadSetting
 from mailslice.stores.cassandra.mailboxes import MailboxTables
 
@@ -220,18 +221,16 @@ def test_what_james_deletes_after_the_row_was_written_stays_deleted(james):
 
 
 def test_it_waits_for_settle_after_the_plan_although_no_counter_drifted(james, monkeypatch):
-    from mailslice.duties.counter_repair import apply
-
     slept = []
-    monkeypatch.setattr(apply.run, "__kwdefaults__", {"sleep": slept.append})
+    monkeypatch.setattr(DUTY, "_sleep", lambda seconds: slept.append(seconds) if seconds else None)
     mailbox, _ = only_truth(james)
     request = james.request(mailboxes=[str(mailbox)], repair_projection=True, settle="7m")
     james.steps(request, "plan", "check", "apply")
     assert len(slept) == 1
     assert 400 < slept[0] <= 420
     request = james.request(mailboxes=[str(mailbox)], repair_projection=True, settle="7m")
-    james.steps(request, "plan", "check", "apply")
-    assert len(slept) == 1  # nothing is left to write
+    done = james.steps(request, "plan", "check", "apply")["projection"]
+    assert (len(slept), done["planned"]) == (1, 0)  # nothing is left to write
 
 
 def test_a_row_that_cassandra_does_not_take_is_said_and_the_rest_goes_on(james, monkeypatch):

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from mailslice.duties.counter_repair import plan as planning
+from mailslice.duties.counter_repair import planning
+from mailslice.duties.counter_repair.duty import DUTY
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.lock import LockHeld
 from mailslice.duty.road import run_all
@@ -57,12 +58,12 @@ def test_a_plan_that_was_edited_is_refused(james, drifted, file):
     name = (
         folder.file(file)
         if file == "plan.json"
-        else next(each for each in place.files(folder.name) if "drifts-" in each)
+        else next(each for each in place.files(folder.name) if each.endswith("/drifts.parquet"))
     )
     kept = place.read(name)
     edited = json.loads(kept) if file == "plan.json" else None
     if edited is not None:
-        edited["decided"]["settle"] = "1s"
+        edited["decided"]["settle"] = 1.0
     place.write(
         name,
         json.dumps(edited).encode() if edited is not None else kept[:-1] + bytes([kept[-1] ^ 1]),
@@ -77,11 +78,13 @@ def test_a_plan_that_was_edited_is_refused(james, drifted, file):
 
 def test_a_file_of_the_plan_that_is_gone_is_refused(james, drifted):
     _, request, folder = drifted
-    name = next(each for each in folder.artifacts.files(folder.name) if "drifts-" in each)
+    name = next(
+        each for each in folder.artifacts.files(folder.name) if each.endswith("/drifts.parquet")
+    )
     kept = folder.artifacts.read(name)
     folder.artifacts.remove(name)
     try:
-        with pytest.raises(PlanRefused, match="is gone"):
+        with pytest.raises(PlanRefused, match="was changed or removed"):
             james.steps(request, "apply")
     finally:
         folder.artifacts.write(name, kept)
@@ -101,11 +104,7 @@ def test_a_plan_of_yesterday_or_one_that_passed_no_gate_is_refused(james, drifte
 def test_a_second_run_is_refused_while_the_first_works(james, drifted, monkeypatch):
     from mailslice.duty import lock
 
-    monkeypatch.setattr(
-        lock.locked.__wrapped__,
-        "__kwdefaults__",
-        {**lock.locked.__wrapped__.__kwdefaults__, "patience": timedelta(0)},
-    )
+    monkeypatch.setattr(DUTY, "lock_patience", timedelta(0))
     with (
         lock.locked(james.stores.own.locks, "counter_repair/-", "another"),
         pytest.raises(LockHeld, match="is locked by run another"),

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.counter_repair.plan_file import read_plan
-from mailslice.duties.counter_repair.rows_file import read_rows
+from mailslice.duties.counter_repair.planned import CounterPlan, Difference
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.ledger import Ledger
+from mailslice.duty.row_file import read_rows
 from mailslice.stores import open_stores
 from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables, timeuuid
@@ -162,11 +162,11 @@ def test_everything_else_is_left_as_it_was(whole):
 def test_inconsistencies_are_counted_by_kind_and_listed(whole):
     assert whole.report["inconsistencies"] == INCONSISTENCIES
     folder = RunFolder(artifacts(whole.james.settings), "counter_repair", "-", whole.report["run"])
-    plan = read_plan(folder.read_json("plan.json"), whole.report["run"])
+    plan = CounterPlan.model_validate(folder.read_json("plan.json")["decided"])
     listed = sorted(
-        (row["kind"], row["mailbox"], row["uid"])
+        (row.kind, row.mailbox, row.uid)
         for file in plan.differences
-        for row in read_rows(file, folder)
+        for row in read_rows(folder.artifacts, folder.name, file, Difference)
     )
     boxes = {name: str(mailbox) for name, mailbox in whole.boxes.items()}
     assert listed == sorted(
