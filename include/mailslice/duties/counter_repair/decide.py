@@ -29,9 +29,9 @@ EARLIER_OPEN = "an update of an earlier run may still come"
 TIME_OVER = "the time was over"
 UNKNOWN_UPDATE = "nobody knows whether the update was done"
 SENT_FOR = timedelta(seconds=30)
-"""Longer than Cassandra keeps a counter update that it has not begun (counter_write_request_timeout, 5 s).
+"""Longer than Cassandra keeps a counter update that it has not begun: 5 s.
 
-After this long it is done or never will be.
+That is counter_write_request_timeout. After this long it is done or never will be.
 """
 
 
@@ -58,7 +58,7 @@ def refused(
 
 
 def was_done(claim: CounterClaim, stored: Counters) -> bool:
-    """Whether the stored counters, as all replicas know them, prove that the claimed update was done."""
+    """Whether the counters that all replicas have prove that the claimed update was done."""
     return stored == Counters(
         claim.stored_count + claim.add_count, claim.stored_unseen + claim.add_unseen
     )

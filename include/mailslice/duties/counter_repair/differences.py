@@ -1,4 +1,4 @@
-"""Which rows of imapUidTable and messageIdTable differ, in mailboxes in which a scan saw a difference.
+"""Which rows of both message tables differ, in mailboxes in which a scan saw a difference.
 
 A second scan of the truth, joined row by row. Rows are read some time after the sums: in a mailbox
 that is being worked on, one or the other may be a message on its way.
@@ -69,7 +69,7 @@ class Comparison:
 def differences(
     spark: SparkSession, what: Comparison, ranges: Sequence[tuple[int, int]]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
-    """The files with the rows that differ, and how many of each kind. Raises what a worker raised."""
+    """The files with the rows that differ, and rows by kind. Raises what a worker raised."""
 
     def read(batches: Iterator[Sequence[Key | bytes]]) -> Iterator[pa.RecordBatch]:
         return _read(what, batches)

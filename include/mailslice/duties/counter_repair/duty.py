@@ -1,4 +1,4 @@
-"""The duty: count the messages of every mailbox, correct counters that drifted and stand still, list rows in which the two tables differ."""
+"""The duty: count the messages of every mailbox, correct counters that drifted and stand still."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CounterRepair(Duty[CounterPlan]):
         return plan
 
     def check(self, run: Run, plan: CounterPlan) -> Iterable[Frame]:
-        """A scan that was not whole proves nothing, and a plan of too many mailboxes is a truth that was lost."""
+        """A scan that was not whole proves nothing; too many drifts are a truth that was lost."""
         yield frames.totals(run, plan)
         yield frames.drifts(run, plan)
         unusual = run.params(Params).unusual
@@ -87,7 +87,7 @@ class CounterRepair(Duty[CounterPlan]):
             yield frames.differences(run, plan)
 
     def apply(self, run: Run, plan: CounterPlan, progress: Progress) -> None:
-        """A mailbox that this run has claimed gets no second update, whatever became of the first."""
+        """A mailbox that this run claimed gets no second update, whatever became of the first."""
         require_clock(run)
         drifts = plan.read_drifts(run)
         if drifts or plan.repairable:
@@ -172,7 +172,7 @@ DUTY = CounterRepair()
 
 
 def _reported(run: Run, plan: CounterPlan) -> dict[str, Any]:
-    """What the plan comes to, for reports, with the largest drifts and a few of the rows that differ."""
+    """What the plan comes to, with the largest drifts and a few of the rows that differ."""
     largest = nsmallest(
         _SAMPLED, run.stream_rows(plan.drifts, Drift), key=lambda drift: drift.order
     )
@@ -209,7 +209,7 @@ def _after(after: list[After]) -> dict[str, Any]:
 
 
 def _projection(steps: Summaries) -> Mapping[str, Any] | None:
-    """What became of rows of the projection; None where nobody asked for it, or apply did not come to it."""
+    """What became of rows of the projection; None: not asked for, or apply did not come to it."""
     found: Mapping[str, Any] | None = steps.result.fields.get("projection")
     return found
 

@@ -1,6 +1,7 @@
-"""What a set of messages looks like: counts, the newest of everything, and a fingerprint that any added, removed or changed row changes. Pure, by numpy.
+"""What a set of messages looks like: counts, the newest of everything, a fingerprint. Pure, by numpy.
 
-Two 64-bit hashes of each row, joined by exclusive or: the order of rows does not count, and parts of a mailbox that were read apart add up.
+Any added, removed or changed row changes the fingerprint: two 64-bit hashes of each row, joined by
+exclusive or. The order of rows does not count, and parts of a mailbox that were read apart add up.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ _GREGORIAN = datetime(1582, 10, 15, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The messages of one mailbox in one table: how many, how many without the flag seen, the highest modSeq and the newest message id's time (100 ns
-    since 1582) or 0, and both halves of the fingerprint, as signed 64-bit numbers.
+    """The messages of one mailbox in one table.
+
+    `unseen`: without the flag seen. `modseq`: the highest. `newest`: the newest message id's time
+    (100 ns since 1582), or 0. `first` and `second`: the fingerprint, as signed 64-bit numbers.
     """
 
     count: int = 0
@@ -65,7 +68,10 @@ def layout_of(columns: Iterable[str]) -> Layout:
 
 
 def without_id(columns: Columns) -> npt.NDArray[np.bool_]:
-    """Which rows have no message id: flags that were written after the row's deletion are left of them. No message's id is 0, as which a null is decoded."""
+    """Which rows have no message id: flags written after the row's deletion are left of them.
+
+    No message's id is 0, as which a null is decoded.
+    """
     found: npt.NDArray[np.bool_] = (columns["messageid.high"] | columns["messageid.low"]) == 0
     return found
 
@@ -147,7 +153,7 @@ def seen_of(columns: Columns, flags: Iterable[str]) -> Seen:
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every bit of the input moves half of the output's."""
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): each input bit moves half of the output."""
     import numpy as np
 
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)

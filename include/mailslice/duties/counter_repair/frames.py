@@ -1,4 +1,4 @@
-"""What the gates judge: the scan as a whole, every drift, every row that differs; and what apply corrected."""
+"""What the gates judge: the scan, every drift, every row that differs; what apply corrected."""
 
 from __future__ import annotations
 

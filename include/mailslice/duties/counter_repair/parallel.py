@@ -1,4 +1,4 @@
-"""Items beside each other on a few threads, drawn as they are needed: a plan may list more of them than memory holds."""
+"""Items beside each other on a few threads, drawn as needed: there may be more than memory holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _AHEAD = 32
 
 
 def beside_each_other(pool: Executor, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """The results, in the order of the items. What one raises is raised in its turn; those that have not begun then are not begun."""
+    """The results, in the order of the items.
+
+    What one raises is raised in its turn; those that have not begun then are not begun.
+    """
     flying: deque[Future[R]] = deque()
     try:
         for item in items:

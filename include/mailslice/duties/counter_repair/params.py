@@ -13,7 +13,10 @@ from mailslice.model.setting_types import Time
 
 
 def _words(value: object) -> object:
-    """Names, each once: a list, or text with commas, or a list of such. Empty text is a form's field that nobody touched."""
+    """Names, each once: a list, or text with commas, or a list of such.
+
+    Empty text is a form's field that nobody touched.
+    """
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple):
         return value

@@ -1,4 +1,4 @@
-"""What a run may do: the counters to correct, the rows in which the two tables differ, and the facts that the gate judges."""
+"""What a run may do: counters to correct, rows in which the tables differ, facts that the gate judges."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ James takes it for no message, and deletes it when it meets it.
 MAILBOX_GONE, COUNTER_GONE = "mailboxGone", "counterOfGoneMailbox"
 REPAIRABLE = (ONLY_TRUTH, ONLY_PROJECTED, FLAGS_DIFFER, MODSEQ_DIFFERS)
 KINDS = (*REPAIRABLE, WITHOUT_ID, MAILBOX_GONE, COUNTER_GONE)
-"""How a report calls them. A row counts once, under the first that fits of: gone, without message id, only in one, flags, modSeq."""
+"""How a report calls them. A row counts once, under the first that fits.
+
+The order is: gone, without message id, only in one, flags, modSeq.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A mailbox whose stored counters are not what was counted; the other fields are how its messages looked at the first read.
+    """A mailbox whose stored counters are not what was counted, and its messages at the first read.
 
     `given_modseq` is the highest modSeq that James had given out there before that read began; 0
     where James keeps none.
@@ -156,7 +159,7 @@ class CounterPlan(Plan):
         kinds: Collection[str] = KINDS,
         mailboxes: Collection[UUID] | None = None,
     ) -> Iterator[Difference]:
-        """Rows of these kinds and mailboxes (None: all); one row group at a time is in memory. Raises PlanRefused."""
+        """Rows of these kinds and mailboxes (None: all); a row group at a time. Raises PlanRefused."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -169,7 +172,7 @@ class CounterPlan(Plan):
             yield from (Difference(**row) for row in rows.to_pylist())
 
     def unprojected(self, run: Run, mailboxes: Collection[UUID]) -> dict[UUID, list[bytes]]:
-        """The messages (ids of 16 bytes) of these mailboxes that the plan found in the truth alone."""
+        """By mailbox, the messages (ids of 16 bytes) that the plan found in the truth alone."""
         found: dict[UUID, list[bytes]] = {}
         for row in self.read_differences(run, (ONLY_TRUTH,), mailboxes):
             found.setdefault(UUID(row.mailbox), []).append(UUID(row.message).bytes)

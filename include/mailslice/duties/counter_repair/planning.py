@@ -1,4 +1,4 @@
-"""Read the four tables, find the mailboxes whose counters drifted and the rows in which the tables differ. Changes nothing."""
+"""Read the tables, find counters that drifted and rows that differ. Changes nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(run: Run, sleep: Sleep) -> Survey:
-    """All mailboxes, or those that were asked for. The drifts and differences are in files of the plan."""
+    """All mailboxes, or those that were asked for; drifts and differences go to files of the plan."""
     params, spark = run.params(Params), run.spark()
     trust = params.trust_projection
     ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)
@@ -93,7 +93,7 @@ def survey(run: Run, sleep: Sleep) -> Survey:
 
 
 def _tables(run: Run, params: Params) -> list[str]:
-    """The tables to read: the truth only when it is wanted, given modSeqs only where James keeps them."""
+    """The tables to read: the truth unless distrusted, modSeqs only where James keeps them."""
     tables = [MAILBOX, MESSAGE_ID_TABLE, MAILBOX_COUNTERS]
     tables += [] if params.trust_projection else [IMAP_UID_TABLE]
     return tables + ([MODSEQ] if run.stores.mailboxes.has_modseqs else [])

@@ -1,4 +1,4 @@
-"""How far counters were off, and are, as a picture: mailboxes by drift. SVG, without any outside reference."""
+"""How far counters were off, and are, as a picture: mailboxes by drift."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BEFORE, _AFTER = "#d9822b", "#2f9e6e"
 
 
 def histogram(drifts: Iterable[int]) -> list[int]:
-    """How many drifts are in each column of LABELS: stored less computed, so that negative ones showed too little."""
+    """How many drifts are in each column of LABELS. Stored less computed: negative is too little."""
     counts = [0] * len(LABELS)
     for drift in drifts:
         counts[bisect_left(_EDGES, drift)] += 1

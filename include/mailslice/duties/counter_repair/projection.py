@@ -1,4 +1,4 @@
-"""Rewrite rows of messageIdTable from the truth: only rows that the plan lists, each looked at again, deletions last.
+"""Rewrite rows of messageIdTable that the plan lists from the truth, read again; deletions last.
 
 A write is one microsecond newer than the newest of what it replaces and copies, never now: whatever
 James writes after it wins, whoever's clock is right.

@@ -47,7 +47,7 @@ Key: TypeAlias = tuple[str, int, int]
 _READS_IN_FLIGHT = 8
 _CHUNK = 100_000
 OF_MAILBOX = "of mailbox"
-"""The `kind` of rows that are about a mailbox; the others are a table's name and are about a range."""
+"""The `kind` of rows about a mailbox; the others are a table's name, for rows about a range."""
 SUMS = (
     "truth_count",
     "truth_unseen",
@@ -150,7 +150,10 @@ class Chunk:
 
 
 class Groups:
-    """Rows grouped by mailbox: `order` sorts them, `starts` are where each mailbox's begin, `keys` the mailboxes as 16 bytes."""
+    """Rows grouped by mailbox.
+
+    `order` sorts them, `starts` are where each mailbox's begin, `keys` the mailboxes as 16 bytes.
+    """
 
     def __init__(self, columns: Columns) -> None:
         import numpy as np
@@ -172,7 +175,10 @@ class Groups:
 def _sums(
     stores: Stores, table: str, columns: Columns, only: frozenset[bytes] | None
 ) -> Iterator[pa.RecordBatch]:
-    """What the rows come to, by mailbox. Rows without a message id are counted by themselves; the truth has none, for the id is its key."""
+    """What the rows come to, by mailbox.
+
+    Rows without a message id are counted by themselves; the truth has none, for the id is its key.
+    """
     if not columns or not len(columns["mailboxid.high"]):
         return
     if table == MESSAGE_ID_TABLE and (lost := without_id(columns)).any():

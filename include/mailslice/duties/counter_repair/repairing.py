@@ -2,7 +2,7 @@
 
 Whatever is not known is said, and never tried again by this run. What James added on a replica that
 is away comes with it: the last look asks all replicas, and a mailbox of which one is away is left.
-All of it runs in the process of the apply step, not in Spark: there is nothing that could run it a second time.
+All of it runs in the process of the apply step: Spark could run it a second time.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Repair:
             return
 
     def _earlier_claims(self, drift: Drift) -> Outcome | None:
-        """What claims of this run, or of one that ended early, make of it; None: the mailbox is free."""
+        """What claims of this run, or of one that ended early, make of it; None: it is free."""
         for claim in self._claims.list(drift.mailbox):
             if claim.run == self._plan.run:
                 return self._of_this_run(drift, claim)

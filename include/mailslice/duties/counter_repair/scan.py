@@ -1,4 +1,4 @@
-"""Read the tables of mailboxes whole by Spark, and join them: one row a mailbox, with what each table says of it."""
+"""Read the tables of mailboxes whole by Spark, and join them: one row a mailbox."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Scanned:
         trust_projection: bool,
         pause: Callable[[], None],
     ) -> None:
-        """Read. The given modSeqs come first, then `pause`, in which what had taken one comes to its end."""
+        """The given modSeqs are read first. In `pause` what had taken one comes to its end."""
 
         def work(batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatch]:
             return read(what, batches)
@@ -130,7 +130,7 @@ class Scanned:
         return (drift_of(row, self._side) for row in rows)
 
     def inconsistent(self) -> dict[bytes, bool]:
-        """Mailboxes (16 bytes each) in which the two tables differ, or that are gone and have messages -> whether it is gone."""
+        """Mailboxes (16 bytes each) that differ, or are gone and have messages -> whether gone."""
         gone = (~_exists()).alias("gone")
         frame = self._of_mailboxes().where(_inconsistent()).select("key", gone)
         return {bytes(row["key"]): row["gone"] for row in _rows(frame, self.totals.inconsistent)}
@@ -157,7 +157,7 @@ class Scanned:
 
 
 def _rows(frame: DataFrame, count: int) -> Iterable[Row]:
-    """The rows of a frame that has `count`: at once when they are few, for each partition by itself is a job of its own."""
+    """The rows of a frame that has `count`: a few at once, as each partition by itself is a job."""
     if not count:
         return ()
     found: Iterable[Row] = frame.collect() if count <= _FEW else frame.toLocalIterator()
@@ -170,7 +170,7 @@ def given_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
 
 
 def joined(parts: DataFrame) -> DataFrame:
-    """One row a mailbox (and a range) of the parts that tasks gave: a full outer join of all tables, as sums."""
+    """One row a mailbox (and a range) of the tasks' parts: a full outer join of all tables, as sums."""
     from pyspark.sql import functions as fn
 
     sums = [fn.sum(name).alias(name) for name in SUMS]
@@ -186,7 +186,7 @@ def _exists() -> Column:
 
 
 def _inconsistent() -> Column:
-    """Whether truth and projection differ, or rows have no message id; only for scans that read both."""
+    """Whether truth and projection differ, or rows have no message id; for scans that read both."""
     from pyspark.sql import functions as fn
 
     differ = (

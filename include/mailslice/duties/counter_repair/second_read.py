@@ -1,6 +1,6 @@
-"""Read one mailbox again: its messages in the projection, and the truth of those and of the ones that the plan knows to be in the truth alone.
+"""Read one mailbox again: its messages in the projection, and the truth of those and of known others.
 
-imapUidTable cannot be asked for a mailbox. A message that came into it since the first read, and is
+The others are those that the plan found in the truth alone. imapUidTable cannot be asked for a mailbox. A message that came into it since the first read, and is
 not projected yet, stays unseen here; so are its counters, then: whoever brings it adds it to both.
 """
 
@@ -25,7 +25,7 @@ _READS_IN_FLIGHT = 8
 def read_again(
     stores: Stores, mailbox: UUID, also: Sequence[bytes], *, trust_projection: bool
 ) -> Seen:
-    """How the mailbox's messages look now: in the truth, or, with `trust_projection`, in the projection."""
+    """How the mailbox's messages look now, in the truth or (`trust_projection`) the projection."""
     tables = stores.mailboxes
     layout = layout_of(tables.message_columns)
     pages = (
@@ -43,7 +43,7 @@ def read_again(
 
 
 def _each_once(pages: Iterator[Any], also: Sequence[bytes]) -> Iterator[bytes]:
-    """Message ids of the pages and of `also`: a message that is twice in a mailbox has two rows, but is asked for once."""
+    """Message ids of the pages and of `also`. One that has two rows is asked for once."""
     asked: set[bytes] = set()
     projected = (ids_of(messages_of(page), "messageid") for page in pages)
     for one in chain(chain.from_iterable(projected), also):
