@@ -1,4 +1,4 @@
-"""What a set of messages looks like: counts, the newest of everything, a fingerprint. Pure, by numpy.
+"""What a set of messages looks like: counts, the newest of everything, a fingerprint. Pure.
 
 Any added, removed or changed row changes the fingerprint: two 64-bit hashes of each row, joined by
 exclusive or. The order of rows does not count, and parts of a mailbox that were read apart add up.
@@ -153,7 +153,7 @@ def seen_of(columns: Columns, flags: Iterable[str]) -> Seen:
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): each input bit moves half of the output."""
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014): an input bit moves half the output."""
     import numpy as np
 
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)

@@ -1,4 +1,4 @@
-"""Items beside each other on a few threads, drawn as needed: there may be more than memory holds."""
+"""Items beside each other on a few threads, drawn as needed: memory may not hold all."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ def _words(value: object) -> object:
     )
     if not words and any(str(text).strip() for text in given):
         raise ValueError(
-            "it names nothing; allowed are names with commas between them, or nothing at all for all mailboxes"
+            "it names nothing; allowed are names with commas between them, or nothing at all for "
+            "all mailboxes"
         )
     return words
 
@@ -40,7 +41,8 @@ def _ids(value: object) -> object:
                 UUID(word)
             except ValueError:
                 raise ValueError(
-                    f"{word!r} is not the id of a mailbox: allowed are UUIDs, such as 5f1c0e50-c6f9-11f0-8de9-0242ac120002"
+                    f"{word!r} is not the id of a mailbox: allowed are UUIDs, such as "
+                    "5f1c0e50-c6f9-11f0-8de9-0242ac120002"
                 ) from None
         return tuple(dict.fromkeys(str(UUID(word)) for word in words))
     return words
@@ -53,7 +55,8 @@ class Params(DutyParams):
 
     settle: Time = Field(
         timedelta(minutes=5),
-        description="time between the two reads of a mailbox that must agree; only drifted ones are read again",
+        description="time between the two reads of a mailbox that must agree; only drifted ones "
+        "are read again",
     )
     mailboxes: Annotated[tuple[str, ...], BeforeValidator(_ids)] = Field(
         (), description="ids of the mailboxes to look at, comma-separated; none = all"
@@ -63,11 +66,13 @@ class Params(DutyParams):
     )
     trust_projection: bool = Field(
         False,
-        description="count messageIdTable and do not read imapUidTable: cheaper, and blind to what the two disagree in",
+        description="count messageIdTable and do not read imapUidTable: cheaper, and blind to what "
+        "the two disagree in",
     )
     repair_projection: bool = Field(
         False,
-        description="also rewrite rows of messageIdTable that differ from imapUidTable, those that the plan lists",
+        description="also rewrite rows of messageIdTable that differ from imapUidTable, those that "
+        "the plan lists",
     )
 
     unusual: bool = Field(
@@ -78,14 +83,15 @@ class Params(DutyParams):
         None,
         ge=0.0,
         le=1.0,
-        description="share of all mailboxes that one run may correct; more fails the gate, unless mailboxes or users are named. "
-        "MAILSLICE_DUTY_MAX_COUNTERS_SHARE when not given",
+        description="share of all mailboxes that one run may correct; more fails the gate, unless "
+        "mailboxes or users are named. MAILSLICE_DUTY_MAX_COUNTERS_SHARE when not given",
     )
 
     @model_validator(mode="after")
     def _together(self) -> Self:
         if self.trust_projection and self.repair_projection:
             raise ValueError(
-                "trust_projection reads no truth to repair the projection from: only one of the two goes"
+                "trust_projection reads no truth to repair the projection from: only one of the "
+                "two goes"
             )
         return self

@@ -1,4 +1,4 @@
-"""What a run may do: counters to correct, rows in which the tables differ, facts that the gate judges."""
+"""What a run may do: counters to correct, rows that differ, facts that the gate judges."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class CounterPlan(Plan):
         kinds: Collection[str] = KINDS,
         mailboxes: Collection[UUID] | None = None,
     ) -> Iterator[Difference]:
-        """Rows of these kinds and mailboxes (None: all); a row group at a time. Raises PlanRefused."""
+        """Rows of these kinds and mailboxes (None: all), streamed. Raises PlanRefused."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

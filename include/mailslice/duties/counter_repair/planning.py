@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(run: Run, sleep: Sleep) -> Survey:
-    """All mailboxes, or those that were asked for; drifts and differences go to files of the plan."""
+    """All mailboxes, or those that were asked for; drifts and differences go to files."""
     params, spark = run.params(Params), run.spark()
     trust = params.trust_projection
     ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)

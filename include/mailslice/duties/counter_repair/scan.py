@@ -170,7 +170,7 @@ def given_first(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
 
 
 def joined(parts: DataFrame) -> DataFrame:
-    """One row a mailbox (and a range) of the tasks' parts: a full outer join of all tables, as sums."""
+    """One row a mailbox (and a range) of the tasks' parts: an outer join of all tables, as sums."""
     from pyspark.sql import functions as fn
 
     sums = [fn.sum(name).alias(name) for name in SUMS]

@@ -1,7 +1,8 @@
-"""Read one mailbox again: its messages in the projection, and the truth of those and of known others.
+"""Read one mailbox again: its messages in the projection, and the truth of those and some others.
 
-The others are those that the plan found in the truth alone. imapUidTable cannot be asked for a mailbox. A message that came into it since the first read, and is
-not projected yet, stays unseen here; so are its counters, then: whoever brings it adds it to both.
+The others are those that the plan found in the truth alone: imapUidTable cannot be asked for a
+mailbox. A message that came into it since the first read, and is not projected yet, stays unseen
+here; so are its counters, then: whoever brings it adds it to both.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The slices of a queue as a picture: live, dead and unproven rows over time. SVG, without any outside reference."""
+"""The slices of a queue as a picture: live, dead and unproven rows over time."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+
+from mailslice.duty.picture import legend_above, say_empty, svg_axes
 
 SLICES_PICTURE = "slices.svg"
 _BARS = 120
@@ -27,28 +28,15 @@ def _sum(part: Sequence[dict[str, Any]], name: str) -> int:
 
 
 def slices_svg(queue: str, found: dict[str, Any]) -> bytes:
-    """The picture of one measurement (`plan.json`); an empty queue has one, too. The same measurement gives the same bytes."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
+    """The picture of one measurement (`plan.json`); an empty queue has one, too."""
     shown = bars(found["slices"])
-    with mpl.rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "mailslice",
-            "font.family": "sans-serif",
-            "font.size": 9,
-        }
-    ):
-        figure = Figure(figsize=(12, 2.7), layout="constrained")
-        axes = figure.add_subplot()
-        at = range(len(shown))
-        live, dead, unproven = (
-            [bar[1] for bar in shown],
-            [bar[2] for bar in shown],
-            [bar[3] for bar in shown],
-        )
+    at = range(len(shown))
+    live, dead, unproven = (
+        [bar[1] for bar in shown],
+        [bar[2] for bar in shown],
+        [bar[3] for bar in shown],
+    )
+    with svg_axes(12, 2.7) as (axes, picture):
         axes.bar(at, live, color=_LIVE, label=f"live {found['live']:,}", width=0.85)
         axes.bar(at, dead, bottom=live, color=_DEAD, label=f"dead {found['dead']:,}", width=0.85)
         if found["unproven"]:
@@ -60,21 +48,12 @@ def slices_svg(queue: str, found: dict[str, Any]) -> bytes:
                 label=f"unproven {found['unproven']:,}",
             )
         if not shown:
-            axes.text(
-                0.5,
-                0.5,
-                "no rows",
-                ha="center",
-                va="center",
-                transform=axes.transAxes,
-                color="#6b7683",
-            )
+            say_empty(axes, "no rows")
             axes.set_yticks([])
         ticks = list(at)[:: max(1, len(shown) // 8)]
         axes.set_xticks(
             ticks, [f"{datetime.fromisoformat(shown[tick][0]):%b %d\n%H:%M:%S}" for tick in ticks]
         )
-        axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel("rows")
         # parse_math off: a queue's name may hold a dollar sign
         measured = datetime.fromisoformat(found["measuredAt"])
@@ -84,9 +63,5 @@ def slices_svg(queue: str, found: dict[str, Any]) -> bytes:
             fontsize=9,
             parse_math=False,
         )
-        axes.legend(
-            loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, frameon=False, ncols=3
-        )
-        picture = io.BytesIO()
-        FigureCanvasSVG(figure).print_svg(picture, metadata={"Date": None, "Creator": "mailslice"})
+        legend_above(axes, 3)
     return picture.getvalue()

@@ -1,10 +1,11 @@
-"""The disk of each node before and after, as a picture. SVG, without any outside reference."""
+"""The disk of each node before and after, as a picture."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
+
+from mailslice.duty.picture import say_empty, svg_axes
 
 FILE = "disk.svg"
 _BEFORE, _AFTER = "#9aa5b1", "#2f9e6e"
@@ -26,51 +27,18 @@ def bars(nodes: Sequence[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
 
 
 def nodes_svg(nodes: Sequence[dict[str, Any]]) -> bytes:
-    """The picture of one run (`nodes` of its report). The same report gives the same bytes."""
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
+    """The picture of one run (`nodes` of its report)."""
     shown = bars(nodes)
-    with mpl.rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "mailslice",
-            "font.family": "sans-serif",
-            "font.size": 9,
-        }
-    ):
-        figure = Figure(figsize=(9, 1.2 + 0.45 * max(1, len(shown))), layout="constrained")
-        axes = figure.add_subplot()
-        at = range(len(shown))
-        axes.barh(
-            [y + 0.2 for y in at],
-            [each[1] for each in shown],
-            height=0.36,
-            color=_BEFORE,
-            label="before",
-        )
-        axes.barh(
-            [y - 0.2 for y in at],
-            [each[2] or 0 for each in shown],
-            height=0.36,
-            color=_AFTER,
-            label="after",
-        )
+    at = range(len(shown))
+    with svg_axes(9, 1.2 + 0.45 * max(1, len(shown))) as (axes, picture):
+        for shift, sizes, color, label in (
+            (0.2, [before for _, before, _ in shown], _BEFORE, "before"),
+            (-0.2, [after or 0 for _, _, after in shown], _AFTER, "after"),
+        ):
+            axes.barh([y + shift for y in at], sizes, height=0.36, color=color, label=label)
         axes.set_yticks(list(at), [each[0] for each in shown])
         if not shown:
-            axes.text(
-                0.5,
-                0.5,
-                "nothing on disk",
-                ha="center",
-                va="center",
-                transform=axes.transAxes,
-                color="#6b7683",
-            )
+            say_empty(axes, "nothing on disk")
         axes.set_xlabel("MiB")
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="lower right", frameon=False)
-        picture = io.BytesIO()
-        FigureCanvasSVG(figure).print_svg(picture, metadata={"Date": None, "Creator": "mailslice"})
     return picture.getvalue()
