@@ -2,12 +2,15 @@
 
 import threading
 import uuid
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
-from mailslice.duties.counter_repair import planned, work
+from mailslice.duties.counter_repair import differences, planned, work
+from mailslice.duties.counter_repair.differences import Comparison
 from mailslice.duties.counter_repair.duty import DUTY, CounterRepair
 from mailslice.duties.counter_repair.fingerprints import Seen
 from mailslice.duties.counter_repair.params import Params
@@ -19,10 +22,12 @@ from mailslice.duties.counter_repair.repairing import (
     UNKNOWN,
     Outcome,
 )
+from mailslice.duties.counter_repair.scan import drift_of
 from mailslice.duty import runner
 from mailslice.duty.progress import Progress
 from mailslice.duty.request import NO_QUEUE
 from mailslice.duty.result import Summaries
+from mailslice.duty.row_file import RowFile
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.quality import gate
 from mailslice.quality.expectations import Frame
@@ -423,3 +428,49 @@ def test_the_frames_of_a_gate_are_of_the_plans_own_rows(run):
     frames = list(DUTY.check(run, plan_of(run)))
     assert [frame.name for frame in frames] == ["totals", "drifts", "differences"]
     assert all(isinstance(frame, Frame) for frame in frames)
+
+
+def test_what_a_task_wrote_of_differences_is_what_the_plan_reads(run):
+    mailbox, message = uuid.UUID(AN_ID), uuid.uuid4()
+    columns = {
+        "kind": [planned.ONLY_TRUTH, planned.WITHOUT_ID],
+        "mailbox": [mailbox.bytes] * 2,
+        "uid": [4, 5],
+        "message": [message.bytes, None],
+        **{name: [7, None] for name in ("truth_modseq", "truth_flags", "truth_user_flags")},
+        **{
+            name: [None, 8]
+            for name in ("projected_modseq", "projected_flags", "projected_user_flags")
+        },
+    }
+    what = Comparison(None, frozenset(), frozenset(), run.folder.artifacts, run.folder.name)
+    batches = [pa.RecordBatch.from_pydict(columns), pa.RecordBatch.from_pydict(columns).slice(1)]
+    (written,) = differences._write(what, iter(batches))
+    rows = written.to_pylist()
+    assert {row["kind"]: row["rows"] for row in rows} == {
+        planned.ONLY_TRUTH: 1,
+        planned.WITHOUT_ID: 2,
+    }
+    ((name, count, digest),) = {(row["file"], row["file_rows"], row["digest"]) for row in rows}
+    file = RowFile(name, count, digest)
+    plan = plan_of(run, differences=[]).model_copy(update={"differences": (file,)})
+    first = Difference(planned.ONLY_TRUTH, AN_ID, 4, str(message), 7, 7, 7, None, None, None)
+    other = Difference(planned.WITHOUT_ID, AN_ID, 5, None, None, None, None, 8, 8, 8)
+    assert list(plan.read_differences(run)) == [first, other, other]
+    assert plan.files() >= {name}
+
+
+def test_a_task_without_differences_writes_no_file(run):
+    what = Comparison(None, frozenset(), frozenset(), run.folder.artifacts, run.folder.name)
+    assert list(differences._write(what, iter([]))) == []
+    assert run.folder.artifacts.files(run.folder.file("plan")) == []
+
+
+@pytest.mark.parametrize(
+    ("side", "seen"), [("truth", Seen(1, 2, 3, 4, 5, 6)), ("projected", Seen())]
+)
+def test_a_drift_is_of_the_side_that_is_counted(side, seen):
+    row = {f"truth_{field.name}": at for at, field in enumerate(fields(Seen), 1)}
+    row |= {f"projected_{field.name}": 0 for field in fields(Seen)}
+    row |= {"key": uuid.UUID(AN_ID).bytes, "stored_count": 9, "stored_unseen": 8, "given_modseq": 7}
+    assert drift_of(row, side) == Drift.of(uuid.UUID(AN_ID), Counters(9, 8), seen, 7)
