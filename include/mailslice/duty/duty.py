@@ -110,6 +110,9 @@ class BaseDuty(ABC, Generic[PlanT]):
 class Duty(BaseDuty[PlanT]):
     """A duty that changes something."""
 
+    def before_lock(self, run: Run, plan: PlanT) -> None:
+        """What apply checks or waits for before it takes the locks: other runs go on meanwhile."""
+
     @abstractmethod
     def apply(self, run: Run, plan: PlanT, progress: Progress) -> None:
         """Do what the plan lists and nothing else. May be killed anywhere, and run again.

@@ -75,6 +75,7 @@ def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
         return {"planDigest": plan.digest, "planned": plan.planned, **run.fields}
     if not plan.has_work:
         return Result(plan.digest, kinds=dict.fromkeys(duty.kinds, 0)).as_json()
+    duty.before_lock(run, plan)
     with run.locked() as run:
         crash.point("apply:locked")
         with Progress(run, plan, duty.kinds) as progress:

@@ -206,6 +206,14 @@ def test_a_plan_without_work_takes_no_lock_and_is_not_applied(take, duty, locks)
     assert (locks.taken, duty.events) == ([], [])
 
 
+def test_what_apply_waits_for_first_holds_no_lock_up(take, duty, locks, monkeypatch):
+    taken = []
+    monkeypatch.setattr(duty, "before_lock", lambda *_: taken.append(list(locks.taken)))
+    take("plan", "check", "apply")
+    assert taken == [[]]
+    assert locks.taken == ["burn/spool", "released"]
+
+
 def test_what_changed_since_the_plan_is_skipped_by_reason_and_no_failure(take, duty):
     duty.changed = {"a": "live again", "b": "live again"}
     report = take("plan", "check", "apply", "verify", "report")

@@ -21,6 +21,7 @@ from mailslice.duty.clocks import require_clock
 from mailslice.duty.duty import Duty
 from mailslice.duty.plan import load_plan
 from mailslice.duty.progress import Progress
+from mailslice.duty.request import RunRequest
 from mailslice.duty.result import Result, Summaries
 from mailslice.duty.run import Run
 from mailslice.duty.usual import usual_frames
@@ -86,23 +87,24 @@ class CounterRepair(Duty[CounterPlan]):
         if plan.repair_projection:
             yield frames.differences(run, plan)
 
+    def locks(self, request: RunRequest) -> tuple[str, ...]:
+        """The name that it has always had: an older release's run excludes this one."""
+        return (f"{request.duty}/{request.queue}",)
+
+    def before_lock(self, run: Run, plan: CounterPlan) -> None:
+        """Wait until the second read is `settle` after the end of the first."""
+        require_clock(run)
+        remaining = (plan.read_at + plan.settle - run.clock()).total_seconds()
+        if remaining > 0 and (plan.planned or plan.repairable):
+            self._sleep(remaining)
+
     def apply(self, run: Run, plan: CounterPlan, progress: Progress) -> None:
         """A mailbox that this run claimed gets no second update, whatever became of the first."""
-        require_clock(run)
-        drifts = plan.read_drifts(run)
-        if drifts or plan.repairable:
-            self._settle(run, plan)
         run.report(projection=None)
-        CounterWork(run, plan, progress).correct_all(drifts)
+        CounterWork(run, plan, progress).correct_all(plan.read_drifts(run))
         crash.point("apply:after-counters")
         if plan.repair_projection:
             run.report(projection=repair_projection(run, plan))
-
-    def _settle(self, run: Run, plan: CounterPlan) -> None:
-        """Wait until the second read is `settle` after the end of the first."""
-        remaining = (plan.read_at + plan.settle - run.clock()).total_seconds()
-        if remaining > 0:
-            self._sleep(remaining)
 
     def verify(self, run: Run, plan: CounterPlan, result: Result) -> Iterable[Frame]:
         """Reads every planned mailbox back."""

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from mailslice.duties.counter_repair import planning
+from mailslice.duties.counter_repair import frames, planning
 from mailslice.duties.counter_repair.duty import DUTY
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.lock import LockHeld
@@ -228,6 +228,26 @@ def test_a_plan_that_is_no_json_any_more_is_refused_by_its_name(james, drifted):
                 james.steps(request, step)
     finally:
         folder.artifacts.write(folder.file("plan.json"), kept)
+
+
+def test_far_more_mailboxes_than_usual_wait_for_a_person(make_fresh, monkeypatch):
+    monkeypatch.setattr(frames, "MANY", 1)
+    settings = make_fresh().settings
+    with open_stores(settings) as stores:
+        create_mailbox_tables(stores)
+        james = Mailboxes(settings, stores)
+        for _ in range(3):
+            assert james.repair(mailboxes=[str(james.mailbox(add=(1, 1)))])["applied"] == 1
+        mailboxes = [james.mailbox(add=(1, 1)) for _ in range(11)]
+        named = {"mailboxes": [str(mailbox) for mailbox in mailboxes]}
+        with pytest.raises(GateFailed, match="at most 10 times what the last runs did"):
+            james.repair(**named)
+        assert {james.counters(mailbox) for mailbox in mailboxes} == {(1, 1)}
+        with pytest.raises(BadInput, match="unusual needs a reason"):
+            james.repair(**named, unusual=True)
+        report = james.repair(**named, unusual=True, reason="a counter table was restored")
+        assert (report["status"], report["applied"]) == ("done", 11)
+        assert {james.counters(mailbox) for mailbox in mailboxes} == {(0, 0)}
 
 
 @pytest.mark.parametrize(

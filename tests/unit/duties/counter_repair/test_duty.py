@@ -340,14 +340,9 @@ def test_apply_waits_for_settle_where_something_is_read_again(
     run, monkeypatch, drifts, counts, slept
 ):
     pauses = []
-    module = "mailslice.duties.counter_repair.duty"
-    monkeypatch.setattr(f"{module}.require_clock", lambda _: None)
-    monkeypatch.setattr(f"{module}.CounterWork.__init__", lambda *_: None)
-    monkeypatch.setattr(f"{module}.CounterWork.correct_all", lambda *_: None)
-    monkeypatch.setattr(f"{module}.repair_projection", lambda *_: {})
+    monkeypatch.setattr("mailslice.duties.counter_repair.duty.require_clock", lambda _: None)
     plan = plan_of(run, drifts, [], inconsistencies=counts)
-    with Progress(run, plan) as progress:
-        CounterRepair(pauses.append).apply(run, plan, progress)
+    CounterRepair(pauses.append).before_lock(run, plan)
     assert pauses == [300.0] * slept
 
 
