@@ -88,7 +88,7 @@ def measure_gc(
 
 def _run(settings: Settings, *, keep: bool) -> dict[str, Any]:
     times: dict[str, Any] = {"grace": "1s", "delete_after": "1ms", "keep": "7d" if keep else "0s"}
-    return run_duty(settings, "blob_gc", max_share=1, **times)
+    return run_duty(settings, "blob_gc", max_share=1, **times).report
 
 
 def _key(number: int) -> BlobId:

@@ -51,9 +51,9 @@ def measure_counters(
         planted, filled = timed(lambda: _fill(stores, mailboxes, messages))
         say("the run that corrects")
         with peak_memory(settings) as peak:
-            first = run_duty(stores.settings, "counter_repair", settle="1ms")
+            first = run_duty(stores.settings, "counter_repair", settle="1ms").report
         say("the run that finds nothing")
-        second = run_duty(stores.settings, "counter_repair", settle="1ms")
+        second = run_duty(stores.settings, "counter_repair", settle="1ms").report
         _require_planted(first, second, mailboxes, messages, planted)
     plan, again = first["seconds"]["plan"], second["seconds"]["plan"]
     apply = first["seconds"]["apply"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
-from contextlib import aclosing
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.isolated import isolated
-from mailslice.bench.measure import Bench, Measured, Work, many, measuring, opened, percentiles
-from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail, complete_own, progressing
+from mailslice.bench.measure import Measured, Work, many, opened, percentiles
+from mailslice.bench.own_mails import bench_mail, complete_own
 from mailslice.bench.queues import bench_queue
 from mailslice.model.delay_levels import LONGEST_WAIT, level_for
 from mailslice.model.durations import format_duration
@@ -54,21 +53,6 @@ def hops(delay: timedelta) -> int:
 
 
 async def _measure(work: Work, delay: timedelta) -> dict[str, Any]:
-    async with opened(work) as bench:
-        statistics = bench.worker.wiring.doings
-        before = statistics.hops
-        with measuring(bench.cpu) as measured:
-            await _there_and_back(bench, work.count, delay, measured)
-        hops_taken = statistics.hops - before
-    return {
-        "delay": format_duration(delay),
-        "hops_a_mail": round(hops_taken / work.count, 3),
-        "late_ms": percentiles(measured.latencies),
-        "cpu_seconds_per_1000": measured.per_thousand(measured.cpu_seconds),
-    }
-
-
-async def _there_and_back(bench: Bench, count: int, delay: timedelta, measured: Measured) -> None:
     due: dict[str, float] = {}
 
     async def enqueue(number: int) -> None:
@@ -76,17 +60,19 @@ async def _there_and_back(bench: Bench, count: int, delay: timedelta, measured: 
         due[mail.name] = time.monotonic() + delay.total_seconds()
         await bench.worker.enqueue(mail, bench.source, delay=delay)
 
-    async def complete(delivery: Delivery) -> None:
+    async def complete(delivery: Delivery, measured: Measured) -> None:
         measured.done(time.monotonic() - due[delivery.item.mail.name])
         await complete_own(delivery)
 
-    deliveries = bench.worker.deliveries(bench.in_flight, give_up_after=STORES_TIMEOUT)
-    async with (
-        progressing(lambda: len(measured.latencies), count),
-        aclosing(deliveries),
-        asyncio.TaskGroup() as group,
-    ):
-        await many(bench.cpu, count, bench.in_flight, enqueue)
-        for _ in range(count):
-            group.create_task(complete(await anext(deliveries)))
-    await bench.worker.settle()
+    async with opened(work) as bench:
+        statistics = bench.worker.wiring.doings
+        before = statistics.hops
+        fill = partial(many, bench.cpu, work.count, bench.in_flight, enqueue)
+        measured = await bench.take(work.count, complete, fill)
+        hops_taken = statistics.hops - before
+    return {
+        "delay": format_duration(delay),
+        "hops_a_mail": round(hops_taken / work.count, 3),
+        "late_ms": percentiles(measured.latencies),
+        "cpu_seconds_per_1000": measured.per_thousand(measured.cpu_seconds),
+    }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mailslice.bench.isolated import Process
 
 if TYPE_CHECKING:
     from mailslice.model.settings import Settings
+
+_BUFFER = 256 * 1024
 
 
 @contextmanager
@@ -32,62 +35,30 @@ def at_distance(settings: Settings, rtt: timedelta) -> Iterator[Settings]:
 
 
 async def _proxy(pipe: Connection, host: str, port: int, seconds: float) -> None:
-    """Tells its port; ends when it is told."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Near(host, port, seconds), "127.0.0.1", 0)
+    """Sends its port; ends at the parent's next message."""
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(host, port, limit=_BUFFER)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(_pass(reader, far_writer, seconds), _pass(far_reader, writer, seconds))
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0, limit=_BUFFER)
     pipe.send(server.sockets[0].getsockname()[1])
     await asyncio.to_thread(pipe.recv)
 
 
-class _End(asyncio.Protocol):
-    """One end of a connection. What comes goes to the other end later, in its order."""
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
+    """Write what is read, and its end, later and in the same order."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.other: _End | None = None
-        self._transport: asyncio.Transport | None = None
-        self._early: list[bytes] = []
+    def write(data: bytes) -> None:
+        if not writer.is_closing():
+            writer.write(data)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        for data in self._early:
-            self._transport.write(data)
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            asyncio.get_running_loop().call_later(self.seconds, self.other.write, data)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        if self.other is not None:
-            asyncio.get_running_loop().call_later(self.seconds, self.other.close)
-
-    def write(self, data: bytes) -> None:
-        """Now, or once it is connected."""
-        if self._transport is None:
-            self._early.append(data)
-        elif not self._transport.is_closing():
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-
-class _Near(_End):
-    """The client's end, which opens the server's."""
-
-    def __init__(self, host: str, port: int, seconds: float) -> None:
-        super().__init__(seconds)
-        self._address = host, port
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.other = _End(self.seconds)
-        self.other.other = self
-        self._opening = asyncio.ensure_future(self._open(self.other))
-
-    async def _open(self, far: _End) -> None:
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: far, *self._address)
-        except OSError:
-            self.close()
+    later = partial(asyncio.get_running_loop().call_later, seconds)
+    with suppress(OSError):
+        while data := await reader.read(_BUFFER):
+            later(write, data)
+    later(writer.close)

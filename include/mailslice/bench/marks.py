@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from mailslice.bench.queues import bench_queue
 from mailslice.bench.spark_runs import (
-    StepCpu,
+    DutyRun,
     own_stores,
     peak_memory,
     rate,
@@ -22,7 +22,6 @@ from mailslice.bench.spark_runs import (
 from mailslice.model.mail import EnqueueId
 
 if TYPE_CHECKING:
-    from mailslice.bench.queues import BenchQueue
     from mailslice.model.mail import QueueName
     from mailslice.model.settings import Settings
 
@@ -55,11 +54,11 @@ def measure_marks(
         with peak_memory(settings) as peak:
             start_spark(stores.settings)
             say("the run that lists them")
-            listing = _run(view, sweep=True)
+            listing = run_duty(stores.settings, "queue_cleanup", queue, grace=_GRACE, sweep=True)
             time.sleep(_CLOSED_S)
             say("the run that drops them")
-            dropping = _run(view, sweep=False)
-        listed, dropped = listing["report"]["marks"], dropping["report"]["marks"]
+            dropping = run_duty(stores.settings, "queue_cleanup", queue, grace=_GRACE)
+        listed, dropped = listing.report["marks"], dropping.report["marks"]
         if (listed["listed"], dropped["dropped"]) != (rows, rows):
             raise RuntimeError(f"{rows} marks were planted; {listed} listed, {dropped} dropped")
         remaining = sum(1 for _ in stores.tables.deleted.ids(queue))
@@ -74,22 +73,11 @@ def measure_marks(
     }
 
 
-def _run(queue: BenchQueue, *, sweep: bool) -> dict[str, Any]:
-    settings = queue.stores.settings
-    cpu = StepCpu(settings)
-    report, seconds = timed(
-        lambda: run_duty(
-            settings, "queue_cleanup", queue.name, on_step=cpu.step, grace=_GRACE, sweep=sweep
-        )
-    )
-    return {"report": report, "seconds": seconds, "cpu": cpu}
-
-
-def _figures(name: str, run: dict[str, Any], rows: int) -> dict[str, Any]:
-    steps = run["report"]["seconds"]
+def _figures(name: str, run: DutyRun, rows: int) -> dict[str, Any]:
+    steps = run.report["seconds"]
     return {
         f"{name}_marks_per_second": rate(rows, steps["apply"]),
-        f"{name}_run_seconds": round(run["seconds"], 2),
+        f"{name}_run_seconds": round(run.seconds, 2),
         f"{name}_step_seconds": steps,
-        f"{name}_cpu": run["cpu"].by_rows(rows, "apply")["apply"],
+        f"{name}_cpu": run.cpu.by_rows(rows, "apply")["apply"],
     }

@@ -15,7 +15,15 @@ import resource
 import tempfile
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from collections.abc import MutableSequence as Floats
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -126,6 +134,10 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
     return {name: round(1000 * ordered[rank], 2) for name, rank in at.items()}
 
 
+Complete = Callable[[Delivery, Measured], Coroutine[None, None, None]]
+"""What completes a mail, and counts it with its latency."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """A worker at work."""
@@ -143,22 +155,30 @@ class Bench:
 
         return await many(self.cpu, count, self.in_flight, enqueue)
 
-    async def take(self, count: int) -> Measured:
+    async def take(
+        self,
+        count: int,
+        complete: Complete | None = None,
+        fill: Callable[[], Awaitable[object]] | None = None,
+    ) -> Measured:
         """Dequeues and completes so many, and deletes their blobs.
 
-        Refused at a mail of somebody else, and when no more come.
+        `fill` runs once the queue is consumed. Refused at a mail of somebody else, and when no more
+        come.
         """
+        complete = complete or _complete
+        deliveries = self.worker.deliveries(self.in_flight, give_up_after=STORES_TIMEOUT)
         with measuring(self.cpu) as measured:
             async with (
                 progressing(lambda: len(measured.latencies), count),
-                aclosing(
-                    self.worker.deliveries(self.in_flight, give_up_after=STORES_TIMEOUT)
-                ) as deliveries,
+                aclosing(deliveries),
                 asyncio.TaskGroup() as group,
             ):
+                if fill is not None:
+                    await fill()
                 # One task iterates; completions run beside it, bounded by the prefetch.
                 for _ in range(count):
-                    group.create_task(_complete(await anext(deliveries), measured))
+                    group.create_task(complete(await anext(deliveries), measured))
             await self.worker.settle()
         return measured
 

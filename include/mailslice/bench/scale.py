@@ -7,7 +7,7 @@ as the duties split their work by slice or token range.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +15,11 @@ from typing import Any
 
 from mailslice.duties.queue_size.advice import MAILS_A_SLICE
 from mailslice.model.durations import format_duration
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 
 Row = Mapping[str, Any]
-LISTED, DELETED = 1000, 1000
-"""Keys a request of S3: a page of a listing, a bulk delete."""
-MARKS_A_REQUEST = 100
+_KEYS = 1000
+"""Of a request of S3: a page of a listing, a bulk delete."""
 _DAY = 86_400
 _WINDOWS = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 3600))
 
@@ -42,56 +42,26 @@ class Deployment:
     night: timedelta = timedelta(hours=4)
 
     @property
-    def mean_rate(self) -> float:
-        """Mails a second."""
-        return self.mails_a_day / _DAY
-
-    @property
     def peak_rate(self) -> float:
         """Mails a second in the busiest minute."""
-        return self.mean_rate * self.peak
+        return self.mails_a_day / _DAY * self.peak
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Of one machine of two cores: rates a second, CPU seconds of 1,000 mails; None: unknown."""
+def costs_of(measured: Sequence[Row], mail_bytes: int) -> Row:
+    """Figures by their names in the JSON, of one machine of two cores; none for what is unknown.
 
-    enqueue_rate: float | None = None
-    dequeue_rate: float | None = None
-    cpu_seconds: float | None = None
-    plan_rows: float | None = None
-    apply_rows: float | None = None
-    list_keys: float | None = None
-    scan_rows: float | None = None
-    delete_keys: float | None = None
-    counter_messages: float | None = None
+    The hot path at the size nearest to `mail_bytes`, every duty at its largest run.
+    """
 
-    @classmethod
-    def of(cls, measured: Sequence[Row], mail_bytes: int) -> Costs:
-        """The hot path at the size nearest to `mail_bytes`, every duty at its largest run."""
+    def best(bench: str, key: Callable[[Row], float]) -> Row:
+        return max((row for row in measured if row["bench"] == bench), key=key, default={})
 
-        def largest(bench: str, size: str) -> Row:
-            rows = (row for row in measured if row.get("bench") == bench)
-            return max(rows, key=lambda row: row.get(size, 0), default={})
-
-        hot = min(
-            (row for row in measured if row.get("bench") == "hotpath"),
-            key=lambda row: abs(row["size"] - mail_bytes),
-            default={},
-        )
-        view = largest("view", "dead").get("cleanup", {})
-        gc = largest("blob_gc", "blobs")
-        return cls(
-            enqueue_rate=hot.get("enqueue_rate"),
-            dequeue_rate=hot.get("dequeue_rate"),
-            cpu_seconds=hot.get("cpu_seconds_per_1000"),
-            plan_rows=view.get("plan_rows_per_second"),
-            apply_rows=view.get("apply_rows_per_second"),
-            list_keys=gc.get("listed_blobs_per_second"),
-            scan_rows=gc.get("references_per_second"),
-            delete_keys=gc.get("deleted_keys_per_second"),
-            counter_messages=largest("counters", "messages").get("plan_again_messages_per_second"),
-        )
+    return {
+        **best("hotpath", lambda row: -abs(row["size"] - mail_bytes)),
+        **best("view", lambda row: row["dead"]).get("cleanup", {}),
+        **best("blob_gc", lambda row: row["blobs"]),
+        **best("counters", lambda row: row["messages"]),
+    }
 
 
 def read_measured(file: Path) -> dict[str, Any]:
@@ -168,7 +138,7 @@ compaction of these tables, times the nodes.
 def scale_page(measured: Mapping[str, Any], deployment: Deployment | None = None) -> str:
     """The page."""
     has = deployment or Deployment()
-    costs = Costs.of(measured["rows"], has.mail_bytes)
+    costs = costs_of(measured["rows"], has.mail_bytes)
     machine = f", {measured['machine']}" if measured["machine"] else ""
     return _PAGE.format(
         measured=f"{measured['date'] or 'nothing was measured yet'}{machine}",
@@ -176,80 +146,78 @@ def scale_page(measured: Mapping[str, Any], deployment: Deployment | None = None
         most=MAILS_A_SLICE,
         nodes=has.nodes,
         night=format_duration(has.night),
-        assumed=_table("assumed, value", _assumed(has)),
-        slices=_table("slice window, buckets, slices a day, partitions a day", _slices(has)),
-        workers=_table("for the busiest minute, processes, cores", _workers(has, costs)),
-        requests=_table("what; a day; a second, mean", _requests(has)),
-        duties=_table("duty, items, hours of one, executors", _duties(has, costs)),
+        assumed=_table(_assumed(has), "assumed", "value"),
+        slices=_table(_slices(has), "slice window", "buckets", "slices a day", "partitions a day"),
+        workers=_table(_workers(has, costs), "for the busiest minute", "processes", "cores"),
+        requests=_table(_requests(has), "what", "a day", "a second, mean"),
+        duties=_table(_duties(has, costs), "duty", "items", "hours of one", "executors"),
     )
 
 
-def _assumed(has: Deployment) -> Iterable[tuple[str, ...]]:
-    rates = f"{has.peak_rate:,.0f} mails/s over {has.mean_rate:,.0f}"
+def _assumed(has: Deployment) -> Iterable[tuple[object, ...]]:
+    rates = f"{has.peak_rate:,.0f} mails/s over {has.mails_a_day / _DAY:,.0f}"
     yield "mean size of a mail", f"{has.mail_bytes / 1024:.0f} KiB"
     yield "busiest minute over the mean", f"{has.peak:g}: {rates}"
     yield "copies of a row, nodes of Cassandra", f"{has.copies}, {has.nodes}"
-    yield "bytes of a row on disk, one copy", f"{has.row_bytes}"
-    yield "blobs of queue and mailboxes together", f"{has.stored_blobs:,}"
-    yield "messages in mailboxes", f"{has.messages:,}"
+    yield "bytes of a row on disk, one copy", has.row_bytes
+    yield "blobs of queue and mailboxes together", has.stored_blobs
+    yield "messages in mailboxes", has.messages
 
 
-def _slices(has: Deployment) -> Iterable[tuple[str, ...]]:
+def _slices(has: Deployment) -> Iterable[tuple[object, ...]]:
     for window in _WINDOWS:
         count, slices = buckets(has, window), int(_DAY / window.total_seconds())
-        yield format_duration(window), f"{count:,}", f"{slices:,}", f"{slices * count:,}"
+        yield format_duration(window), count, slices, slices * count
 
 
-def _workers(has: Deployment, costs: Costs) -> Iterable[tuple[str, ...]]:
-    cores = None if costs.cpu_seconds is None else has.peak_rate * costs.cpu_seconds / 1000
-    yield "enqueue", _count(processes(has.peak_rate, costs.enqueue_rate)), ""
-    yield "dequeue and complete", _count(processes(has.peak_rate, costs.dequeue_rate)), ""
-    yield "CPU of both", "", "-" if cores is None else f"{cores:.0f}"
+def _workers(has: Deployment, costs: Row) -> Iterable[tuple[object, ...]]:
+    cpu = costs.get("cpu_seconds_per_1000")
+    yield "enqueue", processes(has.peak_rate, costs.get("enqueue_rate")), ""
+    yield "dequeue and complete", processes(has.peak_rate, costs.get("dequeue_rate")), ""
+    yield "CPU of both", "", None if cpu is None else round(has.peak_rate * cpu / 1000)
 
 
-def _requests(has: Deployment) -> Iterable[tuple[str, ...]]:
-    day = has.mails_a_day
-    listed = -(-has.stored_blobs // LISTED) // 7
-    counts = {
+def _requests(has: Deployment) -> Iterable[tuple[object, ...]]:
+    day, stored = has.mails_a_day, has.stored_blobs
+    for name, count in {
         "S3 PUT: header and body": 2 * day,
         "S3 GET: header and body": 2 * day,
-        f"S3 bulk deletes of up to {DELETED} keys, at least": -(-2 * day // DELETED),
-        f"S3 list pages of a weekly blob_gc, a {LISTED:,} keys, a day of seven": listed,
+        f"S3 bulk deletes of up to {_KEYS} keys, at least": -(-2 * day // _KEYS),
+        f"S3 list pages of a weekly blob_gc, a {_KEYS:,} keys, a day of seven": -(-stored // _KEYS)
+        // 7,
         "Cassandra: rows and marks written": 2 * day,
         "Cassandra: deleted checks": day,
-        f"Cassandra: drops of marks, {MARKS_A_REQUEST} a request": -(-day // MARKS_A_REQUEST),
+        f"Cassandra: drops of marks, {IDS_A_REQUEST} a request": -(-day // IDS_A_REQUEST),
         "RabbitMQ: confirmed publishes": day,
-    }
-    disk = "Cassandra: disk that a day's rows take until cleanup and reclaim"
-    sizes = {
-        disk: day * has.row_bytes * has.copies,
+    }.items():
+        yield name, count, f"{count / _DAY:,.0f}"
+    for name, size in {
+        "Cassandra: disk that a day's rows take until cleanup and reclaim": day
+        * has.row_bytes
+        * has.copies,
         "S3: bytes in and out": 2 * day * has.mail_bytes,
-    }
-    for name, count in counts.items():
-        yield name, f"{count:,}", f"{count / _DAY:,.0f}"
-    for name, size in sizes.items():
+    }.items():
         yield name, f"{size / 2**30:,.0f} GiB", f"{size / 2**20 / _DAY:,.1f} MiB"
 
 
-def _duties(has: Deployment, costs: Costs) -> Iterable[tuple[str, ...]]:
-    cleanup, blobs = (costs.plan_rows, costs.apply_rows), has.stored_blobs
-    for name, unit, items, *rates in (
-        ("queue_cleanup, nightly: plan and apply", "dead rows", has.mails_a_day, *cleanup),
-        ("blob_gc, weekly: scan of references", "rows", blobs, costs.scan_rows),
-        ("blob_gc, weekly: listing", "keys", blobs, costs.list_keys),
-        ("blob_gc, weekly: deleting 1 in 1,000", "keys", blobs / 1000, costs.delete_keys),
-        ("counter_repair, weekly", "messages", has.messages, costs.counter_messages),
+def _duties(has: Deployment, costs: Row) -> Iterable[tuple[object, ...]]:
+    day, blobs = has.mails_a_day, has.stored_blobs
+    for name, unit, items, *figures in (
+        ("queue_cleanup, nightly: plan and apply", "dead rows", day, "plan_rows", "apply_rows"),
+        ("blob_gc, weekly: scan of references", "rows", blobs, "references"),
+        ("blob_gc, weekly: listing", "keys", blobs, "listed_blobs"),
+        ("blob_gc, weekly: deleting 1 in 1,000", "keys", blobs // 1000, "deleted_keys"),
+        ("counter_repair, weekly", "messages", has.messages, "plan_again_messages"),
     ):
+        rates = [costs.get(f"{figure}_per_second") for figure in figures]
         alone = hours(items, *rates)
-        total = "-" if alone is None else f"{alone:,.1f}"
-        yield name, f"{items:,.0f} {unit}", total, _count(executors(items, rates, has.night))
+        total = None if alone is None else f"{alone:,.1f}"
+        yield name, f"{items:,} {unit}", total, executors(items, rates, has.night)
 
 
-def _count(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+def _table(rows: Iterable[Sequence[object]], *titles: str) -> str:
+    def cell(value: object) -> str:
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
-
-def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
-    titles = head.split("; " if ";" in head else ", ")
-    lines = [f"| {' | '.join(row)} |" for row in (titles, *rows)]
+    lines = [f"| {' | '.join(map(cell, row))} |" for row in (titles, *rows)]
     return "\n".join([lines[0], "|---|" + "---:|" * (len(titles) - 1), *lines[1:]])

@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import urllib3
 
 from mailslice.bench.distance import at_distance
 from mailslice.bench.isolated import isolated
@@ -79,17 +79,12 @@ class Server:
                 process.terminate()
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        asking = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         until = time.monotonic() + _START_SECONDS
         while process.poll() is None and time.monotonic() < until:
-            try:
-                asking.open(self.endpoint, timeout=1).close()
-            except urllib.error.HTTPError:
-                return  # it answers: an unsigned request is refused
-            except OSError:
-                time.sleep(0.05)
-                continue
-            return
+            with suppress(urllib3.exceptions.HTTPError):
+                urllib3.request("GET", self.endpoint, timeout=1, retries=False)
+                return  # any answer will do: an unsigned request is refused
+            time.sleep(0.05)
         raise StoreUnavailable(f"S3 server {self.name} does not answer at {self.endpoint}")
 
     def settings(self, settings: Settings, *, tls: bool = False) -> Settings:

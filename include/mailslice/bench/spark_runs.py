@@ -74,20 +74,6 @@ def _drop(stores: Stores, keyspace: str, *, buckets: bool) -> None:
             bucket.client.delete_bucket(Bucket=bucket.bucket)
 
 
-def run_duty(
-    settings: Settings,
-    duty: str,
-    queue: Any = NO_QUEUE,
-    *,
-    on_step: Callable[..., None] = lambda *_: None,
-    **params: Any,
-) -> dict[str, Any]:
-    """All steps of a run; its report."""
-    params = {**params, "reason": "mailslice bench"}
-    request = RunRequest(duty, queue, new_run(system_clock), None, who(), params)
-    return run_all(request, settings, on_step=on_step)
-
-
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     """The result, and the seconds it took."""
     begun = time.perf_counter()
@@ -201,6 +187,24 @@ class StepCpu:
                 if process != own:  # the ended children of this process are other programs
                     seconds += times.children_user + times.children_system
         return self._stores.read()["cassandra"], seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DutyRun:
+    """A run's report, the seconds of all its steps, and their CPU."""
+
+    report: dict[str, Any]
+    seconds: float
+    cpu: StepCpu
+
+
+def run_duty(settings: Settings, duty: str, queue: Any = NO_QUEUE, **params: Any) -> DutyRun:
+    """All steps of a run."""
+    params = {**params, "reason": "mailslice bench"}
+    request = RunRequest(duty, queue, new_run(system_clock), None, who(), params)
+    cpu = StepCpu(settings)
+    report, seconds = timed(lambda: run_all(request, settings, on_step=cpu.step))
+    return DutyRun(report, seconds, cpu)
 
 
 def start_spark(settings: Settings) -> None:

@@ -96,10 +96,8 @@ def _read(queue: BenchQueue, live: int, rows: int) -> dict[str, Any]:
 def _clean(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
     with peak_memory(settings) as peak:
         _, start = timed(lambda: start_spark(settings))
-        cpu = StepCpu(settings)
-        report, seconds = timed(
-            lambda: run_duty(settings, "queue_cleanup", name, on_step=cpu.step, grace=GRACE)
-        )
+        run = run_duty(settings, "queue_cleanup", name, grace=GRACE)
+    report = run.report
     if report["applied"] != dead:
         raise RuntimeError(
             f"the cleanup of {dead} dead rows applied {report['applied']}: {report.get('message')}"
@@ -107,11 +105,11 @@ def _clean(settings: Settings, name: QueueName, dead: int) -> dict[str, Any]:
     steps = report["seconds"]
     return {
         "rows": dead,
-        "seconds": round(seconds, 2),
+        "seconds": round(run.seconds, 2),
         "spark_start_seconds": round(start, 2),
         "step_seconds": steps,
         "plan_rows_per_second": rate(dead, steps.get("plan", 0)),
         "apply_rows_per_second": rate(dead, steps.get("apply", 0)),
-        "cpu": cpu.by_rows(dead, "plan", "apply"),
+        "cpu": run.cpu.by_rows(dead, "plan", "apply"),
         **peak.as_json(),
     }
