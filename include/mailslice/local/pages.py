@@ -49,11 +49,12 @@ def settings_page() -> str:
             "| variable | default | allowed, meaning |",
             "|---|---|---|",
         ]
+        meanings = cls.meanings()
         for name, (its_group, field) in variables().items():
             if its_group == group:
-                lines.append(
-                    _row(name, _default(cls.model_fields[field]), _meaning(cls.model_fields[field]))
-                )
+                info = cls.model_fields[field]
+                words = [*_allowed(info), *filter(None, [meanings.get(field)])]
+                lines.append(_row(name, _default(info), "; ".join(words)))
     lines += [
         "",
         "## The local stack",
@@ -109,10 +110,6 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, tuple):
         value = ",".join(value)
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _meaning(field: FieldInfo) -> str:
-    return "; ".join(word for word in (*_allowed(field), field.description or "") if word)
 
 
 def _allowed(field: FieldInfo) -> Iterator[str]:

@@ -30,7 +30,6 @@ from mailslice.model.setting_types import (
     LimitRules,
     Time,
     Words,
-    setting,
 )
 from mailslice.model.throttling import Limits
 
@@ -51,26 +50,28 @@ class Consistency(StrEnum):
 class CassandraSettings(Group):
     """Where the view is."""
 
-    contact_points: Hosts = setting(("127.0.0.1",), "hosts, comma-separated; host:port is read too")
-    port: int = setting(9042, "native protocol port", ge=1, le=65535)
-    keyspace: str = setting(
-        "apache_james", "James' keyspace", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$"
-    )
-    datacenter: str | None = setting(
-        None, "local data centre; the first contact point's when unset"
-    )
+    contact_points: Hosts = ("127.0.0.1",)
+    """hosts, comma-separated; host:port is read too"""
+    port: int = Field(9042, ge=1, le=65535)
+    """native protocol port"""
+    keyspace: str = Field("apache_james", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")
+    """James' keyspace"""
+    datacenter: str | None = None
+    """local data centre; the first contact point's when unset"""
     username: str | None = None
     password: SecretStr | None = None
-    consistency: Consistency = setting(
-        Consistency.LOCAL_QUORUM,
-        "of inserts, marks and reads that decide; QUORUM when several data centres write",
-    )
+    consistency: Consistency = Consistency.LOCAL_QUORUM
+    """of inserts, marks and reads that decide; QUORUM when several data centres write"""
     tls_enabled: bool = False
-    tls_ca: Path | None = setting(None, "PEM file of the authority")
-    tls_certificate: Path | None = setting(None, "PEM file of the client's certificate")
-    tls_key: Path | None = setting(None, "PEM file of the client's key")
+    tls_ca: Path | None = None
+    """PEM file of the authority"""
+    tls_certificate: Path | None = None
+    """PEM file of the client's certificate"""
+    tls_key: Path | None = None
+    """PEM file of the client's key"""
     tls_verify_host: bool = True
-    timeout: Time = setting(timedelta(seconds=10), "of one request")
+    timeout: Time = timedelta(seconds=10)
+    """of one request"""
 
     @field_validator("consistency", mode="before")
     @classmethod
@@ -81,38 +82,28 @@ class CassandraSettings(Group):
 class OwnSettings(Group):
     """mailslice's own keyspace and bucket."""
 
-    keyspace: str = setting(
-        "mailslice",
-        "mailslice's own tables: runs, locks, delays, marks that wait",
-        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$",
-    )
-    replication: str = setting(
-        "", "CQL map, used when the keyspace is created; James' keyspace's own when empty"
-    )
-    bucket: str = setting(
-        "mailslice",
-        "mailslice's own bucket: quarantine and kept content; each deployment needs one of its own",
-    )
+    keyspace: str = Field("mailslice", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,47}$")
+    """mailslice's own tables: runs, locks, delays, marks that wait"""
+    replication: str = ""
+    """CQL map, used when the keyspace is created; James' keyspace's own when empty"""
+    bucket: str = "mailslice"
+    """mailslice's own bucket: quarantine and kept content; each deployment needs one of its own"""
 
 
 class RabbitSettings(Group):
     """The broker."""
 
-    url: SecretStr = setting(
-        SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F"),
-        "amqp:// or amqps://user:password@host:port/vhost",
-    )
-    management_url: SecretStr = setting(
-        SecretStr("http://guest:guest@127.0.0.1:15672"),
-        "management API, user:password in it or the URL's own",
-    )
-    tls_ca: Path | None = setting(None, "PEM file of the authority")
+    url: SecretStr = SecretStr("amqp://guest:guest@127.0.0.1:5672/%2F")
+    """amqp:// or amqps://user:password@host:port/vhost"""
+    management_url: SecretStr = SecretStr("http://guest:guest@127.0.0.1:15672")
+    """management API, user:password in it or the URL's own"""
+    tls_ca: Path | None = None
+    """PEM file of the authority"""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_verify_host: bool = True
-    timeout: Time = setting(
-        timedelta(seconds=10), "of connecting, of a confirm, of a blocked connection"
-    )
+    timeout: Time = timedelta(seconds=10)
+    """of connecting, of a confirm, of a blocked connection"""
 
 
 class BlobStrategy(StrEnum):
@@ -140,38 +131,34 @@ class HashEncoding(StrEnum):
 class BlobSettings(Group):
     """How blob ids are made."""
 
-    strategy: BlobStrategy = setting(
-        BlobStrategy.PASSTHROUGH,
-        "passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc; refused beside a James of passthrough",
-    )
-    id: BlobIdKind = setting(BlobIdKind.PLAIN, "generation-aware: FAMILY_GENERATION_ before the id")
-    hash_encoding: HashEncoding = setting(
-        HashEncoding.BASE64,
-        "of deduplicated ids, as James' property james.blob.id.hash.encoding says",
-    )
-    generation_duration: Time = setting(timedelta(days=30), "of one generation")
+    strategy: BlobStrategy = BlobStrategy.PASSTHROUGH
+    """passthrough: a random UUID, deleted with the mail; deduplication: SHA-256, left to blob_gc;
+    refused beside a James of passthrough"""
+    id: BlobIdKind = BlobIdKind.PLAIN
+    """generation-aware: FAMILY_GENERATION_ before the id"""
+    hash_encoding: HashEncoding = HashEncoding.BASE64
+    """of deduplicated ids, as James' property james.blob.id.hash.encoding says"""
+    generation_duration: Time = timedelta(days=30)
+    """of one generation"""
     family: int = Field(1, ge=0)
 
 
 class S3Settings(Group):
     """The content store."""
 
-    endpoint: str = setting(
-        "http://127.0.0.1:9000",
-        "URL of the S3 API; user:password in it are the two keys, where they are not given",
+    endpoint: str = "http://127.0.0.1:9000"
+    """URL of the S3 API; user:password in it are the two keys, where they are not given"""
+    bucket: str = Field(
+        "james", min_length=3, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
-    bucket: str = setting(
-        "james",
-        "James' default bucket",
-        min_length=3,
-        max_length=63,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-    )
+    """James' default bucket"""
     access_key: str | None = None
     secret_key: SecretStr | None = None
     region: str = "us-east-1"
-    ca: Path | None = setting(None, "PEM file of the authority")
-    timeout: Time = setting(timedelta(seconds=10), "of one request")
+    ca: Path | None = None
+    """PEM file of the authority"""
+    timeout: Time = timedelta(seconds=10)
+    """of one request"""
 
     @model_validator(mode="before")
     @classmethod
@@ -207,27 +194,25 @@ class QueueSettings(Group):
     """The queue's shape, as James is configured; the stored configuration wins (see `config check`)."""
 
     table: QueueTable = QueueTable.V4
-    slice_window: Duration = setting(timedelta(hours=1), "width of a slice")
+    slice_window: Duration = timedelta(hours=1)
+    """width of a slice"""
     bucket_count: int = Field(1, ge=1, le=2**31 - 1)
-    browse_start_pace: int = setting(1000, "James' updateBrowseStartPace", ge=1, le=2**31 - 1)
-    quorum: bool = setting(False, "declare new work queues as quorum queues")
-    quorum_group_size: int = setting(1, "x-quorum-initial-group-size of new quorum queues", ge=1)
-    delivery_limit: int | None = setting(None, "x-delivery-limit of new quorum queues", ge=1)
-    shared: bool = setting(
-        True,
-        "James works on these queues, too: marks go only when the broker was seen drained; "
-        "kept in the own keyspace, followed when unset (`mailslice config shared`)",
-    )
-    max_mail_bytes: int = setting(
-        150 * 1024 * 1024,
-        "largest mail that is accepted; S3 takes 5 GiB in one piece",
-        ge=1,
-        le=_LARGEST_OBJECT,
-    )
-    stage_marks: Words = setting(
-        (),
-        "queues whose workers write stage marks, comma-separated: a mail whose worker died while it was sending is failed, never sent twice",
-    )
+    browse_start_pace: int = Field(1000, ge=1, le=2**31 - 1)
+    """James' updateBrowseStartPace"""
+    quorum: bool = False
+    """declare new work queues as quorum queues"""
+    quorum_group_size: int = Field(1, ge=1)
+    """x-quorum-initial-group-size of new quorum queues"""
+    delivery_limit: int | None = Field(None, ge=1)
+    """x-delivery-limit of new quorum queues"""
+    shared: bool = True
+    """James works on these queues, too: marks go only when the broker was seen drained; kept in the
+    own keyspace, followed when unset (`mailslice config shared`)"""
+    max_mail_bytes: int = Field(150 * 1024 * 1024, ge=1, le=_LARGEST_OBJECT)
+    """largest mail that is accepted; S3 takes 5 GiB in one piece"""
+    stage_marks: Words = ()
+    """queues whose workers write stage marks, comma-separated: a mail whose worker died while it
+    was sending is failed, never sent twice"""
 
     @field_validator("table", mode="before")
     @classmethod
@@ -260,69 +245,50 @@ class StuckMode(StrEnum):
 class DutySettings(Group):
     """Where duties keep what they write, and for how long."""
 
-    artifacts: str = setting(
-        "",
-        "folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when empty",
-    )
-    retention: Time = setting(timedelta(days=90), "of ledger rows and artifacts; at most 10 years")
-    grace: Duration = setting(
-        timedelta(minutes=15), "default time after its end before a slice counts as closed"
-    )
-    rate_cassandra: int = setting(
-        0, "writes a second that one run may ask of Cassandra; 0 = no limit", ge=0
-    )
-    rate_s3: int = setting(
-        0, "keys a second that one run may delete or copy in S3; 0 = no limit", ge=0
-    )
-    rate_rabbitmq: int = setting(
-        0, "messages a second that one run may publish or take; 0 = no limit", ge=0
-    )
-    small_rows: int = setting(
-        50_000,
-        "a plan over at most so many rows, and the steps after it, run in one process without Spark (queue_cleanup, queue_size); 0 = always Spark",
-        ge=0,
-    )
-    spark_master: str = setting("local[*]", "Spark master of duties that run without Airflow")
+    artifacts: str = ""
+    """folder, or s3a:// prefix: plans, reports, Data Docs; `.state/artifacts` of the clone when
+    empty"""
+    retention: Time = timedelta(days=90)
+    """of ledger rows and artifacts; at most 10 years"""
+    grace: Duration = timedelta(minutes=15)
+    """default time after its end before a slice counts as closed"""
+    rate_cassandra: int = Field(0, ge=0)
+    """writes a second that one run may ask of Cassandra; 0 = no limit"""
+    rate_s3: int = Field(0, ge=0)
+    """keys a second that one run may delete or copy in S3; 0 = no limit"""
+    rate_rabbitmq: int = Field(0, ge=0)
+    """messages a second that one run may publish or take; 0 = no limit"""
+    small_rows: int = Field(50_000, ge=0)
+    """a plan over at most so many rows, and the steps after it, run in one process without Spark
+    (queue_cleanup, queue_size); 0 = always Spark"""
+    spark_master: str = "local[*]"
+    """Spark master of duties that run without Airflow"""
     spark_driver_memory: str = Field("1g", pattern=r"^\d+[kmgKMG]$")
-    spark_driver_options: str = setting(
-        "",
-        "more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a quarter of the CPU off a short run",
-    )
-    nodetool: str = setting(
-        "",
-        "nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's address, such as `ssh {host} nodetool`",
-    )
-    usual_factor: float = setting(
-        10.0, "a plan of more than so many times what the last runs did fails the gate", ge=1
-    )
-    max_counters_share: float = setting(
-        0.2,
-        "share of all mailboxes whose counters one run may change, if it is not told",
-        ge=0,
-        le=1,
-    )
-    stuck_mode: StuckMode = setting(
-        StuckMode.CLOSE,
-        "of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS",
-    )
-    stuck_factor: float = setting(
-        10.0,
-        "a mail is stuck when it is held for longer than so many times the p99 of its queue",
-        ge=1,
-        le=1000,
-    )
-    stuck_at_least: Time = setting(timedelta(minutes=10), "and for at least this long")
-    stuck_alert_from: int = setting(
-        10, "so many decisions in one run are unusual, and the report says so", ge=1
-    )
-    notify: str = setting("log", "notifiers of failed runs, comma-separated: log, email, webhook")
-    notify_email: Words = setting(
-        (),
-        "recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default",
-    )
-    notify_webhook: SecretStr | None = setting(
-        None, "URL of the webhook notifier: it gets one JSON object by POST; http or https"
-    )
+    spark_driver_options: str = ""
+    """more options of the JVM of Spark's driver, without Airflow; -XX:TieredStopAtLevel=1 takes a
+    quarter of the CPU off a short run"""
+    nodetool: str = ""
+    """nodetool of one node of Cassandra, for reclaim: a command, {host} in it is the node's
+    address, such as `ssh {host} nodetool`"""
+    usual_factor: float = Field(10.0, ge=1)
+    """a plan of more than so many times what the last runs did fails the gate"""
+    max_counters_share: float = Field(0.2, ge=0, le=1)
+    """share of all mailboxes whose counters one run may change, if it is not told"""
+    stuck_mode: StuckMode = StuckMode.CLOSE
+    """of stuck_mails, when a run is not told; recover needs MAILSLICE_QUEUE_STAGE_MARKS"""
+    stuck_factor: float = Field(10.0, ge=1, le=1000)
+    """a mail is stuck when it is held for longer than so many times the p99 of its queue"""
+    stuck_at_least: Time = timedelta(minutes=10)
+    """and for at least this long"""
+    stuck_alert_from: int = Field(10, ge=1)
+    """so many decisions in one run are unusual, and the report says so"""
+    notify: str = "log"
+    """notifiers of failed runs, comma-separated: log, email, webhook"""
+    notify_email: Words = ()
+    """recipients of the email notifier, comma-separated; sent by Airflow's connection smtp_default
+    """
+    notify_webhook: SecretStr | None = None
+    """URL of the webhook notifier: it gets one JSON object by POST; http or https"""
 
     @field_validator("retention")
     @classmethod
@@ -352,87 +318,79 @@ class DutySettings(Group):
 class GcSettings(Group):
     """What blob_gc counts as references, beside the sources that it always reads."""
 
-    absent_sources: Words = setting(
-        (),
-        "sources whose table is known to be missing, comma-separated: enqueuedMailsV3, enqueuedMailsV4, messageV3, attachmentV2...",
-    )
-    sources: str = setting(
-        "",
-        "more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace when none is named); text, or collections",
-    )
-    volatile_sources: Words = setting(
-        (),
-        "sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4 where James cleans it; no gate for them",
-    )
-    unread_columns: Words = setting(
-        (),
-        "columns that are named like blob ids and are none, or of other buckets, comma-separated: table.column; any other that no source reads fails the gate",
-    )
-    max_share: float = setting(
-        0.1, "share of all blobs that one run may delete, if it is not told", ge=0, le=1
-    )
+    absent_sources: Words = ()
+    """sources whose table is known to be missing, comma-separated: enqueuedMailsV3,
+    enqueuedMailsV4, messageV3, attachmentV2..."""
+    sources: str = ""
+    """more columns that hold blob ids: table:column,column;keyspace.table:column (James' keyspace
+    when none is named); text, or collections"""
+    volatile_sources: Words = ()
+    """sources that may shrink to nothing from run to run, comma-separated, such as enqueuedMailsV4
+    where James cleans it; no gate for them"""
+    unread_columns: Words = ()
+    """columns that are named like blob ids and are none, or of other buckets, comma-separated:
+    table.column; any other that no source reads fails the gate"""
+    max_share: float = Field(0.1, ge=0, le=1)
+    """share of all blobs that one run may delete, if it is not told"""
 
 
 class AlertSettings(Group):
     """From where on a person is told, by the notifiers of MAILSLICE_DUTY_NOTIFY; every report says it, too."""
 
-    browse_lag: Duration = setting(timedelta(days=3), "now less browseStart; 0s = never")
-    content_lag: Duration = setting(timedelta(days=7), "now less contentStart; 0s = never")
-    oldest_mail: Duration = setting(timedelta(days=1), "age of the oldest live mail; 0s = never")
-    dead_letters: int = setting(10, "more messages than that in a dead letter queue", ge=0)
-    consumers: int = setting(1, "fewer consumers than that on a work queue; 0 = never", ge=0)
-    lost: int = setting(0, "more lost mails than that in an audit", ge=0)
-    bare: int = setting(0, "more mails without content than that in an audit", ge=0)
-    zombies: int = setting(
-        0, "more mails than that which one run of stuck_mails had to decide about", ge=0
-    )
-    repeat: Duration = setting(
-        timedelta(hours=20),
-        "an alert that goes on is told again after this long; a daily run tells it daily",
-    )
+    browse_lag: Duration = timedelta(days=3)
+    """now less browseStart; 0s = never"""
+    content_lag: Duration = timedelta(days=7)
+    """now less contentStart; 0s = never"""
+    oldest_mail: Duration = timedelta(days=1)
+    """age of the oldest live mail; 0s = never"""
+    dead_letters: int = Field(10, ge=0)
+    """more messages than that in a dead letter queue"""
+    consumers: int = Field(1, ge=0)
+    """fewer consumers than that on a work queue; 0 = never"""
+    lost: int = Field(0, ge=0)
+    """more lost mails than that in an audit"""
+    bare: int = Field(0, ge=0)
+    """more mails without content than that in an audit"""
+    zombies: int = Field(0, ge=0)
+    """more mails than that which one run of stuck_mails had to decide about"""
+    repeat: Duration = timedelta(hours=20)
+    """an alert that goes on is told again after this long; a daily run tells it daily"""
 
 
 class SmtpInSettings(Group):
     """`mailslice worker smtp-in`."""
 
-    host: Host = setting("127.0.0.1", "address to listen on")
+    host: Host = "127.0.0.1"
+    """address to listen on"""
     port: int = Field(2525, ge=0, le=65535)
-    allowed_networks: Words = setting(
-        ("127.0.0.0/8", "::1/128"), "clients that may send without AUTH"
-    )
-    username: str | None = setting(
-        None, "AUTH user; with a password, clients outside the allowed networks may send after AUTH"
-    )
+    allowed_networks: Words = ("127.0.0.0/8", "::1/128")
+    """clients that may send without AUTH"""
+    username: str | None = None
+    """AUTH user; with a password, clients outside the allowed networks may send after AUTH"""
     password: SecretStr | None = None
-    tls_certificate: Path | None = setting(
-        None, "PEM; with the key, STARTTLS is offered and AUTH needs it"
-    )
+    tls_certificate: Path | None = None
+    """PEM; with the key, STARTTLS is offered and AUTH needs it"""
     tls_key: Path | None = None
-    hostname: str | None = setting(
-        None, "name in the greeting and in Received lines; the machine's when unset"
-    )
-    max_recipients: int = setting(10_000, "recipients of one mail", ge=1)
-    auth_without_tls: bool = setting(
-        False,
-        "allow passwords to come in the clear where MAILSLICE_SMTP_IN_HOST is not loopback: behind a port that is published on loopback only",
-    )
-    max_connections: int = setting(
-        100, "clients at once: outside of the allowed networks, and as many within them", ge=1
-    )
-    connections_per_client: int = setting(
-        10,
-        "connections at once from one address (of IPv6 from one /64) outside of the allowed networks",
-        ge=1,
-    )
-    timeout: Time = setting(
-        timedelta(minutes=5),
-        "of one command, and of each 64 KiB of a mail; a whole mail has 10 minutes, and a second for each 100 KB",
-    )
-    refuse_bare_line_ends: bool = setting(
-        True,
-        "refuse a mail with a bare CR or LF in it (550) from clients outside of the allowed networks: other servers may read it as two",
-    )
-    health_port: int = setting(0, "port of /livez, /readyz and /metrics; 0 = off", ge=0, le=65535)
+    hostname: str | None = None
+    """name in the greeting and in Received lines; the machine's when unset"""
+    max_recipients: int = Field(10_000, ge=1)
+    """recipients of one mail"""
+    auth_without_tls: bool = False
+    """allow passwords to come in the clear where MAILSLICE_SMTP_IN_HOST is not loopback: behind a
+    port that is published on loopback only"""
+    max_connections: int = Field(100, ge=1)
+    """clients at once: outside of the allowed networks, and as many within them"""
+    connections_per_client: int = Field(10, ge=1)
+    """connections at once from one address (of IPv6 from one /64) outside of the allowed networks
+    """
+    timeout: Time = timedelta(minutes=5)
+    """of one command, and of each 64 KiB of a mail; a whole mail has 10 minutes, and a second for
+    each 100 KB"""
+    refuse_bare_line_ends: bool = True
+    """refuse a mail with a bare CR or LF in it (550) from clients outside of the allowed networks:
+    other servers may read it as two"""
+    health_port: int = Field(0, ge=0, le=65535)
+    """port of /livez, /readyz and /metrics; 0 = off"""
 
 
 class GiveUp(StrEnum):
@@ -467,52 +425,42 @@ class RelaySettings(Group):
 
     host: Host = "127.0.0.1"
     port: int = Field(25, ge=1, le=65535)
-    timeout: Time = setting(
-        timedelta(seconds=60), "of connecting, of each command, and of each 64 KiB of a mail"
-    )
-    answer_timeout: Time = setting(
-        timedelta(minutes=8),
-        "of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who waits too short sends mails twice that a slow "
-        "server has taken (RFC 5321 4.5.3.2.6 names 10m: then raise MAILSLICE_DUTY_STUCK_AT_LEAST, too); with the 15 minutes that sending may take, from "
-        "when a handler has the mail, it must fit into RabbitMQ's consumer_timeout (30m)",
-    )
-    starttls: Annotated[StartTls, BeforeValidator(_start_tls)] = setting(
-        StartTls.NONE,
-        "TLS with the next hop: none; may (when it is offered, without a look at the certificate); must (nothing is sent without it); "
-        "verified (must, and the certificate is the host's); true is verified, false is none",
-    )
-    implicit_tls: bool = setting(
-        False,
-        "TLS from the first byte, as on port 465; verified, unless MAILSLICE_RELAY_STARTTLS=must",
-    )
-    tls_ca: Path | None = setting(
-        None, "PEM; the certificates that verify the next hop, instead of the system's"
-    )
-    tls_certificate: Path | None = setting(None, "PEM; shown to a next hop that asks who we are")
+    timeout: Time = timedelta(seconds=60)
+    """of connecting, of each command, and of each 64 KiB of a mail"""
+    answer_timeout: Time = timedelta(minutes=8)
+    """of the answer to a mail that was sent whole, never less than MAILSLICE_RELAY_TIMEOUT; who
+    waits too short sends mails twice that a slow server has taken (RFC 5321 4.5.3.2.6 names 10m:
+    then raise MAILSLICE_DUTY_STUCK_AT_LEAST, too); with the 15 minutes that sending may take, from
+    when a handler has the mail, it must fit into RabbitMQ's consumer_timeout (30m)"""
+    starttls: Annotated[StartTls, BeforeValidator(_start_tls)] = StartTls.NONE
+    """TLS with the next hop: none; may (when it is offered, without a look at the certificate);
+    must (nothing is sent without it); verified (must, and the certificate is the host's); true is
+    verified, false is none"""
+    implicit_tls: bool = False
+    """TLS from the first byte, as on port 465; verified, unless MAILSLICE_RELAY_STARTTLS=must"""
+    tls_ca: Path | None = None
+    """PEM; the certificates that verify the next hop, instead of the system's"""
+    tls_certificate: Path | None = None
+    """PEM; shown to a next hop that asks who we are"""
     tls_key: Path | None = None
-    username: str | None = setting(None, "AUTH user (PLAIN, LOGIN); with a password")
+    username: str | None = None
+    """AUTH user (PLAIN, LOGIN); with a password"""
     password: SecretStr | None = None
-    auth_without_tls: bool = setting(False, "allow the password to cross a network in the clear")
-    mails_per_connection: int = setting(
-        100,
-        "mails on one connection, which is kept for 30 s without one; 1 = a new one for each mail",
-        ge=1,
-    )
-    max_age: Duration = setting(
-        timedelta(days=5), "of a mail that is still tried again; an older one is given up"
-    )
-    give_up: GiveUp = setting(
-        GiveUp.DEAD_LETTER,
-        "of what is refused for good or too old: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
-    )
-    rates: LimitRules = setting(
-        (),
-        "mails a minute for a recipient domain, by all workers of a queue together: example.com=60,*.example.com=600,*=1200; "
-        "the closest pattern holds, for each domain by itself; 0 = no limit",
-    )
-    connections: LimitRules = setting(
-        (), "connections at once that carry mail for a recipient domain, in the same form"
-    )
+    auth_without_tls: bool = False
+    """allow the password to cross a network in the clear"""
+    mails_per_connection: int = Field(100, ge=1)
+    """mails on one connection, which is kept for 30 s without one; 1 = a new one for each mail"""
+    max_age: Duration = timedelta(days=5)
+    """of a mail that is still tried again; an older one is given up"""
+    give_up: GiveUp = GiveUp.DEAD_LETTER
+    """of what is refused for good or too old: dead-letter, or bounce (needs
+    MAILSLICE_WORKER_BOUNCE_QUEUE)"""
+    rates: LimitRules = ()
+    """mails a minute for a recipient domain, by all workers of a queue together:
+    example.com=60,*.example.com=600,*=1200; the closest pattern holds, for each domain by itself; 0
+    = no limit"""
+    connections: LimitRules = ()
+    """connections at once that carry mail for a recipient domain, in the same form"""
 
     @property
     def limits(self) -> Limits:
@@ -523,38 +471,32 @@ class RelaySettings(Group):
 class WorkerSettings(Group):
     """The consumer process."""
 
-    health_host: str = setting("127.0.0.1", "address of liveness and metrics, of smtp-in, too")
-    health_port: int = setting(0, "port of /livez, /readyz and /metrics; 0 = off", ge=0, le=65535)
-    memory_budget_mib: int = setting(96, "content in flight, MiB, a process", ge=8)
-    record_every: Duration = setting(
-        timedelta(seconds=3),
-        "between two records of what a process holds, which stuck_mails needs; above 10s a census may hold the work queue for three of them; 0s = no record",
-        le=timedelta(minutes=1),
+    health_host: str = "127.0.0.1"
+    """address of liveness and metrics, of smtp-in, too"""
+    health_port: int = Field(0, ge=0, le=65535)
+    """port of /livez, /readyz and /metrics; 0 = off"""
+    memory_budget_mib: int = Field(96, ge=8)
+    """content in flight, MiB, a process"""
+    record_every: Duration = Field(timedelta(seconds=3), le=timedelta(minutes=1))
+    """between two records of what a process holds, which stuck_mails needs; above 10s a census may
+    hold the work queue for three of them; 0s = no record"""
+    maildir: Path | None = None
+    """folder of the Maildir handler"""
+    bounce_queue: str | None = None
+    """queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none
+    are written when unset"""
+    back_off_base: Duration = Field(
+        timedelta(seconds=30), ge=timedelta(seconds=1), le=timedelta(days=27)
     )
-    maildir: Path | None = setting(None, "folder of the Maildir handler")
-    bounce_queue: str | None = setting(
-        None,
-        "queue that reports to senders (RFC 3464) are enqueued into, for recipients that fail; none are written when unset",
+    """pause after the first failed attempt at a mail"""
+    back_off_factor: float = Field(2.0, ge=1, le=100)
+    """by which each further pause is longer"""
+    back_off_cap: Duration = Field(
+        timedelta(hours=1), ge=timedelta(seconds=1), le=timedelta(days=27)
     )
-    back_off_base: Duration = setting(
-        timedelta(seconds=30),
-        "pause after the first failed attempt at a mail",
-        ge=timedelta(seconds=1),
-        le=timedelta(days=27),
-    )
-    back_off_factor: float = setting(2.0, "by which each further pause is longer", ge=1, le=100)
-    back_off_cap: Duration = setting(
-        timedelta(hours=1),
-        "longest of these pauses, but for a tenth",
-        ge=timedelta(seconds=1),
-        le=timedelta(days=27),
-    )
-    attempts: int = setting(
-        150,
-        "failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 = never",
-        ge=0,
-    )
-    give_up: GiveUp = setting(
-        GiveUp.DEAD_LETTER,
-        "of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)",
-    )
+    """longest of these pauses, but for a tenth"""
+    attempts: int = Field(150, ge=0)
+    """failed attempts after which a mail is given up; 150 of the default pauses take six days; 0 =
+    never"""
+    give_up: GiveUp = GiveUp.DEAD_LETTER
+    """of such a mail: dead-letter, or bounce (needs MAILSLICE_WORKER_BOUNCE_QUEUE)"""

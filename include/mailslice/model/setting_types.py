@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from datetime import timedelta
-from typing import Annotated, Any
+from itertools import pairwise
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from mailslice.model.durations import parse_duration
 from mailslice.model.errors import BadInput
@@ -72,12 +75,18 @@ Host = Annotated[str, AfterValidator(_only_hosts)]
 Hosts = Annotated[Words, AfterValidator(_only_hosts)]
 
 
-def setting(default: Any, description: str, **rules: Any) -> Any:
-    """A field of a Group, with what docs/settings.md says of it; `rules` as pydantic's Field has them."""
-    return Field(default, description=description, **rules)
-
-
 class Group(BaseModel):
-    """Settings of one component."""
+    """Settings of one component. What a setting means is in the docstring below it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """Field -> its docstring, for docs/settings.md: read from the source, when it is asked for."""
+        (tree,) = ast.parse(inspect.getsource(cls)).body
+        return {
+            field.target.id: " ".join(below.value.value.split())
+            for field, below in pairwise(getattr(tree, "body", ()))
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        }

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import SecretStr, ValidationError
 
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import BadSetting
@@ -110,7 +110,7 @@ def variables() -> Mapping[str, tuple[str, str]]:
     return named
 
 
-def groups() -> Mapping[str, type[BaseModel]]:
+def groups() -> Mapping[str, type[Group]]:
     """The settings classes by the name of their group."""
     return _GROUPS
 
