@@ -85,7 +85,7 @@ class Group(BaseModel):
         """Field -> its docstring, for docs/settings.md: read from the source, when it is asked for."""
         (tree,) = ast.parse(inspect.getsource(cls)).body
         return {
-            field.target.id: " ".join(below.value.value.split())
+            field.target.id: " ".join(str(below.value.value).split())
             for field, below in pairwise(getattr(tree, "body", ()))
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)

@@ -13,8 +13,7 @@ from cassandra.query import PreparedStatement
 
 from mailslice.model.errors import BadSetting, StoreUnavailable
 from mailslice.model.settings import CassandraSettings
-from mailslice.stores.cassandra import again
-from mailslice.stores.cassandra import session as sessions
+from mailslice.stores.cassandra import again, connecting
 from mailslice.stores.cassandra.session import CassandraSession
 
 READ, WRITE = "SELECT a FROM ks.t WHERE b = ?", "INSERT INTO ks.t (a) VALUES (?)"
@@ -119,7 +118,7 @@ def opened(monkeypatch):
         driver = Driver(nodes, *answers)
         for name, value in changes.items():
             setattr(driver, name, value)
-        monkeypatch.setattr(sessions, "_connect", lambda _: (driver.cluster, driver))
+        monkeypatch.setattr(connecting, "connect", lambda _: (driver.cluster, driver))
         return CassandraSession(CassandraSettings()), driver
 
     return make

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 from cassandra import OperationTimedOut, Timeout
-from cassandra.cluster import NoHostAvailable, ResponseFuture, ResultSet, Session
+from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, ResultSet, Session
 from cassandra.pool import Host
 from cassandra.query import BoundStatement, PreparedStatement, SimpleStatement, Statement
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
@@ -95,6 +95,11 @@ def may_be_repeated(statement: AnyStatement) -> bool:
     return bool(statement.is_idempotent)
 
 
+def has_several_nodes(cluster: Cluster) -> bool:
+    """Whether there is another node to ask."""
+    return len(cluster.metadata.all_hosts()) > 1
+
+
 class Again:
     """Second tries, for one session of the driver."""
 
@@ -134,7 +139,7 @@ class Again:
             if len(errors) == 1:
                 errors.append(error)
                 raise error  # the first try: what follows it is as after any other
-            return ask(self._node(errors[-1]) if self._several() else None)
+            return ask(self._node(errors[-1]) if has_several_nodes(self._driver.cluster) else None)
 
         def is_worth_it(problem: BaseException) -> bool:
             errors.append(problem)
@@ -142,7 +147,7 @@ class Again:
                 return (repeatable or cql.lstrip()[:6].upper() == "CREATE") and self._shows(cql)
             return (
                 repeatable
-                and self._several()
+                and has_several_nodes(self._driver.cluster)
                 and isinstance(translated(problem, ""), StoreUnavailable)
             )
 
@@ -153,9 +158,6 @@ class Again:
             reraise=True,
         )
         return tries(once)
-
-    def _several(self) -> bool:
-        return len(self._driver.cluster.metadata.all_hosts()) > 1
 
     def _node(self, error: BaseException) -> Host:
         """A node that answers now, another one than that which let us wait, if there is one. Raises NoHostAvailable when none does."""

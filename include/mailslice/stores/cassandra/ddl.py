@@ -98,6 +98,12 @@ def tables_of(session: CassandraSession, keyspace: str) -> set[str]:
     return set(_changed(session, keyspace))
 
 
+def gc_grace_of(session: CassandraSession, keyspace: str) -> dict[str, int]:
+    """Table -> gc_grace_seconds, as they are now."""
+    query = "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?"
+    return dict(session.execute(session.prepare(query), [keyspace.lower()]))
+
+
 def create_keyspace(session: CassandraSession, keyspace: str, replication: str) -> None:
     """Create `keyspace` when missing. `replication` empty: one copy on a one-node cluster, BadSetting on a larger one, where nobody should guess."""
     if replication_of(session, keyspace) is not None:

@@ -1,27 +1,22 @@
-"""Pages of rows as they came over the wire, undecoded: for scans that look at millions of rows and can decode a page at a time, column by column.
+"""Pages of rows as they came over the wire, undecoded: for scans of millions of rows.
 
-The driver makes one Python object of every value, which costs more than Cassandra's own work. A page here is its row count and its bytes; whoever asked
-knows the columns and decodes them (`mailslice.spark.packed_rows`).
+The driver makes one Python object of every value, which costs more than Cassandra's own work. A
+page here is its row count and its bytes; `mailslice.spark.packed_rows` decodes it by column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from cassandra.protocol import ResultMessage, read_int
 from cassandra.protocol import (
     _ProtocolHandler as ProtocolHandler,
 )  # the pure one: the other decodes rows in C, where nothing can be put in its place
 from cassandra.query import BoundStatement, PreparedStatement
-
-from mailslice.stores.cassandra import parallel
-
-if TYPE_CHECKING:
-    from mailslice.stores.cassandra.session import CassandraSession
 
 Asked = TypeVar("Asked", bound=Sequence[object])
 
@@ -67,10 +62,16 @@ class _PackedProtocol(ProtocolHandler):  # type: ignore[misc]
 
 
 class PackedReader:
-    """Reads pages by a driver session of its own, on the same cluster, at the same consistency. Thread-safe; ends with the session's cluster."""
+    """Reads pages by a driver session of its own, at the same consistency, connected when needed.
 
-    def __init__(self, session: CassandraSession) -> None:
-        self._session = session
+    Thread-safe. It ends with the session that it is a part of (`connect` and `pages` are that's).
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], pages: Callable[..., Iterator[tuple[Any, list[Any]]]]
+    ) -> None:
+        self._connect = connect
+        self._pages = pages
         self._lock = Lock()
         self._driver: Any = None
 
@@ -83,34 +84,23 @@ class PackedReader:
         ordered: bool = False,
         raw: bool = False,
     ) -> Iterator[tuple[Asked, PackedPage]]:
-        """(params, page) as they come, at most `in_flight` requests beside each other; every one of `params` gives at least one page, which may be empty.
+        """(params, page), as `CassandraSession.map`. An empty answer gives one empty page.
 
-        With `ordered`, in the order of `params`. With `raw`, params are the bytes of their values already. Raises as `CassandraSession.execute`.
+        With `raw`, params are the bytes of their values already.
         """
+        bind = partial(_bound, statement) if raw else None
         driver = self._connected()
-        again = partial(self._session.again.page, statement)
-        jobs = (
-            parallel.Job(
-                each,
-                partial(
-                    driver.execute_async, *(_bound(statement, each) if raw else (statement, each))
-                ),
-                again,
-            )
-            for each in params
-        )
-        run = parallel.in_order if ordered else parallel.as_they_come
-        patience = self._session.settings.timeout.total_seconds() * 2 + 5
-        with self._session.translating():
-            for asked, rows in run(jobs, in_flight, patience):
-                yield asked, rows[0] if rows else NO_ROWS  # type: ignore[misc]  # not tuples of values: a page
+        for asked, rows in self._pages(
+            driver, statement, params, in_flight, ordered=ordered, bind=bind
+        ):
+            yield asked, rows[0] if rows else NO_ROWS
 
     def _connected(self) -> Any:
         with self._lock:
             if self._driver is None:
-                with self._session.translating():
-                    self._driver = self._session.cluster.connect()
-                self._driver.client_protocol_handler = _PackedProtocol
+                driver = self._connect()
+                driver.client_protocol_handler = _PackedProtocol
+                self._driver = driver
             return self._driver
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from cassandra import ConsistencyLevel
 
 from mailslice.model.durations import format_duration
-from mailslice.stores.cassandra.ddl import replication_of
+from mailslice.stores.cassandra.ddl import gc_grace_of, replication_of
 from mailslice.stores.cassandra.ranges import HIGHEST, LOWEST, TokenRange
 from mailslice.stores.cassandra.session import CassandraSession
 
@@ -78,17 +78,12 @@ def repaired(
     session: CassandraSession, keyspace: str, tables: Sequence[str]
 ) -> tuple[TableRepair, ...]:
     """As `table_repairs`, however many replicas there are."""
-    query = session.prepare(
-        "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?"
-    )
-    grace = {
-        name: timedelta(seconds=seconds)
-        for name, seconds in session.execute(query, [keyspace.lower()])
-    }
-    known = _repairs(session, keyspace.lower())
+    seconds, known = gc_grace_of(session, keyspace), _repairs(session, keyspace.lower())
     return tuple(
         TableRepair(
-            table, grace[table], whole_since(each for each in known if table in each.tables)
+            table,
+            timedelta(seconds=seconds[table]),
+            whole_since(each for each in known if table in each.tables),
         )
         for table in tables
     )

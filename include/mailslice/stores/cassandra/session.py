@@ -1,6 +1,5 @@
-"""The one way to Cassandra: the driver on libev, prepared statements, bounded parallel reads and writes, and errors in mailslice's own classes.
+"""The one way to Cassandra: prepared statements, bounded parallel requests, errors of mailslice.
 
-Protocol v4 is pinned: every version since 2.2 speaks it, start-up tries no others, and v5's checksums, computed in Python, would cost the hot path.
 Tables are always named with their keyspace, so that a missing keyspace is not a failure to connect.
 """
 
@@ -9,45 +8,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
-from cassandra.cluster import (
-    EXEC_PROFILE_DEFAULT,
-    Cluster,
-    ExecutionProfile,
-    NoHostAvailable,
-    ResponseFuture,
-    Session,
-)
-from cassandra.io.libevreactor import LibevConnection
-from cassandra.policies import (
-    DCAwareRoundRobinPolicy,
-    ExponentialReconnectionPolicy,
-    FallthroughRetryPolicy,
-    LoadBalancingPolicy,
-    TokenAwarePolicy,
-)
-from cassandra.query import PreparedStatement, Statement, tuple_factory
+from cassandra import ConsistencyLevel
+from cassandra.cluster import Cluster, ResponseFuture, Session
+from cassandra.policies import FallthroughRetryPolicy
+from cassandra.query import PreparedStatement, Statement
 
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import BadSetting, StoreUnavailable
+from mailslice.model.errors import StoreUnavailable
 from mailslice.model.settings import CassandraSettings
 from mailslice.stores.cassandra import connecting, parallel
-from mailslice.stores.cassandra.again import PATIENCE_SECONDS, PINNED, Again, Timestamps
+from mailslice.stores.cassandra.again import PATIENCE_SECONDS, Again, has_several_nodes
 from mailslice.stores.cassandra.failures import translated
-from mailslice.stores.tls import client_tls
+from mailslice.stores.cassandra.packed import PackedReader
 
-if TYPE_CHECKING:
-    from mailslice.stores.cassandra.packed import PackedReader
-
-PROTOCOL_VERSION = 4
 PAGE_ROWS = 5000
-LONGEST_PAUSE = 5.0
-"""Seconds between two attempts to connect to a node that is away."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Params = Sequence[object]
@@ -69,7 +48,7 @@ class CassandraSession:
         self.address = connecting.address(settings)
         self._prepared: dict[tuple[str, bool, bool, bool], PreparedStatement] = {}
         self._lock = threading.Lock()
-        self._cluster, self._session = _connect(settings)
+        self._cluster, self._session = connecting.connect(settings)
         self.again = Again(self._session)
 
     def __enter__(self) -> CassandraSession:
@@ -93,16 +72,14 @@ class CassandraSession:
         once = self.settings.timeout
         return (
             once + timedelta(seconds=PATIENCE_SECONDS) + once
-            if _has_several_nodes(self._cluster)
+            if has_several_nodes(self._cluster)
             else once
         )
 
     @cached_property
     def packed(self) -> PackedReader:
         """Rows as bytes, by a driver session of its own that is connected at its first use."""
-        from mailslice.stores.cassandra.packed import PackedReader
-
-        return PackedReader(self)
+        return PackedReader(self._connected_anew, self._pages)
 
     def prepare(
         self, cql: str, *, idempotent: bool = True, paged: bool = True, serial: bool = False
@@ -183,14 +160,32 @@ class CassandraSession:
         as they are needed, and no more than a page for each request in flight is held. A page that did not come is asked for again, as by `execute`,
         and no page is given twice. The first error is raised, as by `execute`.
         """
+        yield from self._pages(self._session, statement, params, in_flight, ordered=ordered)
+
+    def _pages(
+        self,
+        driver: Session,
+        statement: Statement | str,
+        params: Iterable[Asked],
+        in_flight: int,
+        *,
+        ordered: bool,
+        bind: Callable[[Params], Sequence[object]] | None = None,
+    ) -> Iterator[tuple[Asked, list[Any]]]:
+        """As `map`, by this session of the driver; `bind` makes its arguments of the params."""
         again = partial(self.again.page, statement)
+        arguments = bind or (lambda one: (statement, one or None))
         jobs = (
-            parallel.Job(each, partial(self._session.execute_async, statement, each or None), again)
-            for each in params
+            parallel.Job(one, partial(driver.execute_async, *arguments(one)), again)
+            for one in params
         )
         run = parallel.in_order if ordered else parallel.as_they_come
         with self.translating():
             yield from run(jobs, in_flight, self.settings.timeout.total_seconds() * 2 + 5)  # type: ignore[misc]
+
+    def _connected_anew(self) -> Session:
+        with self.translating():
+            return self._cluster.connect()
 
     def run_many(self, statement: Statement, params: Iterable[Params], in_flight: int = 128) -> int:
         """Run a writing statement for each of `params`, at most `in_flight` at a time; how many were done. The first error is raised."""
@@ -267,81 +262,3 @@ class Pending:
                 return list(
                     self._session.again.page(self._statement, error, self._future, self._send)
                 )
-
-
-def _connect(settings: CassandraSettings) -> tuple[Cluster, Session]:
-    try:
-        cluster = _cluster(
-            settings, TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.datacenter or ""))
-        )
-    except UnresolvableContactPoints:
-        raise StoreUnavailable(
-            f"Cassandra at {connecting.address(settings)}: none of these hosts (MAILSLICE_CASSANDRA_CONTACT_POINTS) has an address"
-        ) from None
-    try:
-        return cluster, _session(cluster)
-    except NoHostAvailable as error:
-        known = {host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter}
-        cluster.shutdown()
-        if settings.datacenter and known and settings.datacenter not in known:
-            names = ", ".join(sorted(known))
-            raise BadSetting(
-                f"MAILSLICE_CASSANDRA_DATACENTER={settings.datacenter!r}: Cassandra at {connecting.address(settings)} knows: {names}"
-            ) from None
-        raise translated(error, connecting.address(settings)) from error
-    except Exception as error:
-        cluster.shutdown()
-        raise translated(error, connecting.address(settings)) from error
-
-
-def _session(cluster: Cluster) -> Session:
-    """Connected. Which node holds a row is computed from the keyspaces; one node holds all, and would only pay: for the schema of each at every start.
-
-    While a node comes back the others and it do not agree on the schema, and what knows no keyspaces asks any node: slower, and no reason to stop.
-    """
-    session = cluster.connect()
-    if _has_several_nodes(cluster):
-        cluster.schema_metadata_enabled = True
-        with suppress(DriverException):
-            cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
-    return session
-
-
-def _has_several_nodes(cluster: Cluster) -> bool:
-    return len(cluster.metadata.all_hosts()) > 1
-
-
-def _cluster(settings: CassandraSettings, policy: LoadBalancingPolicy) -> Cluster:
-    points = connecting.contact_points(settings)
-    patience = max(1.5, min(5.0, 12.0 / len(points)))
-    # A node that hangs, its connections open, is left after 20 s in place of 60, where there are others; one alone may take its time.
-    heartbeat = (
-        {"idle_heartbeat_interval": 10, "idle_heartbeat_timeout": 10} if len(points) > 1 else {}
-    )
-    profile = partial(
-        ExecutionProfile,
-        load_balancing_policy=policy,
-        consistency_level=ConsistencyLevel.name_to_value[settings.consistency],
-        serial_consistency_level=ConsistencyLevel.SERIAL,  # as James: two levels of LWT on one row would not see each other
-        request_timeout=settings.timeout.total_seconds(),
-        row_factory=tuple_factory,
-    )
-    return Cluster(
-        points,
-        port=settings.port,
-        protocol_version=PROTOCOL_VERSION,
-        connection_class=LibevConnection,
-        execution_profiles={
-            EXEC_PROFILE_DEFAULT: profile(),
-            PINNED: profile(retry_policy=FallthroughRetryPolicy()),
-        },
-        auth_provider=connecting.credentials(settings),
-        ssl_context=client_tls(settings, "CASSANDRA") if settings.tls_enabled else None,
-        reconnection_policy=ExponentialReconnectionPolicy(0.5, LONGEST_PAUSE),
-        timestamp_generator=Timestamps(),
-        connect_timeout=patience,
-        control_connection_timeout=patience,
-        application_name="mailslice",
-        schema_metadata_enabled=False,
-        **heartbeat,
-    )

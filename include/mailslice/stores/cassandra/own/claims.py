@@ -37,17 +37,10 @@ class CounterClaims(OwnTable):
     """One claim for each run and mailbox, written before the update and never withdrawn."""
 
     TABLE = "counter_claims"
-    COLUMNS = {
-        "mailboxid": "uuid",
-        "run": "text",
-        "claimed_at": "timestamp",
-        "stored_count": "bigint",
-        "stored_unseen": "bigint",
-        "add_count": "bigint",
-        "add_unseen": "bigint",
-        "outcome": "text",
-    }
-    KEY = "mailboxid, run"
+    SCHEMA = """
+        mailboxid uuid, run text, claimed_at timestamp, stored_count bigint, stored_unseen bigint,
+        add_count bigint, add_unseen bigint, outcome text, PRIMARY KEY (mailboxid, run)
+    """
 
     _claim = Statement(
         insert(("mailboxid", *_ROWS.columns[:-1]), "IF NOT EXISTS USING TTL ?"), idempotent=False

@@ -46,23 +46,11 @@ class Decisions(OwnTable):
     """The decisions of each queue, a partition a day."""
 
     TABLE = "decisions"
-    COLUMNS = {
-        "queuename": "text",
-        "day": "text",
-        "decided": "timestamp",
-        "enqueueid": "uuid",
-        "action": "text",
-        "attempt": "int",
-        "name": "text",
-        "stage": "text",
-        "worker": "text",
-        "age_ms": "bigint",
-        "verdict": "text",
-        "why": "text",
-        "who": "text",
-        "run": "text",
-    }
-    KEY = "(queuename, day), decided, enqueueid, action"
+    SCHEMA = """
+        queuename text, day text, decided timestamp, enqueueid uuid, action text, attempt int,
+        name text, stage text, worker text, age_ms bigint, verdict text, why text, who text,
+        run text, PRIMARY KEY ((queuename, day), decided, enqueueid, action)
+    """
     OPTIONS = "CLUSTERING ORDER BY (decided DESC, enqueueid ASC, action ASC)"
 
     _insert = Statement(insert(("queuename", "day", *_ROWS.columns), "USING TTL ?"))

@@ -68,23 +68,12 @@ class DelayedMails(OwnTable):
 
     TABLE = "delayed_mails"
     ON_EVENT_LOOP = ("_read", "_write", "_close")
-    COLUMNS = {
-        "queuename": "text",
-        "shard": "int",
-        "enqueueid": "uuid",
-        "due": "timestamp",
-        "copy_token": "uuid",
-        "published": "boolean",
-        "slicestart": "timestamp",
-        "bucketid": "int",
-        "message": "blob",
-        "failures": "int",
-        "redrives": "int",
-        "enqueued": "timestamp",
-        "throttled": "boolean",
-        "leased": "boolean",
-    }
-    KEY = "(queuename, shard), enqueueid"
+    SCHEMA = """
+        queuename text, shard int, enqueueid uuid, due timestamp, copy_token uuid,
+        published boolean, slicestart timestamp, bucketid int, message blob, failures int,
+        redrives int, enqueued timestamp, throttled boolean, leased boolean,
+        PRIMARY KEY ((queuename, shard), enqueueid)
+    """
 
     _read = Statement(select(_READ, _KEY))
     _all = Statement(select(_READ, _PARTITION))

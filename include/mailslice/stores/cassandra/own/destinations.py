@@ -25,16 +25,10 @@ class Destinations(OwnTable):
 
     TABLE = "destinations"
     ON_EVENT_LOOP = ("_read", "_write")
-    COLUMNS = {
-        "queuename": "text",
-        "domain": "text",
-        "turn": "bigint",
-        "next_us": "bigint",
-        "line_us": "bigint",
-        "hold_us": "bigint",
-        "holders": "frozen<map<text, bigint>>",
-    }
-    KEY = "(queuename, domain)"
+    SCHEMA = """
+        queuename text, domain text, turn bigint, next_us bigint, line_us bigint, hold_us bigint,
+        holders frozen<map<text, bigint>>, PRIMARY KEY ((queuename, domain))
+    """
     GC_GRACE_SECONDS = 86_400
 
     _read = Statement(select(_VALUES, "queuename = ? AND domain = ?"))

@@ -34,13 +34,10 @@ class DeadLetterNotes(OwnTable):
     """One row a mail, forgotten a year after its last write."""
 
     TABLE = "dead_letter_notes"
-    COLUMNS = {
-        "queuename": "text",
-        "enqueueid": "uuid",
-        "redrives": "int",
-        "redriven_at": "timestamp",
-    }
-    KEY = "(queuename, enqueueid)"
+    SCHEMA = """
+        queuename text, enqueueid uuid, redrives int, redriven_at timestamp,
+        PRIMARY KEY ((queuename, enqueueid))
+    """
 
     _insert = Statement(
         insert(("queuename", "enqueueid", *_ROWS.columns), f"USING TTL {_TTL_SECONDS}")

@@ -12,8 +12,7 @@ class Locks(OwnTable):
     """LWT rows, name -> owner. All calls are safe to repeat after an error whose outcome is unknown."""
 
     TABLE = "locks"
-    COLUMNS = {"name": "text", "owner": "text"}
-    KEY = "name"
+    SCHEMA = "name text, owner text, PRIMARY KEY (name)"
     GC_GRACE_SECONDS = 86_400
 
     _acquire = Statement(

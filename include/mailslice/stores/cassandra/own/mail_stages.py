@@ -37,18 +37,11 @@ class MailStages(OwnTable):
 
     TABLE = "mail_stages"
     ON_EVENT_LOOP = ("_read", "_write")
-    COLUMNS = {
-        "queuename": "text",
-        "enqueueid": "uuid",
-        "owner": "text",
-        "attempt": "int",
-        "step": "int",
-        "stage": "text",
-        "remaining": "frozen<list<text>>",
-        "recipients": "frozen<map<text, text>>",
-        "updated": "timestamp",
-    }
-    KEY = "(queuename, enqueueid)"
+    SCHEMA = """
+        queuename text, enqueueid uuid, owner text, attempt int, step int, stage text,
+        remaining frozen<list<text>>, recipients frozen<map<text, text>>, updated timestamp,
+        PRIMARY KEY ((queuename, enqueueid))
+    """
 
     _read = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"))
     _read_serial = Statement(select(_VALUES, "queuename = ? AND enqueueid = ?"), serial=True)

@@ -101,33 +101,13 @@ class QuarantineTable(OwnTable):
     """The rows of each queue, in one partition: mails that wait for a person are few."""
 
     TABLE = "quarantine"
-    COLUMNS = {
-        "queuename": "text",
-        "enqueueid": "uuid",
-        "attempt": "int",
-        "state": "text",
-        "name": "text",
-        "action": "text",
-        "stage": "text",
-        "worker": "text",
-        "since": "timestamp",
-        "age_ms": "bigint",
-        "why": "text",
-        "decided": "timestamp",
-        "run": "text",
-        "who": "text",
-        "message": "blob",
-        "headerblobid": "text",
-        "bodyblobid": "text",
-        "content": "text",
-        "bytes": "bigint",
-        "released_as": "uuid",
-        "voided": "frozen<list<uuid>>",
-        "finished": "timestamp",
-        "entered": "uuid",
-        "copy_id": "text",
-    }
-    KEY = "queuename, enqueueid, attempt"
+    SCHEMA = """
+        queuename text, enqueueid uuid, attempt int, state text, name text, action text, stage text,
+        worker text, since timestamp, age_ms bigint, why text, decided timestamp, run text,
+        who text, message blob, headerblobid text, bodyblobid text, content text, bytes bigint,
+        released_as uuid, voided frozen<list<uuid>>, finished timestamp, entered uuid, copy_id text,
+        PRIMARY KEY (queuename, enqueueid, attempt)
+    """
 
     _insert = Statement(insert((*_KEY_COLUMNS, *_VALUE_COLUMNS), "IF NOT EXISTS"), idempotent=False)
     _list = Statement(select(_SELECTED, "queuename = ?"))

@@ -50,16 +50,10 @@ class RepublishedMails(OwnTable):
     """One row a mail: the newest decision. LWT, so that of two runs one alone may publish."""
 
     TABLE = "republished_mails"
-    COLUMNS = {
-        "queuename": "text",
-        "enqueueid": "uuid",
-        "decision": "text",
-        "run": "text",
-        "state": "text",
-        "who": "text",
-        "at": "timestamp",
-    }
-    KEY = "(queuename, enqueueid)"
+    SCHEMA = """
+        queuename text, enqueueid uuid, decision text, run text, state text, who text, at timestamp,
+        PRIMARY KEY ((queuename, enqueueid))
+    """
 
     _insert = Statement(
         insert(("queuename", *_ROWS.columns), "IF NOT EXISTS USING TTL ?"), idempotent=False

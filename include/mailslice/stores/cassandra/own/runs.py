@@ -38,20 +38,11 @@ class Runs(OwnTable):
     """The ledger's table."""
 
     TABLE = "runs"
-    COLUMNS = {
-        "duty": "text",
-        "queuename": "text",
-        "started": "timestamp",
-        "run": "text",
-        "dag_run": "text",
-        "who": "text",
-        "reason": "text",
-        "status": "text",
-        "plan_digest": "text",
-        "finished": "timestamp",
-        "report": "text",
-    }
-    KEY = "(duty, queuename), started, run"
+    SCHEMA = """
+        duty text, queuename text, started timestamp, run text, dag_run text, who text, reason text,
+        status text, plan_digest text, finished timestamp, report text,
+        PRIMARY KEY ((duty, queuename), started, run)
+    """
     OPTIONS = "CLUSTERING ORDER BY (started DESC, run ASC)"
 
     _insert = Statement(insert(_ROWS.columns, "USING TTL ?"))

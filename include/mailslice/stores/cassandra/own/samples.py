@@ -29,8 +29,9 @@ class QueueSamples(OwnTable):
     """One row a queue: the newest sample wins, whoever writes last."""
 
     TABLE = "queue_samples"
-    COLUMNS = {"queuename": "text", "first_pass": "timestamp", "second_pass": "timestamp"}
-    KEY = "queuename"
+    SCHEMA = """
+        queuename text, first_pass timestamp, second_pass timestamp, PRIMARY KEY (queuename)
+    """
 
     _insert = Statement(insert(("queuename", *_ROWS.columns), "USING TIMESTAMP ?"))
     _read = Statement(select(_ROWS.columns, "queuename = ?"))

@@ -31,15 +31,10 @@ class SliceStatistics(OwnTable):
     """The closed slices of a queue, by time."""
 
     TABLE = "slice_statistics"
-    COLUMNS = {
-        "queuename": "text",
-        "slice_start": "timestamp",
-        "live": "bigint",
-        "dead": "bigint",
-        "survivors": "frozen<list<uuid>>",
-        "cleaned_at": "timestamp",
-    }
-    KEY = "queuename, slice_start"
+    SCHEMA = """
+        queuename text, slice_start timestamp, live bigint, dead bigint,
+        survivors frozen<list<uuid>>, cleaned_at timestamp, PRIMARY KEY (queuename, slice_start)
+    """
 
     _insert = Statement(insert(("queuename", *_ROWS.columns)))
     _list = Statement(select(_ROWS.columns, "queuename = ?"))

@@ -9,29 +9,39 @@ from typing import ClassVar, Self
 
 from mailslice.model.errors import BadSetting
 from mailslice.model.settings import Settings
-from mailslice.stores.cassandra.ddl import create_keyspace, create_tables, replication_of, tables_of
-from mailslice.stores.cassandra.own.columns import add_missing, raise_gc_grace
+from mailslice.stores.cassandra.ddl import (
+    create_keyspace,
+    create_tables,
+    gc_grace_of,
+    replication_of,
+    tables_of,
+)
+from mailslice.stores.cassandra.references import columns_of
 from mailslice.stores.cassandra.session import CassandraSession, Params
 from mailslice.stores.cassandra.table import Table, applied
 
 TABLES: dict[str, type[OwnTable]] = {}
 """Every own table by name: each subclass of OwnTable adds itself."""
 _LONGEST_TTL = timedelta(days=365 * 5)
+_COMMA = re.compile(r", ?(?![^<]*>)")
+"""One that is not within a type."""
 
 
 class OwnTable(Table):
     """A subclass declares its columns, and has all CQL: each statement, its TTL and condition."""
 
     TABLE: ClassVar[str]
-    COLUMNS: ClassVar[Mapping[str, str]]
-    """Name -> type."""
-    KEY: ClassVar[str]
-    """What is in the parentheses of PRIMARY KEY."""
+    SCHEMA: ClassVar[str]
+    """CQL: the columns with their types, PRIMARY KEY last."""
     OPTIONS: ClassVar[str] = ""
     GC_GRACE_SECONDS: ClassVar[int] = 864_000
+    COLUMNS: ClassVar[Mapping[str, str]]
+    """Name -> type, by SCHEMA."""
 
     def __init_subclass__(cls) -> None:
         TABLES[cls.TABLE] = cls
+        *columns, _ = _COMMA.split(" ".join(cls.SCHEMA.partition("PRIMARY")[0].split()))
+        cls.COLUMNS = dict(column.split(" ", 1) for column in columns)
 
     def __init__(self, session: CassandraSession, keyspace: str) -> None:
         super().__init__(session, keyspace, self.TABLE)
@@ -52,21 +62,20 @@ class OwnTable(Table):
         keyspace = settings.own.keyspace
         if cls.TABLE not in tables_of(session, keyspace):
             return None
-        add_missing(session, keyspace, [cls])
+        _add_missing(session, keyspace, [cls])
         return cls(session, keyspace)
 
     @classmethod
     def declaration(cls) -> str:
         """What follows CREATE TABLE and the name."""
-        columns = ", ".join(f"{name} {kind}" for name, kind in cls.COLUMNS.items())
         options = f"{cls.OPTIONS} AND " if cls.OPTIONS else ""
         grace = f"gc_grace_seconds = {cls.GC_GRACE_SECONDS}"
-        return f"({columns}, PRIMARY KEY ({cls.KEY})) WITH {options}{grace}"
+        return f"({' '.join(cls.SCHEMA.split())}) WITH {options}{grace}"
 
     @classmethod
     def key_columns(cls) -> frozenset[str]:
         """The names of the key's columns."""
-        return frozenset(re.findall(r"\w+", cls.KEY))
+        return frozenset(re.findall(r"\w+", cls.SCHEMA.partition("PRIMARY KEY")[2]))
 
     def _apply(self, statement: object, params: Params) -> bool:
         """Execute a conditional write; whether it was done."""
@@ -97,6 +106,52 @@ def create(session: CassandraSession, settings: Settings, tables: Iterable[type[
         session, keyspace, {name: table.declaration() for name, table in declared.items()}
     )
     earlier = [table for name, table in declared.items() if name not in created]
-    add_missing(session, keyspace, earlier)
-    raise_gc_grace(session, keyspace, earlier)
+    _add_missing(session, keyspace, earlier)
+    _raise_gc_grace(session, keyspace, earlier)
     return keyspace
+
+
+def _add_missing(
+    session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
+) -> None:
+    """Give those of `tables` that exist the columns that they lack: an earlier version made them.
+
+    Of several that do it at once all succeed. Raises BadSetting for a table that lacks a part of
+    its key, which no ALTER adds: it was not made by mailslice.
+    """
+    existing = _columns(session, keyspace)
+    for table in tables:
+        for name, kind in table.COLUMNS.items():
+            if name in existing.get(table.TABLE, table.COLUMNS):
+                continue
+            if name in table.key_columns():
+                raise BadSetting(
+                    f"table {keyspace}.{table.TABLE} has no column {name}, a part of its key: "
+                    "it is not mailslice's, see MAILSLICE_OWN_KEYSPACE"
+                )
+            try:
+                session.execute(f"ALTER TABLE {keyspace}.{table.TABLE} ADD {name} {kind}")
+            except BadSetting:
+                if name not in _columns(session, keyspace).get(table.TABLE, ()):
+                    raise
+                # else another process was faster
+
+
+def _columns(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
+    """Columns by table, as they are now."""
+    tables = columns_of(session, keyspace.lower()).items()
+    return {table: {column.name for column in columns} for table, columns in tables}
+
+
+def _raise_gc_grace(
+    session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
+) -> None:
+    """Give those of `tables` that exist at least the gc_grace that a new one would have.
+
+    Repairs are planned by the shortest: an operator may make it longer, never shorter.
+    """
+    stored = gc_grace_of(session, keyspace)
+    for table in tables:
+        least = table.GC_GRACE_SECONDS
+        if stored.get(table.TABLE, least) < least:
+            session.execute(f"ALTER TABLE {keyspace}.{table.TABLE} WITH gc_grace_seconds = {least}")

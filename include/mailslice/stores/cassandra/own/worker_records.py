@@ -154,28 +154,13 @@ class WorkerRecords(OwnTable):
 
     TABLE = "worker_records"
     ON_EVENT_LOOP = ("_save",)
-    COLUMNS = {
-        "queuename": "text",
-        "worker": "text",
-        "host": "text",
-        "pid": "int",
-        "started": "timestamp",
-        "heartbeat": "timestamp",
-        "beat": "bigint",
-        "every_ms": "int",
-        "stage_marks": "boolean",
-        "in_flight": "blob",
-        "messages": "frozen<map<uuid, blob>>",
-        "done": "frozen<list<uuid>>",
-        "times": "frozen<map<int, bigint>>",
-        "settled": "bigint",
-        "completed": "bigint",
-        "hops": "bigint",
-        "undoing": "bigint",
-        "left_behind": "bigint",
-        "shared": "boolean",
-    }
-    KEY = "queuename, worker"
+    SCHEMA = """
+        queuename text, worker text, host text, pid int, started timestamp, heartbeat timestamp,
+        beat bigint, every_ms int, stage_marks boolean, in_flight blob,
+        messages frozen<map<uuid, blob>>, done frozen<list<uuid>>, times frozen<map<int, bigint>>,
+        settled bigint, completed bigint, hops bigint, undoing bigint, left_behind bigint,
+        shared boolean, PRIMARY KEY (queuename, worker)
+    """
     GC_GRACE_SECONDS = 3_600
 
     _save = Statement(
