@@ -174,7 +174,7 @@ def _window(work: Work, say: Say) -> dict[str, Any]:
     for turn in range(_TURNS):
         for window, points in runs.items():
             say(f"turn {turn + 1} of {_TURNS}: window {window or 'that follows latency'}")
-            points.append(_point(_short(asked, max(_ASKED, window or _ASKED)), window))
+            points.append(_point(_short(asked, WINDOWS[-1]), window))
     fixed = [{"window": window, **combined(runs[window], middle)} for window in WINDOWS]
     adaptive = combined(runs[None], middle)
     best = max(fixed, key=lambda row: row["enqueue_rate"])

@@ -1,7 +1,7 @@
 """How many requests are under way at once: as many as the server bears, found from their latency.
 
 The gradient controller of Envoy's adaptive concurrency filter (after Netflix' concurrency-limits):
-    limit = limit * (least latency + a quarter) / latency + sqrt(limit)
+    limit = limit * twice the least latency / latency + sqrt(limit)
 `latency` is the median of the last tenth of a second. The least latency is measured with three
 requests at once, at the start and each minute. While the server answers as fast as then, the limit
 grows; where requests queue at it, the limit falls to what keeps it busy, and callers queue here.
@@ -29,7 +29,8 @@ _SAMPLES = 25
 """Latencies that make a measurement, at least."""
 _EVERY = 0.1
 _PROBE_EVERY = 60.0
-_BUFFER = 1.25
+_BUFFER = 2.0
+"""Times the least latency. A part of what is measured is the wait for our own event loop."""
 _STEEPEST = 0.5, 2.0
 _PATIENCE = 1.0
 """Seconds after which a request enters in any case: some that hang must not hold up the others."""
