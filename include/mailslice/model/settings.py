@@ -47,21 +47,6 @@ STATE_FILE = ".state/run/settings.env"
 """Written by `make run`, read when the environment names no store; relative to the clone."""
 _STORES = ("MAILSLICE_CASSANDRA_CONTACT_POINTS", "MAILSLICE_RABBITMQ_URL", "MAILSLICE_S3_ENDPOINT")
 
-
-_GROUPS: dict[str, type[Group]] = {
-    "cassandra": CassandraSettings,
-    "own": OwnSettings,
-    "rabbitmq": RabbitSettings,
-    "s3": S3Settings,
-    "blob": BlobSettings,
-    "queue": QueueSettings,
-    "duty": DutySettings,
-    "alert": AlertSettings,
-    "gc": GcSettings,
-    "smtp_in": SmtpInSettings,
-    "relay": RelaySettings,
-    "worker": WorkerSettings,
-}
 _USER = re.compile(r"(?<=['\"]).*@", re.DOTALL)
 _SHORT_NAMES = {
     "duty_artifacts": "artifacts",
@@ -103,7 +88,7 @@ def artifacts_of(settings: Settings) -> str:
 def variables() -> Mapping[str, tuple[str, str]]:
     """Every variable, `MAILSLICE_CASSANDRA_PORT` -> ("cassandra", "port")."""
     named: dict[str, tuple[str, str]] = {}
-    for group, cls in _GROUPS.items():
+    for group, cls in groups().items():
         for field in cls.model_fields:
             name = _SHORT_NAMES.get(f"{group}_{field}", f"{group}_{field}")
             named[PREFIX + name.upper()] = (group, field)
@@ -112,7 +97,8 @@ def variables() -> Mapping[str, tuple[str, str]]:
 
 def groups() -> Mapping[str, type[Group]]:
     """The settings classes by the name of their group."""
-    return _GROUPS
+    fields = Settings.model_fields.items()
+    return {name: type(field.default) for name, field in fields if name != "source"}
 
 
 def load_settings(
@@ -165,7 +151,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 def _sentence(problem: Any, source: str) -> str:
     group, field = problem["loc"][:2]
     name = next(name for name, place in variables().items() if place == (group, field))
-    secret = _GROUPS[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
+    secret = groups()[group].model_fields[field].annotation in (SecretStr, SecretStr | None)
     value = problem["input"]
     if isinstance(value, timedelta):
         value = format_duration(value)

@@ -28,8 +28,7 @@ from mailslice.model.clock import Clock, system_clock
 from mailslice.model.errors import ContentMissing, MailsliceError, SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.keys import crate_changes, is_impossible
-from mailslice.stores.blobs.place import s3_place, wrong_key
+from mailslice.stores.blobs.keys import crate_changes, is_impossible, s3_place, wrong_key
 
 _PIECE = 1024 * 1024
 _KEYS_A_DELETE = 1000

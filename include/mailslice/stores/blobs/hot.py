@@ -22,8 +22,7 @@ from mailslice.model.errors import ContentMissing, MailsliceError, StoreUnavaila
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.crate import CRATE_ERRORS, s3_store
-from mailslice.stores.blobs.keys import crate_changes, is_impossible
-from mailslice.stores.blobs.place import s3_place, wrong_key
+from mailslice.stores.blobs.keys import crate_changes, is_impossible, s3_place, wrong_key
 from mailslice.stores.blobs.small import SMALL, SmallObjects, speaks_to
 from mailslice.stores.blobs.window import Window
 
@@ -36,6 +35,7 @@ _SLOWEST_BYTES_A_SECOND = 1024 * 1024
 """A request may take the time-out, and as long on top as its bytes take at this speed."""
 _CHUNK = 1024 * 1024
 _BOTO_THREADS = 4
+_HEADS_AT_ONCE = 64
 T = TypeVar("T")
 _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 
@@ -151,12 +151,12 @@ class HotBlobs:
         """All bytes of the object; see `open`."""
         return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
 
-    async def missing(self, blob_ids: Iterable[BlobId], in_flight: int = 64) -> set[BlobId]:
+    async def missing(self, blob_ids: Iterable[BlobId]) -> set[BlobId]:
         """Those of many that do not exist, by a HEAD each.
 
         That the bucket exists is asked once, after them. Raises StoreUnavailable when it does not.
         """
-        at_once = asyncio.Semaphore(in_flight)
+        at_once = asyncio.Semaphore(_HEADS_AT_ONCE)
 
         async def one(blob_id: BlobId) -> BlobId | None:
             async with at_once, asyncio.timeout(self._seconds):
@@ -212,11 +212,8 @@ class HotBlobs:
     def _meaning(self, error: Exception) -> MailsliceError:
         if isinstance(error, UnauthenticatedError | PermissionDeniedError):
             return wrong_key(self._settings, f"bucket {self._bucket!r}")
-        why = (
-            f"no answer in {self._seconds:g} s"
-            if isinstance(error, TimeoutError)
-            else _first_words(error)
-        )
+        late = f"no answer in {self._seconds:g} s"
+        why = late if isinstance(error, TimeoutError) else _first_words(error)
         return StoreUnavailable(f"S3 at {s3_place(self._settings)}, bucket {self._bucket!r}: {why}")
 
 

@@ -46,13 +46,13 @@ class DeletedMails(Table):
         """Mark without waiting."""
         return self._session.submit(self._mark, [queue, enqueue_id])
 
-    def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:
+    def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> int:
         """Mark all, and return when every mark is written; how many.
 
         The first error is raised: some may be marked then.
         """
         params = ([queue, enqueue_id] for enqueue_id in ids)
-        return self._session.run_many(self._mark, params, in_flight)
+        return self._session.run_many(self._mark, params)
 
     def is_marked_future(self, queue: QueueName, enqueue_id: EnqueueId) -> ResponseFuture:
         """A future whose rows are not empty when the mail is marked."""
@@ -102,12 +102,12 @@ class DeletedMails(Table):
             is_all = page.rows * WIDTH == len(packed)
             yield asked_for.what, packed, ALL if is_all else each_of(page.data)
 
-    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> None:
+    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> None:
         """Delete the marks, 100 a request: ten times faster (reference/spark-cassandra.md).
 
         Only for mails that cannot be handled again (design, I5).
         """
-        self._session.run_many(self._drop_some, self._chunks(queue, ids), in_flight)
+        self._session.run_many(self._drop_some, self._chunks(queue, ids), in_flight=8)
 
     def drop_packed(self, queue: QueueName, lists: Iterable[bytes], in_flight: int = 8) -> int:
         """As `drop_many`, of packed ids, at most IDS_A_REQUEST in a list; how many requests."""

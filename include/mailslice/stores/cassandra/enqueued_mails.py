@@ -156,13 +156,13 @@ class EnqueuedMails(Table):
         """Write the rows; how many."""
         return self._session.run_many(self._insert, (self._bound(row) for row in rows), in_flight)
 
-    def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:
+    def copy_many(self, rows: Iterable[tuple[ViewRow, int]]) -> int:
         """Write each row with the write time that it has elsewhere; how many.
 
         What was written or deleted later stays as it is.
         """
         params = ([*self._bound(row), written_us] for row, written_us in rows)
-        return self._session.run_many(self._copy, params, in_flight)
+        return self._session.run_many(self._copy, params)
 
     def read(self, queue: QueueName, place: Place, enqueue_id: EnqueueId) -> ViewRow | None:
         """The row, or None."""
@@ -170,11 +170,11 @@ class EnqueuedMails(Table):
         return from_row(rows[0]) if rows else None
 
     def find(
-        self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64
+        self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId
     ) -> Iterator[ViewRow]:
         """The row of this id, wherever in `places` it is."""
         params = ([*_key(queue, place), enqueue_id] for place in places)
-        for _, rows in self._session.map(self._read, params, in_flight):
+        for _, rows in self._session.map(self._read, params):
             yield from map(from_row, rows)
 
     def rows(self, queue: QueueName, place: Place) -> Iterator[ViewRow]:

@@ -26,6 +26,7 @@ from mailslice.model.names import (
     MODSEQ,
 )
 from mailslice.stores.cassandra.ddl import tables_of
+from mailslice.stores.cassandra.references import Column, columns_of
 from mailslice.stores.cassandra.session import CassandraSession
 from mailslice.stores.cassandra.table import Statement, insert
 
@@ -254,25 +255,19 @@ class MailboxTables:
         )
 
     def _columns(self, table: str) -> set[str]:
-        return {name for name, _, _ in self._schema(table)}
+        return {column.name for column in self._schema(table)}
 
-    def _schema(self, table: str) -> list[tuple[str, str, str]]:
-        """(name, kind, type) of each column."""
-        statement = self._session.prepare(
-            "SELECT column_name, kind, type FROM system_schema.columns "
-            "WHERE keyspace_name = ? AND table_name = ?"
-        )
-        rows = self._session.execute(statement, [self._keyspace.lower(), table])
-        return [(name, kind, of) for name, kind, of in rows]
+    def _schema(self, table: str) -> Sequence[Column]:
+        return columns_of(self._session, self._keyspace.lower()).get(table, ())
 
     def _written(self, table: str) -> str:
         """A row with the write times of all its cells that have one: a change may have written any of them alone."""
         timed = [
-            name
-            for name, kind, of in self._schema(table)
-            if kind == "regular" and not of.startswith(_MANY_CELLS)
+            f"WRITETIME({column.name})"
+            for column in self._schema(table)
+            if column.kind == "regular" and not column.type.startswith(_MANY_CELLS)
         ]
-        return ", ".join([*self.common_columns, *(f"WRITETIME({name})" for name in timed)])
+        return ", ".join([*self.common_columns, *timed])
 
     @cached_property
     def _projected(self) -> PreparedStatement:

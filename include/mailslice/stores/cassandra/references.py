@@ -17,11 +17,12 @@ _TEXTS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; `position` counts within the partition key, -1 outside of it."""
+    """A column. `kind` is Cassandra's word; `position` counts within the partition key, else -1."""
 
     name: str
     type: str
     position: int
+    kind: str = "regular"
 
     @property
     def holds_text(self) -> bool:
@@ -37,7 +38,7 @@ def columns_of(session: CassandraSession, keyspace: str) -> dict[str, tuple[Colu
     found: dict[str, list[Column]] = {}
     for table, name, kind_of_value, kind, position in session.execute(statement, [keyspace]):
         found.setdefault(table, []).append(
-            Column(name, kind_of_value, position if kind == "partition_key" else -1)
+            Column(name, kind_of_value, position if kind == "partition_key" else -1, kind)
         )
     return {table: tuple(columns) for table, columns in found.items()}
 
@@ -56,12 +57,8 @@ def estimated_partitions(session: CassandraSession, keyspace: str) -> dict[str, 
 
 def partition_key(columns: Iterable[Column]) -> tuple[str, ...]:
     """The names of the partition key, in its order."""
-    return tuple(
-        column.name
-        for column in sorted(
-            (each for each in columns if each.position >= 0), key=lambda each: each.position
-        )
-    )
+    ordered = sorted(columns, key=lambda column: column.position)
+    return tuple(column.name for column in ordered if column.position >= 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,36 +22,6 @@ from mailslice.stores.cassandra.own.table import TABLES, create
 from mailslice.stores.cassandra.own.worker_records import InFlightMail, WorkerRecord, WorkerRecords
 from mailslice.stores.cassandra.session import CassandraSession
 
-__all__ = [
-    "TABLES",
-    "CounterClaim",
-    "CounterClaims",
-    "DeadLetterNote",
-    "DeadLetterNotes",
-    "DecisionRow",
-    "Decisions",
-    "DelayedMail",
-    "DelayedMails",
-    "Destinations",
-    "InFlightMail",
-    "Locks",
-    "MailStages",
-    "OwnTables",
-    "PublishState",
-    "QuarantineTable",
-    "QuarantinedMail",
-    "QueueSample",
-    "QueueSamples",
-    "Republished",
-    "RepublishedMails",
-    "RunRow",
-    "Runs",
-    "SliceStatistic",
-    "SliceStatistics",
-    "WorkerRecord",
-    "WorkerRecords",
-]
-
 
 class OwnTables:
     """The own tables over one session; keyspace and tables are created when missing.

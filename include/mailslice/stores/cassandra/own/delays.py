@@ -136,26 +136,19 @@ class DelayedMails(OwnTable):
         for _, rows in self._session.map(self._all, shards, in_flight=4):
             yield from map(self.row, rows)
 
-    def waiting(
-        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
-    ) -> dict[EnqueueId, datetime]:
+    def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
         """Enqueue id -> due, of those of `ids` that wait in a delay level.
 
         The others were published, or never delayed. 100 a request, without their messages.
         """
-        return {enqueue_id: due for enqueue_id, due, _ in self._waiting(queue, ids, in_flight)}
+        return {enqueue_id: due for enqueue_id, due, _ in self._waiting(queue, ids)}
 
-    def throttled(
-        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8
-    ) -> dict[EnqueueId, bool]:
+    def throttled(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, bool]:
         """Of those of `ids` that wait in a delay level, whether it is for their destination."""
-        return {
-            enqueue_id: throttled
-            for enqueue_id, _, throttled in self._waiting(queue, ids, in_flight)
-        }
+        return {enqueue_id: throttled for enqueue_id, _, throttled in self._waiting(queue, ids)}
 
     def _waiting(
-        self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int
+        self, queue: QueueName, ids: Iterable[EnqueueId]
     ) -> Iterator[tuple[EnqueueId, datetime, bool]]:
         by_shard: dict[int, list[EnqueueId]] = {}
         for enqueue_id in ids:
@@ -165,7 +158,7 @@ class DelayedMails(OwnTable):
             for shard, of_shard in by_shard.items()
             for batch in batches(of_shard, IDS_A_REQUEST)
         )
-        for _, rows in self._session.map(self._some, params, in_flight):
+        for _, rows in self._session.map(self._some, params, in_flight=8):
             for enqueue_id, due, published, throttled in rows:
                 if due is not None and not published:
                     yield EnqueueId(enqueue_id), instant(due), bool(throttled)
