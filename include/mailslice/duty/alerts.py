@@ -73,62 +73,46 @@ def _alert(
 
 def _ages(report: Report, limits: AlertSettings, now: datetime) -> Iterable[Reading]:
     """Starts that lag behind now, and mail that waits. A limit of nothing is no limit."""
-    starts = (
-        (name, report.get(field))
-        for name, field in (("browse_lag", "browseStart"), ("content_lag", "contentStart"))
+    browse, content = (
+        _seconds_since(report, name, now) for name in ("browseStart", "contentStart")
     )
-    seconds = {
-        name: (now - datetime.fromisoformat(start)).total_seconds()
-        for name, start in starts
-        if start
-    }
-    age = (
-        0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")
-    )  # nobody waits in an empty queue, and that is known
-    if age is not None:
-        seconds["oldest_mail"] = float(age)
-    said = {
-        "browse_lag": "browseStart is {} behind",
-        "content_lag": "contentStart is {} behind",
-        "oldest_mail": "the oldest mail waits for {}",
-    }
-    for name, value in seconds.items():
-        limit: timedelta = getattr(limits, name)
-        if limit:
-            text = f"{said[name].format(_span(value))}, more than {format_duration(limit)}"
-            yield Reading(
-                name, round(value, 3), limit.total_seconds(), value > limit.total_seconds(), text
-            )
+    # Nobody waits in an empty queue, and that is known.
+    age = 0.0 if report.get("size") == 0 else report.get("oldestAgeSeconds")
+    for name, seconds, limit, words in (
+        ("browse_lag", browse, limits.browse_lag, "browseStart is {} behind"),
+        ("content_lag", content, limits.content_lag, "contentStart is {} behind"),
+        ("oldest_mail", age, limits.oldest_mail, "the oldest mail waits for {}"),
+    ):
+        if seconds is not None and limit:
+            value, most = float(seconds), limit.total_seconds()
+            text = f"{words.format(_span(value))}, more than {format_duration(limit)}"
+            yield Reading(name, round(value, 3), most, value > most, text)
+
+
+def _seconds_since(report: Report, field: str, now: datetime) -> float | None:
+    start = report.get(field)
+    return (now - datetime.fromisoformat(start)).total_seconds() if start else None
 
 
 def _counts(report: Report, limits: AlertSettings) -> Iterable[Reading]:
     verdicts = None if held_to_slices(report) else report.get("verdicts")
     letters, consumers = report.get("deadLetters"), report.get("consumers")
     if isinstance(letters, int):
-        yield _more(
-            "dead_letters", letters, limits.dead_letters, "messages are in the dead letter queue"
-        )
+        what = "messages are in the dead letter queue"
+        yield _more("dead_letters", letters, limits.dead_letters, what)
     if isinstance(consumers, int) and limits.consumers:
         text = f"{consumers} consumers take mail from the queue, fewer than {limits.consumers}"
         yield Reading("consumers", consumers, limits.consumers, consumers < limits.consumers, text)
     if isinstance(verdicts, Mapping):
-        yield _more(
-            "lost",
-            sum(int(verdicts.get(name) or 0) for name in _LOST),
-            limits.lost,
-            "mails are in no queue: lost, or done without a mark",
-        )
-        yield _more(
-            "bare", int(verdicts.get("bare") or 0), limits.bare, "mails have lost their content"
-        )
+        lost = sum(int(verdicts.get(name) or 0) for name in _LOST)
+        what = "mails are in no queue: lost, or done without a mark"
+        yield _more("lost", lost, limits.lost, what)
+        bare = int(verdicts.get("bare") or 0)
+        yield _more("bare", bare, limits.bare, "mails have lost their content")
     if "inFlight" in report:
-        # Of stuck_mails alone; what it planned, for a run that only notes, fails or skips has found them all the same.
-        yield _more(
-            "zombies",
-            int(report.get("planned") or 0),
-            limits.zombies,
-            "mails were in flight far too long",
-        )
+        # Of stuck_mails alone: what it planned, for a run that only notes has found them, too.
+        planned = int(report.get("planned") or 0)
+        yield _more("zombies", planned, limits.zombies, "mails were in flight far too long")
 
 
 def _more(name: str, value: int, limit: int, what: str) -> Reading:

@@ -10,8 +10,8 @@ import os
 import posixpath
 import re
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -24,7 +24,7 @@ from mailslice.model.names import file_name
 from mailslice.model.settings import S3Settings, Settings, artifacts_of
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
 _S3 = re.compile(r"s3[an]?://([^/@]+)(?:/|\Z)(.*)")
 
@@ -37,9 +37,8 @@ class Artifacts:
         self._s3 = s3
         found = _S3.fullmatch(self.location)
         if "://" in self.location and not found:
-            shown = (
-                "***@" + location.rpartition("@")[2] if "@" in location else location
-            )  # keys may stand before it
+            # Keys may stand before an @.
+            shown = "***@" + location.rpartition("@")[2] if "@" in location else location
             raise BadSetting(
                 f"MAILSLICE_ARTIFACTS={shown!r}: allowed are a folder or s3a://bucket/prefix"
             )
@@ -131,45 +130,28 @@ class Artifacts:
 
     def files(self, name: str) -> list[str]:
         """All files below the folder `name`, relative to the location, sorted; none when it is missing."""
-        from pyarrow import fs
-
-        with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(
-                fs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
-            )
-        return sorted(
-            info.path.removeprefix(self._root).lstrip("/")
-            for info in found
-            if info.type == fs.FileType.File
-        )
+        return sorted(map(self._relative, self._found(name, "File", recursive=True)))
 
     def times(self, name: str) -> dict[str, datetime]:
         """All files below the folder `name`, as `files` has them, with when each was last written (UTC)."""
-        from pyarrow import fs
-
-        with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(
-                fs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
-            )
-        written = [
-            (info.path, info.mtime)
-            for info in found
-            if info.type == fs.FileType.File and info.mtime is not None
-        ]
-        return {
-            path.removeprefix(self._root).lstrip("/"): when.astimezone(UTC)
-            for path, when in written
-        }
+        found = self._found(name, "File", recursive=True)
+        return {self._relative(one): one.mtime.astimezone(UTC) for one in found if one.mtime}
 
     def folders(self, name: str) -> list[str]:
         """The names of the folders right below `name`, sorted."""
+        found = self._found(name, "Directory", recursive=False)
+        return sorted(one.base_name for one in found)
+
+    def _found(self, name: str, kind: str, *, recursive: bool) -> Iterator[FileInfo]:
         from pyarrow import fs
 
+        below = fs.FileSelector(self.path(name), recursive=recursive, allow_not_found=True)
         with _named(self.uri(name)):
-            found = self.filesystem.get_file_info(
-                fs.FileSelector(self.path(name), recursive=False, allow_not_found=True)
-            )
-        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+            found = self.filesystem.get_file_info(below)
+        return (one for one in found if one.type == fs.FileType[kind])
+
+    def _relative(self, file: FileInfo) -> str:
+        return str(file.path.removeprefix(self._root).lstrip("/"))
 
     def remove(self, name: str) -> None:
         """Remove a file; a missing one is removed already."""
@@ -284,27 +266,18 @@ def plain(value: object) -> object:
 
 def iso(instant: datetime | None) -> str | None:
     """ISO 8601, UTC, `Z`; fractions only where there are any."""
-    return (
-        instant.astimezone(UTC).isoformat().replace("+00:00", "Z") if instant is not None else None
-    )
+    return None if instant is None else instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-class _named:  # noqa: N801 - reads as a verb at its calls
+@contextmanager
+def _named(uri: str) -> Iterator[None]:
     """Turns an error of the location into one that names it."""
-
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
-        if isinstance(error, OSError):
-            text = " ".join(str(error).split())
-            if self._uri.startswith("s3"):
-                raise StoreUnavailable(f"artifacts {self._uri}: {text[:300]}") from error
-            raise BadSetting(
-                f"artifacts {self._uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)"
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        text = " ".join(str(error).split())
+        if uri.startswith("s3"):
+            raise StoreUnavailable(f"artifacts {uri}: {text[:300]}") from error
+        raise BadSetting(
+            f"artifacts {uri}: {text} (MAILSLICE_ARTIFACTS must be a folder that can be written)"
+        ) from error

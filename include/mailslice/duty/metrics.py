@@ -33,25 +33,13 @@ def prometheus_text(report: Mapping[str, Any], found: Iterable[Reading]) -> byte
         known.labels(**labels, **more).set(value)
 
     gauges: dict[str, Gauge] = {}
-    gauge(
-        "duty_finished_timestamp_seconds",
-        "When the last run ended",
-        datetime.fromisoformat(report["finished"]).timestamp(),
-    )
+    finished = datetime.fromisoformat(report["finished"]).timestamp()
+    gauge("duty_finished_timestamp_seconds", "When the last run ended", finished)
     for name in ("planned", "applied", "skipped", "failed"):
         gauge("duty_items", "Items of the last run", report.get(name) or 0, outcome=name)
-    for reading in found:
-        gauge(
-            "alert",
-            "1 when a figure is over its limit (MAILSLICE_ALERT_...)",
-            int(reading.firing),
-            alert=reading.name,
-        )
-        gauge(
-            "alert_value",
-            "The figure; seconds where it is a time",
-            reading.value,
-            alert=reading.name,
-        )
-        gauge("alert_limit", "Its limit", reading.limit, alert=reading.name)
+    over = "1 when a figure is over its limit (MAILSLICE_ALERT_...)"
+    for one in found:
+        gauge("alert", over, int(one.firing), alert=one.name)
+        gauge("alert_value", "The figure; seconds where it is a time", one.value, alert=one.name)
+        gauge("alert_limit", "Its limit", one.limit, alert=one.name)
     return generate_latest(registry)

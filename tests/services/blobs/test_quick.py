@@ -8,8 +8,7 @@ import pytest
 
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
-from mailslice.stores.blobs.bulk import BulkBlobs
-from mailslice.stores.blobs.quick import QuickObjects
+from mailslice.stores.blobs.bulk import BulkBlobs, QuickObjects
 
 KEY = BlobId("1_600_ab+c/de=")
 COPIED = b'<?xml version="1.0"?><CopyObjectResult><ETag>"x"</ETag></CopyObjectResult>'

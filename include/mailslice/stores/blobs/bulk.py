@@ -11,15 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Protocol, TypeVar
 
+import obstore
 from botocore.exceptions import ClientError
+from obstore.store import S3Store
 
 from mailslice.model.back_off import pause_seconds
 from mailslice.model.errors import SlowDown, StoreUnavailable
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.admin import BUSY, KEYS_A_PAGE, NO_KEY, AdminBlobs, StoredBlob
+from mailslice.stores.blobs.crate import CRATE_ERRORS, s3_store
 from mailslice.stores.blobs.key_ranges import before, inside, prefix_of
-from mailslice.stores.blobs.quick import QuickObjects
+from mailslice.stores.blobs.keys import crate_changes
 
 PATIENCE_S = 300.0
 """How long one request is tried again while S3 says that it is too busy."""
@@ -40,6 +43,59 @@ class Turns(Protocol):
 class _NoLimit:
     def take(self, count: int = 1) -> None:
         """At once."""
+
+
+class QuickObjects:
+    """HEADs and copies in one bucket by obstore (Rust), at a third of the CPU that boto3 takes.
+
+    Only success counts. For the rest boto3 is asked again, so that S3's answers (no such key, too
+    busy, denied) are understood in one place. Threads may share it.
+    """
+
+    def __init__(self, settings: S3Settings, bucket: str) -> None:
+        self._settings = settings
+        self._bucket = bucket
+        self._sources: dict[str, S3Store] = {}
+
+    def head(self, key: BlobId) -> StoredBlob | None:
+        """The object now, `modified` in whole seconds; None when unknown, for whatever reason."""
+        if not self._can(key):
+            return None
+        try:
+            found = obstore.head(self._store, key)
+        except CRATE_ERRORS:
+            return None
+        return StoredBlob(key, int(found["size"]), found["last_modified"])
+
+    def copy(self, source: str, key: BlobId, to: BlobId) -> bool:
+        """Copy an object of the bucket `source` into this one, within S3; False: perhaps not copied."""
+        if not self._can(key) or not self._can(to):
+            return False
+        if source not in self._sources:
+            self._sources[source] = self._made(source, "")
+        try:
+            obstore.copy(self._sources[source], key, f"{self._bucket}/{to}")
+        except CRATE_ERRORS:
+            return False
+        return True
+
+    def _can(self, key: str) -> bool:
+        """Not with credentials of the machine, nor keys that the crate would change."""
+        given = (self._settings.access_key, self._settings.secret_key)
+        return None not in given and key != "" and not crate_changes(key)
+
+    @cached_property
+    def _store(self) -> S3Store:
+        return self._made(self._bucket, f"/{self._bucket}")
+
+    def _made(self, bucket: str, path: str) -> S3Store:
+        """One request, no retries: boto3 is the second.
+
+        Without a path its keys begin with a bucket's name. The crate puts `bucket` before the key
+        of a copy's source.
+        """
+        timeout, url = self._settings.timeout * 2, self._settings.endpoint.rstrip("/") + path
+        return s3_store(self._settings, bucket, timeout=timeout, retries=0, bucket_url=url)
 
 
 class BulkBlobs(AdminBlobs):
@@ -141,11 +197,8 @@ class BulkBlobs(AdminBlobs):
             self._turns.take(len(keys))
             codes = super()._delete(keys)
             keys = [key for key, code in codes.items() if code in BUSY]
-            failed |= {
-                key: f"S3 would not delete it: {code}"
-                for key, code in codes.items()
-                if code not in BUSY
-            }
+            refused = codes.keys() - set(keys)
+            failed |= {key: f"S3 would not delete it: {codes[key]}" for key in refused}
             if keys and time.monotonic() - began > PATIENCE_S:
                 return failed | dict.fromkeys(keys, "S3 is too busy")
             if keys:
