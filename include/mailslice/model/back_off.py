@@ -41,8 +41,5 @@ class BackOff:
 
 
 def pause_seconds(failures: int, first: float, longest: float) -> float:
-    """Seconds between two tries after so many failures, from 0: `first`, then doubled each time.
-
-    At most `longest`, and shorter by up to a half at random.
-    """
+    """Seconds to the next try: `first`, doubled each time up to `longest`, less up to a half."""
     return min(longest, first * 2.0 ** min(failures, 30)) * random.uniform(0.5, 1.0)

@@ -54,10 +54,7 @@ class ConfigurationGuard:
         self._settings = settings
 
     def stored(self) -> ViewConfiguration | None:
-        """The current configuration; None before the first start.
-
-        Raises Refused when the last event cannot be read.
-        """
+        """The current configuration; None before the first start. Raises Refused if unreadable."""
         return self._last()[1]
 
     def history(self) -> list[ViewConfiguration]:
@@ -175,10 +172,7 @@ class ConfigurationGuard:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What reading needs of the configuration and its history.
-
-    `window` is today's, the smallest, whose starts hold those of all earlier ones.
-    """
+    """Windows and buckets of the view. `window` is today's, the smallest; it holds all starts."""
 
     window: timedelta
     largest_window: timedelta

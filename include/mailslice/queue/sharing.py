@@ -66,10 +66,7 @@ def agree(stores: Stores) -> Settings:
 
 
 def change(stores: Stores, *, shared: bool) -> bool:
-    """Store the answer; whether it was another one.
-
-    Raises ConfigurationDiffers as long as a worker runs that goes by the other one.
-    """
+    """Store the answer; whether it is new. Raises ConfigurationDiffers while a worker differs."""
     before = stored(stores)
     if (before is not False) is shared:
         return False

@@ -148,10 +148,7 @@ class Quarantine:
         return kept
 
     def settle(self, mail: QuarantinedMail) -> QuarantinedMail:
-        """The mail is out of the queue: from now on it waits here for a person.
-
-        The row as it is now; as `mail` when there is none any more.
-        """
+        """The mail waits here for a person from now on. The row as it is now, or `mail`."""
         return self._moved(mail, state=State.KEPT)
 
     def renew(self, mail: QuarantinedMail) -> QuarantinedMail | None:
@@ -180,10 +177,7 @@ class Quarantine:
         return going is not None
 
     def discard(self, mail: QuarantinedMail) -> bool:
-        """Remove the copy and the row for good; False when another was faster.
-
-        Raises Refused for a mail that is being closed or released.
-        """
+        """Remove copy and row; False when another was faster. Refused: it is closed or released."""
         if mail.state not in {State.KEPT, State.DISCARDING}:
             raise Refused(
                 f"{mail.enqueue_id} of {self._queue} cannot be discarded: it is {mail.state}"

@@ -68,10 +68,7 @@ class Releases:
             return self._release(now, until)
 
     def finish(self, mail: QuarantinedMail) -> bool:
-        """A release that was cut off and whose new entry was handled: what is here goes.
-
-        False where it was not, and while somebody is at it.
-        """
+        """Forget a cut-off release whose new entry was handled; whether that was so."""
         if not self._is_through(mail) or not self._locked(mail):
             return False
         try:

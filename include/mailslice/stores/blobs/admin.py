@@ -1,7 +1,4 @@
-"""The blob store as administrators use it: synchronous, by boto3.
-
-boto3 can create buckets and express every key.
-"""
+"""The blob store for administration: synchronous, by boto3, which can express every key."""
 
 from __future__ import annotations
 
@@ -62,10 +59,7 @@ T = TypeVar("T")
 
 @cache
 def _session() -> Any:
-    """One for all clients: each of its own would read the megabytes of S3's model again.
-
-    It makes one client at a time.
-    """
+    """One for all clients, made one at a time: each would read S3's model (megabytes) anew."""
     return boto3.session.Session()
 
 
@@ -84,10 +78,7 @@ class StoredBlob:
 
 
 class AdminBlobs:
-    """One bucket. Safe to share between threads.
-
-    Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key.
-    """
+    """One bucket, for many threads. Raises StoreUnavailable, or BadSetting for a refused key."""
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self.settings = settings
@@ -95,10 +86,7 @@ class AdminBlobs:
 
     @cached_property
     def client(self) -> Any:
-        """The boto3 client: addresses by path, one retry, checksums only where S3 asks for them.
-
-        Many servers know no others.
-        """
+        """The boto3 client: addresses by path, one retry, checksums only where S3 asks for them."""
         seconds = self.settings.timeout.total_seconds()
         config = Config(
             s3={"addressing_style": "path"},
@@ -160,11 +148,7 @@ class AdminBlobs:
             yield from body.iter_chunks(_PIECE)
 
     def exists(self, blob_id: BlobId) -> bool:
-        """Whether the object exists.
-
-        A HEAD has no words, so a miss is asked again by a listing, which fails when the bucket is
-        gone.
-        """
+        """Whether the object exists. A miss is asked again by a listing: a bucket may be gone."""
         with self._translated():
             if not is_impossible(blob_id):
                 try:
@@ -177,10 +161,7 @@ class AdminBlobs:
             return self._is_listed(blob_id)
 
     def _is_listed(self, blob_id: BlobId) -> bool:
-        """Whether a listing has the key. Raises ClientError when the bucket is gone.
-
-        A key that cannot be listed cannot exist either.
-        """
+        """Whether a listing has the key. Raises ClientError when the bucket is gone."""
         if not is_impossible(blob_id):
             try:
                 listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix=blob_id, MaxKeys=1)
@@ -213,10 +194,7 @@ class AdminBlobs:
                 request["ContinuationToken"] = answer["NextContinuationToken"]
 
     def delete_many(self, blob_ids: Iterable[BlobId]) -> Sequence[BlobId]:
-        """Deletes up to 1,000 keys a request; those that S3 could not delete.
-
-        A key that does not exist counts as deleted.
-        """
+        """Deletes 1,000 keys a request; the keys that S3 could not delete. A missing one is deleted."""
         return list(self.delete(blob_ids))
 
     def delete(self, keys: Iterable[BlobId]) -> dict[BlobId, str]:

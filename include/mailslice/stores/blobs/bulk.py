@@ -1,7 +1,4 @@
-"""Many objects of a bucket at once, for maintenance, each request patient with a busy S3.
-
-Listings by ranges of keys, HEADs, copies and deletes.
-"""
+"""Many objects of a bucket at once: listings, HEADs, copies, deletes, patient with a busy S3."""
 
 from __future__ import annotations
 
@@ -99,10 +96,7 @@ class QuickObjects:
 
 
 class BulkBlobs(AdminBlobs):
-    """One bucket, asked by several threads.
-
-    A SlowDown is waited out, up to five minutes for each request, and raised then.
-    """
+    """One bucket, asked by several threads. A SlowDown is raised after five minutes of waiting."""
 
     def __init__(
         self,

@@ -41,10 +41,7 @@ _NOBODYS_KEY = "mailslice-asks-for-what-is-not-there"
 
 
 class HotBlobs:
-    """One bucket, for one event loop.
-
-    Raises StoreUnavailable naming the endpoint, or BadSetting when S3 refuses the key.
-    """
+    """One bucket, for one event loop. Raises StoreUnavailable, or BadSetting for a refused key."""
 
     def __init__(self, settings: S3Settings, bucket: str) -> None:
         self._settings = settings
@@ -70,10 +67,7 @@ class HotBlobs:
 
     @cached_property
     def _admin(self) -> AdminBlobs:
-        """For the few things that obstore cannot do; to be called in a thread.
-
-        boto3 takes 25 MiB: it is imported when it is needed.
-        """
+        """For what obstore cannot do, in a thread. Imported when needed: boto3 takes 25 MiB."""
         from mailslice.stores.blobs.admin import AdminBlobs
 
         return AdminBlobs(self._settings, self._bucket)
@@ -116,10 +110,7 @@ class HotBlobs:
             await obstore.put_async(self._store, blob_id, content, use_multipart=False)
 
     async def open(self, blob_id: BlobId) -> OpenBlob:
-        """Asks for the object; its size is known before its bytes are read.
-
-        Raises ContentMissing when the bucket exists and the object does not.
-        """
+        """Asks for the object; its size is known before its bytes. Raises ContentMissing."""
         if _needs_boto(blob_id):
             content = await self._by_boto(lambda: self._admin.get(blob_id))
             return OpenBlob(self, blob_id, content, len(content))
@@ -152,10 +143,7 @@ class HotBlobs:
         return b"".join([chunk async for chunk in (await self.open(blob_id)).chunks()])
 
     async def missing(self, blob_ids: Iterable[BlobId]) -> set[BlobId]:
-        """Those of many that do not exist, by a HEAD each.
-
-        That the bucket exists is asked once, after them. Raises StoreUnavailable when it does not.
-        """
+        """Those that do not exist, by a HEAD each. Raises StoreUnavailable without a bucket."""
         at_once = asyncio.Semaphore(_HEADS_AT_ONCE)
 
         async def one(blob_id: BlobId) -> BlobId | None:
@@ -193,10 +181,7 @@ class HotBlobs:
         crash.point("blobs:deleted")
 
     async def _missing(self, blob_id: BlobId, error: FileNotFoundError) -> MailsliceError:
-        """A mail is dead-lettered for this, so it is asked twice.
-
-        A bucket that is gone, or a proxy's 404, is not a lost blob.
-        """
+        """Asked twice, as a mail is dead-lettered for it: the bucket may be gone, a proxy wrong."""
         if "NoSuchBucket" in str(error) or await self._by_boto(self._exists, blob_id):
             return self._meaning(error)
         return ContentMissing(

@@ -30,10 +30,7 @@ class Answer:
 
 
 class HttpPool:
-    """Connections to one host and port, for one event loop.
-
-    There are as many as there are requests at once: callers bound those.
-    """
+    """Connections to one host and port, for one event loop; one for each request at once."""
 
     def __init__(
         self, host: str, port: int, tls: ssl.SSLContext | None, connect_seconds: float, most: int
@@ -49,10 +46,7 @@ class HttpPool:
         self._reaper: asyncio.TimerHandle | None = None
 
     async def request(self, request: bytes) -> Answer:
-        """Sends the bytes of a request, gives its answer.
-
-        Raises OSError (TimeoutError and ssl.SSLError are such): not answered, perhaps done.
-        """
+        """The answer to the bytes of a request. Raises OSError: not answered, perhaps done."""
         connection = self._unused() or await self._connect()
         try:
             answer = await connection.ask(request)

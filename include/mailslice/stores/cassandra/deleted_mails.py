@@ -47,10 +47,7 @@ class DeletedMails(Table):
         return self._session.submit(self._mark, [queue, enqueue_id])
 
     def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId]) -> int:
-        """Mark all, and return when every mark is written; how many.
-
-        The first error is raised: some may be marked then.
-        """
+        """Mark all; how many, once all are written. After an error some may be marked."""
         params = ([queue, enqueue_id] for enqueue_id in ids)
         return self._session.run_many(self._mark, params)
 
@@ -119,10 +116,7 @@ class DeletedMails(Table):
     def packed_ids_of(
         self, queue: QueueName, ranges: Iterable[TokenRange], in_flight: int = 4
     ) -> Iterator[bytes]:
-        """Packed ids of the queue's marks in those token ranges, page by page.
-
-        A scan: Cassandra reads the marks of all queues, and sends this queue's.
-        """
+        """Packed ids of the queue's marks in those ranges, by page. Marks of all queues are read."""
         asked = ([queue, low, high] for low, high in ranges)
         for _, page in self._session.packed.pages(self._in_range, asked, in_flight):
             if page.rows:

@@ -43,11 +43,7 @@ IdsByPlace: TypeAlias = Iterable[tuple[Place, Sequence[EnqueueId]]]
 
 @dataclass(frozen=True, slots=True)
 class RowId:
-    """What a cleanup needs of a row.
-
-    `written_us` is the WRITETIME of the row, microseconds since the epoch; None where the row has
-    no enqueued time.
-    """
+    """Of a row. `written_us`: WRITETIME, µs since the epoch; None without an enqueued time."""
 
     enqueue_id: EnqueueId
     enqueued_time: datetime | None
@@ -135,11 +131,7 @@ class EnqueuedMails(Table):
         self.table = table
 
     def insert_future(self, row: ViewRow) -> ResponseFuture:
-        """Write the row.
-
-        Nothing is bound for what is null (nor, in V3, for empty collections): binding null would
-        write a tombstone.
-        """
+        """Write the row. Nothing is bound for what is null: binding null writes a tombstone."""
         return self._session.submit(self._insert, self._bound(row))
 
     def replace_future(self, row: ViewRow) -> ResponseFuture:
@@ -157,10 +149,7 @@ class EnqueuedMails(Table):
         return self._session.run_many(self._insert, (self._bound(row) for row in rows), in_flight)
 
     def copy_many(self, rows: Iterable[tuple[ViewRow, int]]) -> int:
-        """Write each row with the write time that it has elsewhere; how many.
-
-        What was written or deleted later stays as it is.
-        """
+        """Write each row with the write time that it has elsewhere; how many. Later writes win."""
         params = ([*self._bound(row), written_us] for row, written_us in rows)
         return self._session.run_many(self._copy, params)
 
@@ -188,10 +177,7 @@ class EnqueuedMails(Table):
             yield from ids
 
     def some(self, queue: QueueName, wanted: IdsByPlace, in_flight: int = 8) -> Iterator[ViewRow]:
-        """The rows of these ids in these partitions, at most 100 ids a request, in no order.
-
-        Those that are gone are left out.
-        """
+        """The rows of these ids that are there, at most 100 ids a request, in no order."""
         for _, rows in self._session.map(self._some, _hundreds(queue, wanted), in_flight):
             yield from map(from_row, rows)
 
@@ -219,10 +205,7 @@ class EnqueuedMails(Table):
         return self._session.begin(self._delete_partition, [timestamp_us, *_key(queue, place)])
 
     def places(self, queue: QueueName) -> Iterator[Place]:
-        """Every partition of the queue, in no order.
-
-        A scan of the partition keys of the whole table, by token ranges.
-        """
+        """Every partition of the queue, in no order: a scan of all partition keys of the table."""
         for _, rows in self._session.map(self._places, _token_ranges(), in_flight=4):
             for name, start, bucket in rows:
                 if name == queue:

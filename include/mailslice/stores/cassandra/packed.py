@@ -84,10 +84,7 @@ class PackedReader:
         ordered: bool = False,
         raw: bool = False,
     ) -> Iterator[tuple[Asked, PackedPage]]:
-        """(params, page), as `CassandraSession.map`. An empty answer gives one empty page.
-
-        With `raw`, params are the bytes of their values already.
-        """
+        """(params, page), as `CassandraSession.map`; `raw` params are the bytes of their values."""
         bind = partial(_bound, statement) if raw else None
         driver = self._connected()
         for asked, rows in self._pages(

@@ -32,10 +32,7 @@ _HISTORY = """SELECT keyspace_name, columnfamily_names, started_at, options, suc
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """What is known of one table.
-
-    Repairs that all began at `since` or later cover the token ring; None: no such ones are known.
-    """
+    """One table. Repairs that began at `since` or later cover the ring; None: none known."""
 
     table: str
     gc_grace: timedelta

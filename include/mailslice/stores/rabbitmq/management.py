@@ -1,7 +1,4 @@
-"""RabbitMQ's management API.
-
-Its figures are 3 to 10 s late, and a new queue has none: absent is unknown, never zero.
-"""
+"""RabbitMQ's management API. Its figures are 3 to 10 s late; absent is unknown, never zero."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ _URL = "MAILSLICE_RABBITMQ_MANAGEMENT_URL"
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Messages of one queue, and its consumers.
-
-    `unacknowledged` were delivered, `dlx` are on their way in at-least-once dead-lettering.
-    """
+    """One queue. `dlx`: on their way in at-least-once dead-lettering."""
 
     ready: int
     unacknowledged: int
@@ -97,10 +91,7 @@ class Management:
         return min((limit for limit in limits if limit >= 0), default=None)
 
     def keeps_order(self, name: str) -> bool:
-        """Whether messages that come back to the RabbitMQ queue `name` return to their place.
-
-        A classic queue does so; a quorum queue puts them at its back.
-        """
+        """Whether messages that come back return to their place: a quorum queue appends them."""
         found = self._queue(name)
         return found is None or kind_of(found) != "quorum"
 
@@ -110,10 +101,7 @@ class Management:
         return None if version[:2] in ("3.", "2.") else 20
 
     def head_timestamp(self, name: str) -> datetime | None:
-        """When the oldest message in memory of the classic queue `name` was published: a hint.
-
-        By its publisher. None is not empty.
-        """
+        """When the oldest message in memory of a classic queue was published; None is not empty."""
         return moment((self._queue(name) or {}).get("head_message_timestamp"))
 
     def held_elsewhere(self, name: str, but: str) -> int | None:
@@ -152,10 +140,7 @@ class Management:
         return self._queue(name) is not None
 
     def mail_queues(self) -> list[QueueName]:
-        """The names of which both exchange and work queue exist, sorted.
-
-        Without those of other programs that no mail queue may have.
-        """
+        """The names of mail queues, sorted: those of which exchange and work queue exist."""
         exchanges = set(self._names("exchanges"))
         return sorted(
             QueueName(name)
@@ -184,10 +169,7 @@ class Management:
         return None if self.queue_exists(name) else 0
 
     def waiting_queues(self, queue: QueueName) -> list[str]:
-        """Where messages may wait beside the work queue: on the hop, in the delay levels, parked.
-
-        Some may not exist.
-        """
+        """Beside the work queue: hop, delay levels, park queue. Some may not exist."""
         names = RabbitNames(queue)
         return [names.hop_queue, *self.delay_queues(queue), names.park_queue]
 
@@ -196,10 +178,7 @@ class Management:
         return self._list(f"/api/queues/{self._vhost}?columns={','.join(columns)}")
 
     def alarms(self) -> list[str]:
-        """Why the broker blocks publishers, in words; empty when it does not.
-
-        Memory and disk alarms, blocked connections.
-        """
+        """Why the broker blocks publishers: alarms, blocked connections; empty when it does not."""
         nodes = self._list("/api/nodes")
         memory = [f"memory alarm on {node['name']}" for node in nodes if node.get("mem_alarm")]
         disk = [f"disk alarm on {node['name']}" for node in nodes if node.get("disk_free_alarm")]
@@ -279,10 +258,7 @@ def kind_of(found: Mapping[str, Any]) -> str:
 
 
 def depth_of(found: Mapping[str, Any]) -> Depth | None:
-    """The figures of one queue, all or nothing.
-
-    Only quorum queues dead-letter at least once, so a classic one has no `messages_dlx`.
-    """
+    """The figures of one queue, all or nothing. A classic queue has no `messages_dlx`."""
     dlx = found.get("messages_dlx", None if kind_of(found) == "quorum" else 0)
     ready, unacknowledged = found.get("messages_ready"), found.get("messages_unacknowledged")
     figures = [ready, unacknowledged, dlx, found.get("consumers")]

@@ -1,7 +1,4 @@
-"""mailslice's own keyspace: what maintenance and workers must remember.
-
-James' tables get no column and no table added.
-"""
+"""mailslice's own keyspace: what it must remember. James' tables get no column added."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ from mailslice.stores.cassandra.session import CassandraSession
 
 
 class OwnTables:
-    """The own tables over one session; keyspace and tables are created when missing.
-
-    Raises BadSetting as `table.create`.
-    """
+    """The own tables of one session, created when missing. Raises as `table.create`."""
 
     def __init__(self, session: CassandraSession, settings: Settings) -> None:
         keyspace = create(session, settings, TABLES.values())

@@ -51,10 +51,7 @@ class CounterClaims(OwnTable):
     _list = Statement(select(_ROWS.columns, "mailboxid = ?"))
 
     def claim(self, mailbox: UUID, claim: CounterClaim, ttl: timedelta) -> bool:
-        """Write the claim IF NOT EXISTS; False when this run has claimed the mailbox before.
-
-        What this raises leaves open whether it is written.
-        """
+        """Write the claim; False when the run has claimed it before. After an error: unknown."""
         values = _ROWS.values(claim)[:-1]  # the outcome comes later
         return self._apply(self._claim, [mailbox, *values, ttl_seconds(ttl)])
 

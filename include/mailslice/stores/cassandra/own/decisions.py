@@ -1,7 +1,4 @@
-"""decisions: what was decided about a mail whose holder hung, by whom and why.
-
-A row a decision, kept for the retention by TTL.
-"""
+"""decisions: what was decided about mails whose holder hung, by whom and why; kept by TTL."""
 
 from __future__ import annotations
 

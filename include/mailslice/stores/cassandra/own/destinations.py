@@ -1,7 +1,4 @@
-"""destinations: the book of each throttled destination of a queue (`model.throttling`).
-
-All writes are LWT, conditional on the turn that was read.
-"""
+"""destinations: the book of each throttled destination of a queue (`model.throttling`); LWT."""
 
 from __future__ import annotations
 
@@ -61,9 +58,6 @@ class Destinations(OwnTable):
     def advance_future(
         self, queue: QueueName, domain: str, before: Book, after: Book
     ) -> ResponseFuture:
-        """Write `after` if the book is still `before`; a future for `applied`.
-
-        After an error it is unknown: read.
-        """
+        """Write `after` if the book is still `before`; a future for `applied`. Error: unknown."""
         values = [after.turn, after.next_us, after.line_us, after.hold_us, dict(after.holders)]
         return self._session.submit(self._write, [*values, queue, domain, before.turn or None])

@@ -1,7 +1,4 @@
-"""dead_letter_notes: how often a mail was redriven from the dead letters.
-
-Why it died is in its letter (ADR 53).
-"""
+"""dead_letter_notes: how often a mail was redriven. Why it died is in its letter (ADR 53)."""
 
 from __future__ import annotations
 
@@ -49,10 +46,7 @@ class DeadLetterNotes(OwnTable):
     def count_redrive(
         self, queue: QueueName, enqueue_id: EnqueueId, redrives: int, at: datetime
     ) -> None:
-        """Remember that the mail is redriven for the `redrives`th time.
-
-        To be called before it is published, so that no crash forgets a round.
-        """
+        """Remember the `redrives`th redrive, before it is published: no crash forgets a round."""
         note = DeadLetterNote(redrives, at)
         self._session.execute(self._insert, [queue, enqueue_id, *_ROWS.values(note)])
 

@@ -92,10 +92,7 @@ class MailStages(OwnTable):
     def advance_future(
         self, queue: QueueName, before: MailStage | None, after: MailStage
     ) -> ResponseFuture:
-        """Write `after` if the record is still `before`; a future for `applied`.
-
-        None, or step 0: if there is no record.
-        """
+        """Write `after` if the record is still `before` (step 0, None: no record)."""
         return self._session.submit(self._write, _bound(queue, before, after))
 
     def advance(self, queue: QueueName, before: MailStage | None, after: MailStage) -> bool:

@@ -53,10 +53,7 @@ class Runs(OwnTable):
     _delete = Statement(f"DELETE FROM {{table}} WHERE {_PARTITION} AND started = ? AND run = ?")
 
     def save(self, row: RunRow, ttl: timedelta) -> None:
-        """Write the row, over an earlier one of the same run and start.
-
-        A `ttl` of more than five years is for ever.
-        """
+        """Write the row over one of the same run and start. More than five years: for ever."""
         self._session.execute(self._insert, [*_ROWS.values(row), ttl_seconds(ttl)])
 
     def list(

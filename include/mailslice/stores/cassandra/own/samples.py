@@ -1,7 +1,4 @@
-"""queue_samples: when a queue was last seen empty.
-
-That is what lets deleted marks go on a shared queue (design, section 6).
-"""
+"""queue_samples: when a queue was last seen empty, which lets marks go on a shared queue."""
 
 from __future__ import annotations
 

@@ -48,10 +48,7 @@ class OwnTable(Table):
 
     @classmethod
     def created(cls, session: CassandraSession, settings: Settings) -> Self:
-        """One table alone, created when missing: a worker need not wait for the making of all.
-
-        It is prepared for an event loop.
-        """
+        """One table alone, created when missing, and prepared for an event loop."""
         table = cls(session, create(session, settings, [cls]))
         table.prepare()
         return table

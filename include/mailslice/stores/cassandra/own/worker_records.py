@@ -120,10 +120,7 @@ class WorkerRecord:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its last heartbeat is recent.
-
-        A worker that was killed a moment ago still seems alive: the proof is a later `beat`.
-        """
+        """Whether its last heartbeat is recent. The proof that it lives is a later `beat`."""
         return self.silence <= self.dead_after
 
     def age(self, mail: InFlightMail) -> timedelta:
@@ -206,10 +203,7 @@ class WorkerRecords(OwnTable):
         return record is not None and record.is_alive
 
     def discard(self, queue: QueueName, record: WorkerRecord) -> None:
-        """Forget what this record says is in flight, unless the worker has written a later one.
-
-        Its done ids and times stay until the TTL.
-        """
+        """Forget what this record has in flight, unless a later one was written. The rest stays."""
         self._session.execute(self._discard, [record.written_us, queue, record.worker])
 
     def queues(self) -> Iterator[QueueName]:
