@@ -14,6 +14,7 @@ from mailslice.duties.queue_cleanup.view import rows_of
 from mailslice.duty.run import Run
 from mailslice.duty.throttle import Throttle
 from mailslice.model import crash
+from mailslice.model.errors import MailsliceError
 from mailslice.stores.cassandra.session import Pending
 
 _IN_FLIGHT = 16
@@ -35,9 +36,9 @@ class Deletes:
 def delete_partitions(
     run: Run, partitions: Sequence[PlannedPartition], throttle: Throttle
 ) -> Deletes:
-    """Delete them, until the time limit of the run. One that fails stops no other.
+    """Delete them, until the time limit of the run. One that the store fails stops no other.
 
-    Raises LockLost before it acts without the lock.
+    Raises LockLost before it acts without the lock, and what is no store's fault.
     """
     failures: dict[PartitionName, str] = {}
     in_flight: deque[tuple[PlannedPartition, Pending]] = deque()
@@ -47,9 +48,9 @@ def delete_partitions(
         run.require_lock()  # what is asked again may have taken long
         try:
             delete.result()
-        except Exception as error:  # noqa: BLE001 - the read-back decides what is gone
+        except MailsliceError as error:  # the read-back decides what is gone
             if len(failures) < _NAMED:
-                failures[partition.name] = str(run.stores.cassandra.error(error))
+                failures[partition.name] = str(error)
 
     tried = 0
     for partition in partitions:

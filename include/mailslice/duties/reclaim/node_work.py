@@ -79,10 +79,12 @@ class NodeWork:
 
     def reclaim_all(self) -> None:
         """Each node in its turn; what a stop leaves remains. A try that was killed has told which nodes it was through with."""
-        self._report(None)
         for earlier in self.progress.earlier.get("nodes", ()):
             if earlier["status"] == RECLAIMED:
-                self._add(NodeOutcome.model_validate(earlier))
+                outcome = NodeOutcome.model_validate(earlier)
+                self.outcomes[outcome.node] = outcome
+        self._report(None)
+        self.progress.done(count=len(self.outcomes))
         for node in self.plan.nodes:
             if node in self.outcomes:
                 continue

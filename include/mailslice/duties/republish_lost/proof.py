@@ -97,6 +97,10 @@ class Prover:
         while batch := list(islice(remaining, _BATCH)):
             yield self._prove(batch)
 
+    def is_live(self, proved: Proved) -> bool:
+        """Whether a proved mail still has its row, and no mark."""
+        return bool(self._live_rows({proved.row.enqueue_id: proved.mail}))
+
     def earlier_decision(self, decision: Republished) -> Skipped | None:
         """What a decision that the audit did not know of says; None: it may be repeated."""
         if decision.state is PublishState.PUBLISHED:

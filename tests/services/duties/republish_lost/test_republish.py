@@ -16,7 +16,12 @@ from mailslice.model.errors import BadInput, GateFailed, PlanRefused, StoreUnava
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import HEADER_BUCKET, HEADER_DEAD_LETTER_ROUTING_KEY, HEADER_SLICE
 from mailslice.model.stages import MailStage, Stage
-from mailslice.stores.cassandra.own import InFlightMail, PublishState, WorkerRecord
+from mailslice.stores.cassandra.own import (
+    InFlightMail,
+    PublishState,
+    RepublishedMails,
+    WorkerRecord,
+)
 from mailslice.stores.cassandra.own.quarantine import Content, QuarantinedMail, State
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from tests.services.duties.audited import AGE, MINUTE, kill, let_the_lock_run_out, working
@@ -250,6 +255,26 @@ def test_each_mail_is_proved_again_just_before(spool, meanwhile):
         expected,
         1 if other else 0,
         [other] if other else [],
+    )
+
+
+@pytest.mark.parametrize("meanwhile", [mark, clean])
+def test_a_mail_that_is_deleted_while_it_is_claimed_is_not_published(spool, monkeypatch, meanwhile):
+    lost = spool.put("lost", message=False)
+    spool.audit(census=True)
+    claim = RepublishedMails.claim
+
+    def claim_late(*args):
+        claimed = claim(*args)
+        meanwhile(spool, lost)
+        return claimed
+
+    monkeypatch.setattr(RepublishedMails, "claim", claim_late)
+    report = spool.republish()
+    assert (report["status"], report["skippedBy"], in_queue(spool)) == (
+        "nothing to do",
+        {"done or gone": 1},
+        [],
     )
 
 

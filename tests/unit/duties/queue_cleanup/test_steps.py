@@ -24,7 +24,7 @@ from mailslice.duty.engine import Engine
 from mailslice.duty.plans import digest_of
 from mailslice.duty.progress import Progress
 from mailslice.model import crash
-from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
 from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
@@ -60,7 +60,7 @@ class View:
         stores = MemoryStores(self.settings, now_us=lambda: written)
         stores.rabbitmq.declare(QUEUE)
         stores.own = SimpleNamespace(locks=Locks(), slice_statistics=Statistics())
-        stores.cassandra = SimpleNamespace(now_skew=lambda _: timedelta(0), error=str)
+        stores.cassandra = SimpleNamespace(now_skew=lambda _: timedelta(0))
         self.folder, self.stores, self.tables = folder, stores, stores.tables
         self.files = run_of(folder, "queue_cleanup").folder
 
@@ -408,23 +408,27 @@ def test_many_marks_of_an_earlier_sweep_are_no_small_run(view, monkeypatch):
     assert engine.used == "Spark"
 
 
-def test_partitions_that_failed_are_named_and_counted(view, monkeypatch):
-    view.start_at(0)
-    for number in (0, 1, 2):
-        view.insert(number, dead=True)
+def failing_deletes(view, monkeypatch, error):
+    """Those of the slices 0 and 1 end in this error."""
 
-    class Failed:
-        def result(self):
-            raise TimeoutError("no answer")
+    def result():
+        raise error
 
     delete = MemoryEnqueuedMails.delete_partition_future
 
     def fail(self, queue, place, timestamp_us):
-        if place.slice_start == view.at(2):
+        if place.slice_start > view.at(1):
             return delete(self, queue, place, timestamp_us)
-        return Failed()
+        return SimpleNamespace(result=result)
 
     monkeypatch.setattr(MemoryEnqueuedMails, "delete_partition_future", fail)
+
+
+def test_partitions_that_failed_are_named_and_counted(view, monkeypatch):
+    view.start_at(0)
+    for number in (0, 1, 2):
+        view.insert(number, dead=True)
+    failing_deletes(view, monkeypatch, StoreUnavailable("no answer"))
     monkeypatch.setattr(duties, "_NAMED", 1)
     report = view.take("plan", "check", "apply", "verify", "report")
     assert (report["status"], report["applied"], report["failed"]) == ("failed", 1, 2)
@@ -432,3 +436,12 @@ def test_partitions_that_failed_are_named_and_counted(view, monkeypatch):
         f"v4 {iso(view.at(0))} bucket 0": "no answer",
         "1 more partitions": "as these",
     }
+
+
+def test_a_fault_of_ours_is_raised_not_told_of_a_partition(view, monkeypatch):
+    view.start_at(0)
+    view.insert(0, dead=True)
+    view.take("plan", "check")
+    failing_deletes(view, monkeypatch, TypeError("a fault"))
+    with pytest.raises(TypeError, match="a fault"):
+        view.take("apply")

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from mailslice.duties.reclaim.duty import Reclaim
 from mailslice.duties.reclaim.node_work import NodesPlan
 from mailslice.duties.reclaim.params import Params
 from mailslice.duty.context import StepContext
+from mailslice.duty.progress import Progress
 from mailslice.duty.request import NO_QUEUE
 from mailslice.duty.runner import step_of
 from mailslice.model.errors import PlanRefused, StoreUnavailable
@@ -251,6 +253,31 @@ def test_a_try_of_the_same_run_begins_where_the_killed_one_was(work):
     ]
     assert summary["nodes"][0] == kept["nodes"][0]
     assert summary["applied"] == 3
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_second_try_that_is_killed_at_its_first_word_forgets_no_node_of_the_first(
+    work, monkeypatch
+):
+    work()
+    save = Progress.save
+
+    def save_and_die(progress):
+        save(progress)
+        raise Killed
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(Progress, "save", save_and_die)
+        patch.setattr(Progress, "__exit__", lambda *_: None)
+        work()
+    assert [node["node"] for node in work.folder.read_json("progress.json")["nodes"]] == [
+        "n1",
+        "n2",
+        "n3",
+    ]
 
 
 def test_progress_of_another_plan_is_nothing_to_go_by(work):
