@@ -9,13 +9,17 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from mailslice.local.bootstrap import DEBUG, UNEXPECTED, said
-from mailslice.local.parts import NAMES, java, part
+from mailslice.local.parts import NAMES, java, list_file, part, resolve
+from mailslice.local.program import FILES
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.local.steps import Steps
 from mailslice.model.errors import MailsliceError
+from mailslice.model.settings import clone_root
 
 
 def setup(_: list[str]) -> int:
@@ -28,19 +32,11 @@ def setup(_: list[str]) -> int:
     return 0
 
 
-def run(_: list[str]) -> int:
-    """Starts the system and shows it at work."""
-    from mailslice.local.demo import run_demo
-
-    return run_demo()
-
-
 def stop(_: list[str]) -> int:
-    """Ends what `make run` started in this clone; what a killed `make test` left behind, too, but nothing of one that is at work."""
-    from mailslice.local.stack import stop as stop_stack
+    """Ends what `make run`, or a killed `make test`, left behind; nothing of one that is at work."""
 
     def stopped(stack: StackSettings) -> str:
-        count = stop_stack(stack)
+        count = _module("stack").stop(stack)
         return f"{count} processes ended" if count else "nothing ran"
 
     _each_stack("stop", stopped)
@@ -48,35 +44,47 @@ def stop(_: list[str]) -> int:
 
 
 def clean(_: list[str]) -> int:
-    """Stops, then removes the stacks' state and what setup wrote. What is not the stacks' stays: `.state/artifacts` is the clone's own for any deployment."""
-    from mailslice.local.stack import at_work, remove
+    """Stops, then removes the stacks' state and what setup wrote.
+
+    `.state/artifacts` stays: it is the clone's own, for any deployment.
+    """
 
     def removed(stack: StackSettings) -> str:
-        remove(stack)
+        _module("stack").remove(stack)
         return "removed"
 
     _each_stack("remove", removed)
     stacks = [stack_settings(profile) for profile in Profile]
-    idle = [stack for stack in stacks if not at_work(stack)]
+    idle = [stack for stack in stacks if not _module("stack").at_work(stack)]
     for stack in idle:
         Path(f"{stack.state}.lock").unlink(missing_ok=True)
     home = stacks[0].root / ".state"
-    # With a state folder elsewhere, what is in the usual one belongs to a stack that this command was not told of: it may be at work.
+    # With a state folder elsewhere, the usual one belongs to a stack that may be at work.
     if idle == stacks and all(stack.state.parent == home for stack in stacks):
-        for name in _OF_SETUP:
+        for name in ("setup.log", "setup.lock", "uv.txt"):
             (home / name).unlink(missing_ok=True)
-        _tell_left(home)
+        _remove_if_empty(home)
     return 0
 
 
-def _tell_left(home: Path) -> None:
-    """Names what of the folder stays; the folder goes where there is no file in it."""
+def _each_stack(what: str, action: Callable[[StackSettings], str]) -> None:
+    for profile in Profile:
+        stack = stack_settings(profile)
+        if stack.state.is_dir():
+            with Steps().step(f"{what} {stack.state}") as step:
+                busy = profile is Profile.TEST and _module("stack").at_work(stack)
+                step.tell("left alone: make test is at work" if busy else action(stack))
 
-    def is_empty(path: Path) -> bool:
-        files = path.is_symlink() or not path.is_dir()
-        return not files and all(below.is_dir() for below in path.rglob("*"))
 
-    remaining = [path for path in sorted(home.glob("*")) if not is_empty(path)]
+def _remove_if_empty(home: Path) -> None:
+    """Remove the folder when no file is in it; else name what of it stays."""
+
+    def has_file(path: Path) -> bool:
+        if path.is_symlink() or not path.is_dir():
+            return True
+        return not all(below.is_dir() for below in path.rglob("*"))
+
+    remaining = [path for path in sorted(home.glob("*")) if has_file(path)]
     if not remaining:
         shutil.rmtree(home, ignore_errors=True)
     why = ": plans, reports and exports of deployments that this clone's command line worked on"
@@ -84,39 +92,8 @@ def _tell_left(home: Path) -> None:
         print(f"  left alone: {path}{why if path.name == 'artifacts' else ''}")
 
 
-_OF_SETUP = ("setup.log", "setup.lock", "uv.txt")
-
-
-def _each_stack(what: str, action: Callable[[StackSettings], str]) -> None:
-    from mailslice.local.stack import at_work
-
-    for profile in Profile:
-        stack = stack_settings(profile)
-        if stack.state.is_dir():
-            with Steps().step(f"{what} {stack.state}") as step:
-                busy = profile is Profile.TEST and at_work(stack)
-                step.tell("left alone: make test is at work" if busy else action(stack))
-
-
-def test(arguments: list[str]) -> int:
-    """Runs the tests with services of their own."""
-    from mailslice.local.testing import test as run_tests
-
-    return run_tests(arguments)
-
-
-def soak(arguments: list[str]) -> int:
-    """Runs the tests that `test` leaves out, with services of their own."""
-    from mailslice.local.testing import soak as run_soak
-
-    return run_soak(arguments)
-
-
 def lock(_: list[str]) -> int:
     """Lists the jars of the Java parts anew."""
-    from mailslice.local.parts import list_file, resolve
-    from mailslice.local.program import FILES
-
     sizes = stack_settings(Profile.RUN).sizes
     with Steps().step("jars") as step, ThreadPoolExecutor() as pool:
         for name, jars in zip(NAMES, pool.map(partial(resolve, sizes=sizes), NAMES), strict=True):
@@ -128,24 +105,26 @@ def lock(_: list[str]) -> int:
 
 def docs(_: list[str]) -> int:
     """Writes the generated pages."""
-    from mailslice.local.pages import write
-    from mailslice.model.settings import clone_root
-
     with Steps().step("docs") as step:
-        step.tell(", ".join(write(clone_root())) or "as they were")
+        step.tell(", ".join(_module("pages").write(clone_root())) or "as they were")
     return 0
 
 
-def bench(arguments: list[str]) -> int:
-    """Measures against services of its own."""
-    from mailslice.local.benching import bench as run_bench
-
-    return run_bench(arguments)
+def _module(name: str) -> Any:
+    """Imported when its command runs: the other commands need less."""
+    return import_module(f"mailslice.local.{name}")
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    command.__name__: command
-    for command in (setup, run, stop, clean, test, soak, bench, lock, docs)
+    "setup": setup,
+    "run": lambda _: _module("demo").run_demo(),
+    "stop": stop,
+    "clean": clean,
+    "test": lambda arguments: _module("testing").test(arguments),
+    "soak": lambda arguments: _module("testing").soak(arguments),
+    "bench": lambda arguments: _module("benching").bench(arguments),
+    "lock": lock,
+    "docs": docs,
 }
 
 

@@ -6,13 +6,11 @@ import json
 import os
 import secrets
 import sys
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
+import urllib3
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from mailslice.local.parts import java_home
@@ -26,8 +24,8 @@ SCHEDULES = "MAILSLICE_STACK_SCHEDULES"
 SPARK_POOL = "spark"
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1"
 """For drivers that end after seconds: what the second compiler of the JVM would win comes after them, and takes a quarter of their CPU."""
-_PATIENCE = 120
-"""Seconds for which what may be asked twice is asked again: on a busy machine Airflow's server is late, not gone."""
+_REPEATED_SECONDS = 120
+"""On a busy machine Airflow's server is late, not gone."""
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -94,21 +92,29 @@ def airflow(stack: StackSettings, settings: Mapping[str, str]) -> Program:
     )
 
 
-class AirflowApi:
-    """The few calls of Airflow's REST API that the demo needs. Raises ConnectionError when Airflow does not answer as documented.
+class _AnsweredError(ConnectionError):
+    """Airflow answered with an error code: `status`."""
 
-    A POST is sent once; what may be asked twice is asked again while no answer comes.
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AirflowApi:
+    """The few calls of Airflow's REST API that the demo needs.
+
+    Raises ConnectionError when Airflow does not answer as documented. A POST is sent once; other
+    requests are repeated while no answer comes.
     """
 
     def __init__(self, stack: StackSettings) -> None:
         self.url = f"http://127.0.0.1:{stack.ports.airflow_port}"
-        self._token: str | None = None
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._headers: dict[str, str] = {}
 
     def unhealthy(self) -> str | None:
         """None when database, scheduler and DAG processor are healthy; otherwise which is not."""
         try:
-            health = self._call("GET", "/api/v2/monitor/health", None, {})
+            health = self._call("GET", "/api/v2/monitor/health")
         except ConnectionError as error:
             return str(error)
         parts = ("metadatabase", "scheduler", "dag_processor")
@@ -117,58 +123,49 @@ class AirflowApi:
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """One call of /api/v2 as the demo's admin."""
-        if self._token is None:
+        if not self._headers:
             user = {"username": USER, "password": PASSWORD}
-            self._token = str(self._patiently("POST", "/auth/token", user, {})["access_token"])
-        send = self._call if method == "POST" else self._patiently
-        return send(method, "/api/v2/" + path, body, {"Authorization": f"Bearer {self._token}"})
+            token = self._repeated("POST", "/auth/token", user)["access_token"]
+            self._headers = {"Authorization": f"Bearer {token}"}
+        send = self._call if method == "POST" else self._repeated
+        return send(method, "/api/v2/" + path, body)
 
     def find(self, path: str) -> dict[str, Any] | None:
         """GET, None for 404."""
         try:
             return self.call("GET", path)
-        except ConnectionError as error:
-            if isinstance(error.__cause__, HTTPError) and error.__cause__.code == 404:
+        except _AnsweredError as error:
+            if error.status == 404:
                 return None
             raise
 
-    def _patiently(
-        self, method: str, path: str, body: object, headers: dict[str, str]
-    ) -> dict[str, Any]:
-        again = Retrying(
+    def _repeated(self, method: str, path: str, body: object) -> dict[str, Any]:
+        attempts = Retrying(
             retry=retry_if_exception(_is_no_answer),
             wait=wait_exponential_jitter(0.5, 5),
-            stop=stop_after_delay(_PATIENCE),
+            stop=stop_after_delay(_REPEATED_SECONDS),
             reraise=True,
         )
-        return again(self._call, method, path, body, headers)
+        return attempts(self._call, method, path, body)
 
-    def _call(
-        self, method: str, path: str, body: object, headers: dict[str, str]
-    ) -> dict[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(  # noqa: S310
-            self.url + path,
-            data=data,
-            method=method,
-            headers={**headers, "Content-Type": "application/json"},
-        )
-        answer: HTTPResponse
+    def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        url = self.url + path
         try:
-            with self._opener.open(request, timeout=20) as answer:
-                found: dict[str, Any] = json.loads(answer.read() or b"{}")
-                return found
-        except HTTPError as error:
-            raise ConnectionError(
-                f"{method} {self.url}{path}: HTTP {error.code} {error.read()[:300].decode(errors='replace')}"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise ConnectionError(f"{method} {self.url}{path}: {error}") from error
+            answer = urllib3.request(
+                method, url, headers=self._headers, timeout=20, retries=False, json=body
+            )
+            if answer.status >= 400:
+                text = answer.data[:300].decode(errors="replace")
+                message = f"{method} {url}: HTTP {answer.status} {text}"
+                raise _AnsweredError(message, answer.status)
+            content: dict[str, Any] = answer.json() if answer.data else {}
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise ConnectionError(f"{method} {url}: {error}") from error
+        return content
 
 
 def _is_no_answer(error: BaseException) -> bool:
-    """Nothing came back, or the word of a server that is not ready; any other answer stands."""
-    cause = error.__cause__
-    return isinstance(error, ConnectionError) and (
-        not isinstance(cause, HTTPError) or cause.code >= 500
-    )
+    """Nothing came back, or the answer of a server that is not ready; any other answer stands."""
+    if isinstance(error, _AnsweredError):
+        return error.status >= 500
+    return isinstance(error, ConnectionError)

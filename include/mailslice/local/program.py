@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+
+import urllib3
 
 from mailslice.model.errors import MailsliceError
 
@@ -67,15 +66,10 @@ def past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
 
     Some clients read the one, some the other.
     """
-    given = [
-        host.strip()
-        for name in ("no_proxy", "NO_PROXY")
-        for host in environ.get(name, "").split(",")
-        if host.strip()
-    ]
-    hosts = (
-        "*" if "*" in given else ",".join(dict.fromkeys((*given, *_LOOPBACK)))
-    )  # a star is all hosts only where it stands alone
+    words = ",".join(environ.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
+    given = [host.strip() for host in words if host.strip()]
+    # A star is all hosts only where it stands alone.
+    hosts = "*" if "*" in given else ",".join(dict.fromkeys((*given, *_LOOPBACK)))
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
@@ -96,19 +90,11 @@ def answers_http(
 ) -> str | None:
     """None when an HTTP server answers this URL with one of the allowed codes, else why not.
 
-    No proxy of the environment is asked.
+    urllib3 asks no proxy of the environment.
     """
-    request = urllib.request.Request(url)  # noqa: S310 - the callers' own loopback URLs
-    if auth:
-        request.add_header(
-            "Authorization", "Basic " + base64.b64encode(":".join(auth).encode()).decode()
-        )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    headers = urllib3.make_headers(basic_auth=":".join(auth)) if auth else {}
     try:
-        with opener.open(request, timeout=_SECONDS) as answer:
-            code = answer.status
-    except urllib.error.HTTPError as error:
-        code = error.code
-    except (OSError, ValueError) as error:
+        code = urllib3.request("GET", url, headers=headers, timeout=_SECONDS, retries=False).status
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         return f"{url}: {error}"
     return None if code in allowed else f"{url}: HTTP {code}"

@@ -38,33 +38,31 @@ def rabbitmq(stack: StackSettings) -> tuple[Program, Program]:
         "ERL_EPMD_PORT": str(ports.epmd_port),
         "HOME": str(folder),
     }
+    own = {
+        "NODENAME": _node_name(stack, folder),
+        "NODE_PORT": ports.rabbitmq_port,
+        "DIST_PORT": ports.rabbitmq_dist_port,
+        "MNESIA_BASE": folder / "mnesia",
+        "LOG_BASE": folder / "log",
+        "SCHEMA_DIR": folder / "schema",
+        "GENERATED_CONFIG_DIR": folder / "config",
+        "CONFIG_FILE": folder / "rabbitmq.conf",
+        "ADVANCED_CONFIG_FILE": folder / "advanced.config",
+        "CONF_ENV_FILE": folder / "rabbitmq-env.conf",
+        "ENABLED_PLUGINS_FILE": folder / "enabled_plugins",
+        "SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} "
+        "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none",
+    }
     environment = {
         **shared,
-        "RABBITMQ_NODENAME": _node_name(stack, folder),
-        "RABBITMQ_NODE_PORT": str(ports.rabbitmq_port),
-        "RABBITMQ_DIST_PORT": str(ports.rabbitmq_dist_port),
-        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
-        "RABBITMQ_LOG_BASE": str(folder / "log"),
-        "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
-        "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"),
-        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
-        "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
-        "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none",
-        "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the Erlang VM, so that signals reach it
+        **{f"RABBITMQ_{name}": str(value) for name, value in own.items()},
+        "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the Erlang VM: signals reach it
     }
     (folder / "rabbitmq-env.conf").touch()
+    address = f"-address 127.0.0.1 -port {ports.epmd_port}"
     mapper = Program(
         name="epmd",
-        command=(
-            epmd,
-            "-address",
-            "127.0.0.1",
-            "-port",
-            str(ports.epmd_port),
-            "-relaxed_command_check",
-        ),
+        command=(epmd, *address.split(), "-relaxed_command_check"),
         environment=shared,
         healthy=lambda: None,
         ports=("epmd_port",),

@@ -1,6 +1,8 @@
-"""The tables of the queue view in memory: the same doors, the same meaning of write times, no server. For tests and for trying things out.
+"""The tables of the queue view in memory: the same methods and write times, no server.
 
-The contract tests (tests/contracts) run on these and on Cassandra. Write times are microseconds of a counter that only grows, unless `now_us` is set.
+For tests and for trying things out. The contract tests (tests/contracts) run on these and on
+Cassandra. Write times are microseconds of a counter that only grows, unless `now_us` is set.
+Options that only tell a server how to work (`in_flight`, `ordered`) are ignored.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from mailslice.stores.cassandra.starts import Start
 
 Result = TypeVar("Result")
 Microseconds = Callable[[], int]
+Key = tuple[QueueName, Place]
 
 
 class Done(Generic[Result]):
-    """A future that is done, with the two doors of the driver's that are used here."""
+    """A future that is done, with the two methods of the driver's that are used here."""
 
     def __init__(self, value: Result) -> None:
         self._value = value
@@ -38,11 +41,7 @@ class Done(Generic[Result]):
         """The value."""
         return self._value
 
-    def add_callbacks(
-        self,
-        callback: Callable[[Result], object],
-        errback: Callable[[BaseException], object],  # noqa: ARG002
-    ) -> None:
+    def add_callbacks(self, callback: Callable[[Result], object], _: object) -> None:
         """Call back at once."""
         callback(self._value)
 
@@ -71,8 +70,8 @@ class MemoryEnqueuedMails:
     def __init__(self, table: QueueTable, now_us: Microseconds) -> None:
         self.table = table
         self._now_us = now_us
-        self._partitions: dict[tuple[QueueName, Place], dict[EnqueueId, tuple[int, ViewRow]]] = {}
-        self._tombstones: dict[tuple[QueueName, Place], int] = {}
+        self._partitions: dict[Key, dict[EnqueueId, tuple[ViewRow, int]]] = {}
+        self._tombstones: dict[Key, int] = {}
 
     def insert_future(self, row: ViewRow) -> Done[None]:
         self._write(row, self._now_us())
@@ -81,23 +80,30 @@ class MemoryEnqueuedMails:
     def _write(self, row: ViewRow, written: int) -> None:
         key = (row.queue, row.place)
         if written > self._tombstones.get(key, 0):
-            kept = from_row(to_row(row))  # loses what Cassandra's columns lose
-            earlier = self._partitions.setdefault(key, {}).get(row.enqueue_id)
-            if earlier is None or earlier[0] <= written:
-                self._partitions[key][row.enqueue_id] = (written, kept)
+            partition = self._partitions.setdefault(key, {})
+            earlier = partition.get(row.enqueue_id)
+            if earlier is None or earlier[1] <= written:
+                stored = from_row(to_row(row))  # loses what Cassandra's columns lose
+                partition[row.enqueue_id] = (stored, written)
 
     def replace_future(self, row: ViewRow) -> Done[list[tuple[bool]]]:
-        there = self.read(row.queue, row.place, row.enqueue_id) is not None
-        if there:
+        exists = self.read(row.queue, row.place, row.enqueue_id) is not None
+        if exists:
             self.insert_future(row)
-        return Done([(there,)])
+        return Done([(exists,)])
 
-    def insert_many(self, rows: Iterable[ViewRow], in_flight: int = 128) -> int:  # noqa: ARG002
+    def insert_many(self, rows: Iterable[ViewRow], *_: object, **__: object) -> int:
         return len([self.insert_future(row) for row in rows])
 
+    def copy_many(self, rows: Iterable[tuple[ViewRow, int]], *_: object, **__: object) -> int:
+        copied = list(rows)
+        for row, written in copied:
+            self._write(row, written)
+        return len(copied)
+
     def read(self, queue: QueueName, place: Place, enqueue_id: EnqueueId) -> ViewRow | None:
-        found = self._partitions.get((queue, place), {}).get(enqueue_id)
-        return found[1] if found else None
+        row, _ = self._partitions.get((queue, place), {}).get(enqueue_id, (None, 0))
+        return row
 
     def rows(self, queue: QueueName, place: Place) -> Iterator[ViewRow]:
         return (row for row, _ in self._sorted(queue, place))
@@ -106,53 +112,37 @@ class MemoryEnqueuedMails:
         return map(_row_id, self._sorted(queue, place))
 
     def find(
-        self, queue: QueueName, places: Iterable[Place], enqueue_id: EnqueueId, in_flight: int = 64
+        self,
+        queue: QueueName,
+        places: Iterable[Place],
+        enqueue_id: EnqueueId,
+        *_: object,
+        **__: object,
     ) -> Iterator[ViewRow]:
-        return self.some(queue, ((place, [enqueue_id]) for place in places), in_flight)
+        return self.some(queue, ((place, [enqueue_id]) for place in places))
 
-    def some(self, queue: QueueName, wanted: IdsByPlace, in_flight: int = 8) -> Iterator[ViewRow]:
-        return (row for row, _ in self.some_written(queue, wanted, in_flight))
+    def some(
+        self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
+    ) -> Iterator[ViewRow]:
+        return (row for row, _ in self.some_written(queue, wanted))
 
     def some_written(
-        self,
-        queue: QueueName,
-        wanted: IdsByPlace,
-        in_flight: int = 8,  # noqa: ARG002
+        self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
     ) -> Iterator[WrittenRow]:
-        return (
-            (row, written)
-            for place, ids in wanted
-            for row, written in self._sorted(queue, place)
-            if row.enqueue_id in ids
-        )
+        for place, ids in wanted:
+            yield from (entry for entry in self._sorted(queue, place) if entry[0].enqueue_id in ids)
 
     def some_ids(
-        self,
-        queue: QueueName,
-        wanted: IdsByPlace,
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
+        self, queue: QueueName, wanted: IdsByPlace, *_: object, **__: object
     ) -> Iterator[tuple[Place, list[RowId]]]:
-        return (
-            (place, [row for row in self.ids(queue, place) if row.enqueue_id in ids])
-            for place, ids in wanted
-        )
-
-    def copy_many(self, rows: Iterable[tuple[ViewRow, int]], in_flight: int = 128) -> int:  # noqa: ARG002
-        copied = list(rows)
-        for row, written in copied:
-            self._write(row, written)
-        return len(copied)
+        for place, ids in wanted:
+            yield place, [row for row in self.ids(queue, place) if row.enqueue_id in ids]
 
     def delete_partition(self, queue: QueueName, place: Place, timestamp_us: int) -> None:
         key = (queue, place)
         self._tombstones[key] = max(timestamp_us, self._tombstones.get(key, 0))
-        partition = self._partitions.get(key, {})
-        for enqueue_id in [
-            enqueue_id for enqueue_id, (written, _) in partition.items() if written <= timestamp_us
-        ]:
-            del partition[enqueue_id]
+        rows = self._partitions.get(key, {}).items()
+        self._partitions[key] = {one: entry for one, entry in rows if entry[1] > timestamp_us}
 
     def delete_partition_future(
         self, queue: QueueName, place: Place, timestamp_us: int
@@ -161,27 +151,22 @@ class MemoryEnqueuedMails:
         return Done(None)
 
     def places(self, queue: QueueName) -> Iterator[Place]:
-        return (
-            place
-            for (name, place), rows in list(self._partitions.items())
-            if name == queue and rows
-        )
+        partitions = list(self._partitions.items())
+        return (place for (name, place), rows in partitions if name == queue and rows)
 
     def pages(
         self,
         decode: Callable[[list[WrittenRow]], Page],
         queue: QueueName,
         places: Iterable[Place],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
+        *_: object,
+        **__: object,
     ) -> Iterator[tuple[Place, Page]]:
         return ((place, decode(self._sorted(queue, place))) for place in places)
 
     def _sorted(self, queue: QueueName, place: Place) -> list[WrittenRow]:
         partition = self._partitions.get((queue, place), {})
-        rows = sorted(partition.values(), key=lambda entry: entry[1].enqueue_id.bytes)
-        return [(row, written) for written, row in rows]
+        return sorted(partition.values(), key=lambda entry: entry[0].enqueue_id.bytes)
 
 
 def _row_id(entry: WrittenRow) -> RowId:
@@ -199,7 +184,9 @@ class MemoryDeletedMails:
         self._marks.add((queue, enqueue_id))
         return Done(None)
 
-    def mark_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 128) -> int:  # noqa: ARG002
+    def mark_many(
+        self, queue: QueueName, ids: Iterable[EnqueueId], *_: object, **__: object
+    ) -> int:
         return len([self.mark_future(queue, enqueue_id) for enqueue_id in ids])
 
     def is_marked_future(
@@ -211,26 +198,20 @@ class MemoryDeletedMails:
         return (queue, enqueue_id) in self._marks
 
     def marked(
-        self,
-        queue: QueueName,
-        ids: Iterable[EnqueueId],
-        in_flight: int = 8,  # noqa: ARG002
+        self, queue: QueueName, ids: Iterable[EnqueueId], *_: object, **__: object
     ) -> set[EnqueueId]:
         return {enqueue_id for enqueue_id in ids if self.is_marked(queue, enqueue_id)}
 
     def look_up(
-        self,
-        queue: QueueName,
-        asked: Iterable[tuple[T, bytes]],
-        in_flight: int = 8,  # noqa: ARG002
-        *,
-        ordered: bool = False,  # noqa: ARG002
+        self, queue: QueueName, asked: Iterable[tuple[T, bytes]], *_: object, **__: object
     ) -> Iterator[tuple[T, bytes, Marked]]:
         for what, packed in asked:
-            found = pack(self.marked(queue, unpack(packed)))
-            yield what, packed, ALL if len(found) == len(packed) else each_of(found)
+            marked = pack(self.marked(queue, unpack(packed)))
+            yield what, packed, ALL if len(marked) == len(packed) else each_of(marked)
 
-    def drop_many(self, queue: QueueName, ids: Iterable[EnqueueId], in_flight: int = 8) -> None:  # noqa: ARG002
+    def drop_many(
+        self, queue: QueueName, ids: Iterable[EnqueueId], *_: object, **__: object
+    ) -> None:
         self._marks -= {(queue, enqueue_id) for enqueue_id in ids}
 
     def ids(self, queue: QueueName) -> Iterator[EnqueueId]:
@@ -248,16 +229,19 @@ class MemoryStarts:
         return self._starts.get(queue)
 
     def insert_first(self, queue: QueueName, value: datetime) -> bool:
-        if queue in self._starts:
-            return False
-        self.write(queue, value, self._now_us())
-        return True
+        first = queue not in self._starts
+        if first:
+            self.write(queue, value, self._now_us())
+        return first
 
     def write(self, queue: QueueName, value: datetime, timestamp_us: int) -> None:
-        kept = instant(epoch_ms(value))
-        there = self._starts.get(queue)
-        if there is None or (timestamp_us, kept) > (there.written_us, there.value):
-            self._starts[queue] = Start(kept, timestamp_us)
+        start, earlier = Start(instant(epoch_ms(value)), timestamp_us), self._starts.get(queue)
+        if earlier is None or _order(start) > _order(earlier):
+            self._starts[queue] = start
+
+
+def _order(start: Start) -> tuple[int, datetime]:
+    return start.written_us, start.value
 
 
 class MemoryEventStore:
@@ -270,15 +254,15 @@ class MemoryEventStore:
         return sorted(self._events.get(aggregate, {}).items())
 
     def append(self, aggregate: str, event_id: int, event: str) -> bool:
-        there = self._events.setdefault(aggregate, {})
-        if event_id in there:
+        events = self._events.setdefault(aggregate, {})
+        if event_id in events:
             return False
-        there[event_id] = event
+        events[event_id] = event
         return True
 
 
 class MemoryTables:
-    """As QueueTables. `existing` are those tables that were given rows or are written; all are always there."""
+    """As QueueTables. `existing`: tables that were given, and the one that is written."""
 
     def __init__(
         self,
@@ -321,19 +305,17 @@ class MemoryMailStages:
         return self._records.get((queue, enqueue_id))
 
     def advance(self, queue: QueueName, before: MailStage | None, after: MailStage) -> bool:
-        there = self._records.get((queue, after.enqueue_id))
-        if _state(there) != _state(before):
+        if _state(self.read(queue, after.enqueue_id)) != _state(before):
             return False
-        self._records[queue, after.enqueue_id] = replace(
-            after, updated=None if after.updated is None else instant(epoch_ms(after.updated))
-        )
+        updated = None if after.updated is None else instant(epoch_ms(after.updated))
+        self._records[queue, after.enqueue_id] = replace(after, updated=updated)
         return True
 
 
 def _state(record: MailStage | None) -> tuple[str, int, int] | None:
-    return (
-        None if record is None or record.step == 0 else (record.owner, record.attempt, record.step)
-    )
+    if record is None or record.step == 0:
+        return None
+    return record.owner, record.attempt, record.step
 
 
 class MemoryBlobs:
@@ -377,7 +359,7 @@ class MemoryTopology:
 
 
 class MemoryStores:
-    """As Stores: what the queue room needs of it."""
+    """As Stores: what the package `queue` needs of it."""
 
     def __init__(self, settings: Settings, **tables: Any) -> None:
         self.settings = settings
@@ -386,5 +368,5 @@ class MemoryStores:
         self.rabbitmq = MemoryTopology()
         self.remembered: list[SliceStatistic] = []
 
-    def remembered_slices(self, queue: QueueName) -> list[SliceStatistic]:  # noqa: ARG002
+    def remembered_slices(self, _: QueueName) -> list[SliceStatistic]:
         return self.remembered
