@@ -9,10 +9,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
 from mailslice.bench.isolated import Process
 from mailslice.model.mail import Mail
@@ -21,74 +23,60 @@ from mailslice.worker.handlers.relay import Relay
 from mailslice.worker.outcome import Complete
 
 _LINE = b"a line of mailslice bench relay, as long as one of a mail is\r\n"
-_REPLIES = {"DATA": b"354 go on\r\n", "QUIT": b"221 bye\r\n"}
+_LONGEST = 2**31
+"""Bytes of a mail: it is read whole."""
 
 
-class _Server(asyncio.Protocol):
-    """Takes everything. Each answer comes a round trip after what it answers."""
+@dataclass
+class _Server:
+    """Takes everything, and counts mails. Each answer comes a round trip after what it answers."""
 
-    def __init__(self, rtt: float, counted: list[int], *, pipelining: bool) -> None:
-        self._rtt = rtt
-        self._counted = counted
-        self._extensions = b"250-PIPELINING\r\n" if pipelining else b""
-        self._received = b""
-        self._in_mail = False
+    rtt: float
+    mails: int = 0
+    _listening: list[asyncio.Server] = field(default_factory=list)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        # TCP's own handshake is a round trip, too.
-        self._answer(b"220 bench\r\n", 2 * self._rtt)
+    async def listen(self, extensions: bytes) -> int:
+        """Offer these extensions; the port."""
+        talk = partial(self._talk, extensions=extensions)
+        server = await asyncio.start_server(talk, "127.0.0.1", 0, limit=_LONGEST)
+        self._listening.append(server)  # a server that nobody refers to may go
+        port: int = server.sockets[0].getsockname()[1]
+        return port
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        replies = b""
-        while (end := self._end()) >= 0:
-            command, self._received = self._received[:end], self._received[end:]
-            replies += self._reply(command)
-        if self._in_mail:
-            self._received = self._received[-4:]  # what may be the beginning of its end
-        self._answer(replies, self._rtt)
+    async def _talk(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, extensions: bytes
+    ) -> None:
+        def answer(reply: bytes, trips: int = 1) -> None:
+            asyncio.get_running_loop().call_later(trips * self.rtt, write, reply)
 
-    def _end(self) -> int:
-        """Where the command ends, or the mail."""
-        mark = b"\r\n.\r\n" if self._in_mail else b"\r\n"
-        at = self._received.find(mark)
-        return at if at < 0 else at + len(mark)
+        def write(reply: bytes) -> None:
+            if not writer.is_closing():
+                writer.write(reply)
 
-    def _reply(self, command: bytes) -> bytes:
-        if self._in_mail:
-            self._in_mail = False
-            self._counted[0] += 1
-            return b"250 ok\r\n"
-        verb = command[:4].decode().upper()
-        self._in_mail = verb == "DATA"
-        if verb == "EHLO":
-            return b"250-bench\r\n" + self._extensions + b"250 SIZE\r\n"
-        return _REPLIES.get(verb, b"250 ok\r\n")
-
-    def _answer(self, replies: bytes, after: float) -> None:
-        if replies:
-            asyncio.get_running_loop().call_later(after, self._write, replies)
-
-    def _write(self, replies: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(replies)
+        answer(b"220 bench\r\n", 2)  # TCP's own handshake is a round trip, too
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while line := await reader.readline():
+                match line[:4].upper():
+                    case b"EHLO":
+                        answer(b"250-bench\r\n" + extensions + b"250 SIZE\r\n")
+                    case b"DATA":
+                        answer(b"354 go on\r\n")
+                        await reader.readuntil(b"\r\n.\r\n")
+                        self.mails += 1
+                        answer(b"250 ok\r\n")
+                    case b"QUIT":
+                        answer(b"221 bye\r\n")
+                    case _:
+                        answer(b"250 ok\r\n")
+        writer.close()
 
 
 async def _serve(pipe: Connection, rtt: float) -> None:
-    """A process: says its two ports, without and with PIPELINING; asked, how many mails it has."""
-    loop, counted = asyncio.get_running_loop(), [0]
-    servers = [
-        await loop.create_server(
-            lambda offers=pipelining: _Server(rtt, counted, pipelining=offers),  # type: ignore[misc]
-            "127.0.0.1",
-            0,
-        )
-        for pipelining in (False, True)
-    ]
-    pipe.send([server.sockets[0].getsockname()[1] for server in servers])
+    """A process: sends its two ports, without and with PIPELINING; when asked, how many mails."""
+    server = _Server(rtt)
+    pipe.send([await server.listen(extensions) for extensions in (b"", b"250-PIPELINING\r\n")])
     while await asyncio.to_thread(pipe.recv):
-        pipe.send(counted[0])
+        pipe.send(server.mails)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.context import StepContext
 from mailslice.duty.request import NO_QUEUE, RunRequest
 from mailslice.duty.road import run_all, run_step
-from mailslice.local.cluster import Cluster
 from mailslice.local.settings import Profile, stack_settings
 from mailslice.model.errors import GateFailed, StoreUnavailable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, ViewRow
@@ -25,6 +24,7 @@ from mailslice.spark import in_worker
 from mailslice.spark.frames import InProcess
 from mailslice.stores import open_stores
 from mailslice.stores.cassandra.session import CassandraSession
+from tests.own_cluster import Cluster
 from tests.services.duties.counter_repair.in_process import without_spark
 from tests.services.duties.counter_repair.making import Mailboxes, create_mailbox_tables
 from tests.services.duties.running import environment, kill, let_run_out

@@ -7,9 +7,9 @@ import pytest
 
 from mailslice.local import cassandra
 from mailslice.local.cassandra import Node, cassandra_node, nodetool_setting
-from mailslice.local.cluster import Cluster
 from mailslice.local.settings import Profile, StackSettings, stack_settings
 from mailslice.model.settings import read_env_file
+from tests.own_cluster import Cluster
 
 
 @pytest.fixture
