@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mailslice.bench.commands import PARTS, parts
-from mailslice.bench.page import SECTIONS, page_text, table, write_page
+from mailslice.bench.page import TABLES, page_text, table, write_page
 from mailslice.bench.suite import parts_of, run_all
 from mailslice.cli.output import Output
 from mailslice.model.errors import BadInput, StoreUnavailable
@@ -16,17 +16,17 @@ from mailslice.model.settings import Settings, clone_root
 MEASURED = json.loads((clone_root() / "docs" / "performance.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.text[:40])
-def test_each_column_is_a_field_of_what_was_measured(section):
-    rows = section.rows(MEASURED["rows"])
+@pytest.mark.parametrize("part", TABLES, ids=lambda part: f"{part.bench}-{part.columns[:40]}")
+def test_each_column_is_a_field_of_what_was_measured(part):
+    rows = part.rows(MEASURED["rows"])
     if not rows:
         pytest.skip("docs/performance.json has no such rows yet")
-    _, _, *lines = table(section.columns.split(), rows)
+    _, _, *lines = table(part.columns.split(), rows)
     cells = zip(*(line.strip("| ").split(" | ") for line in lines), strict=True)
     optional = {"rtt_ms", "deleted_share_of_limit", "before.cpu.size", "before.cpu.browse"}
     empty = [
         name
-        for name, column in zip(section.columns.split(), cells, strict=True)
+        for name, column in zip(part.columns.split(), cells, strict=True)
         if set(column) == {"-"} and name not in optional
     ]
     assert empty == []
