@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from pika.exceptions import ChannelClosedByBroker
 
 from mailslice.codec import message
 from mailslice.faults.operations import RECIPIENTS, content_of
 from mailslice.model.errors import Undecodable
-from mailslice.model.mail import BlobId, EnqueueId, QueuedMail, QueueName, ViewRow
+from mailslice.model.mail import EnqueueId, QueuedMail, QueueName, ViewRow
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.census import dead_letters
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.publishing import ready_messages
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
@@ -59,34 +63,19 @@ class State:
 
 
 def ready(stores: Stores, queue: QueueName) -> dict[str, int]:
-    """Messages that are ready in the queue's own queues, the dead letters left out; at once, unlike the figures of the management API."""
-    names = RabbitNames(queue)
-    found: dict[str, int] = {}
+    """Ready messages by RabbitMQ queue, dead letters and empty queues left out.
+
+    At once, unlike the figures of the management API.
+    """
+    names, delays = RabbitNames(queue), stores.management.delay_queues(queue)
+    counts: dict[str, int] = {}
     with blocking_connection(stores.settings.rabbitmq) as connection:
-        for name in (
-            names.work_queue,
-            names.hop_queue,
-            names.park_queue,
-            *stores.management.delay_queues(queue),
-        ):
-            count = _ready(connection, name)
-            if count is None:
-                break  # a queue that never delayed anything has neither hop nor levels
-            if count:
-                found[name] = count
-    return found
-
-
-def _ready(connection: object, name: str) -> int | None:
-    from pika.exceptions import ChannelClosedByBroker
-
-    channel = connection.channel()  # type: ignore[attr-defined]
-    try:
-        count = int(channel.queue_declare(name, passive=True).method.message_count)
-    except ChannelClosedByBroker:
-        return None
-    channel.close()
-    return count
+        channel = connection.channel()
+        # A queue that never delayed anything has neither hop nor levels.
+        with suppress(ChannelClosedByBroker):
+            for name in (names.work_queue, names.hop_queue, names.park_queue, *delays):
+                counts[name] = ready_messages(channel, name)
+    return {name: count for name, count in counts.items() if count}
 
 
 @dataclass(slots=True)
@@ -218,29 +207,13 @@ class Books:
             f"{enqueue_id} is live after all releases were delivered" for enqueue_id in live
         ]
 
-    def orphans(self, state: State) -> set[BlobId]:
-        """Blobs that no row, message or delayed mail refers to: what blob_gc is to find."""
-        items = [row.item for row in state.rows.values()] + [
-            item for body in state.letters if (item := _item_of(body)) is not None
-        ]
-        return {
-            BlobId(key)
-            for key in state.blobs
-            - {key for item in items for key in (item.header_blob_id, item.body_blob_id)}
-        }
-
     def lost(self, state: State) -> set[EnqueueId]:
         """Live mails without any message, when everything was consumed: what queue_audit is to find. None of them was accepted."""
         return {row.enqueue_id for row in state.live()} - {_id_of(body) for body in state.letters}
 
 
-def _item_of(body: bytes) -> QueuedMail | None:
+def _id_of(body: bytes) -> EnqueueId | None:
     try:
-        return message.decode(body)
+        return message.decode(body).enqueue_id
     except Undecodable:
         return None
-
-
-def _id_of(body: bytes) -> EnqueueId | None:
-    item = _item_of(body)
-    return None if item is None else item.enqueue_id

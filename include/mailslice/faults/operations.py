@@ -37,6 +37,7 @@ _QUIET = timedelta(seconds=0.3)
 _ROOM = 250
 """What a child fetches ahead: more than those before it can have left, whose mails it passes over and keeps in hand, with their doubles behind them."""
 _SOON = timedelta(seconds=1)
+_OURS = MailFilter(sender="sender@example.org")
 
 
 class Seeds(Enum):
@@ -71,9 +72,19 @@ class Session:
     say: Callable[..., None]
     arm: Callable[..., None]
 
+    def hand(self, delivery: Delivery) -> None:
+        """A handler has it."""
+        self.say("handed", (delivery.item, delivery.arrived, delivery.content))
 
-def _no_settings(_: QueueName) -> Mapping[str, str]:
-    return {}
+    @property
+    def quarantine(self) -> Quarantine:
+        """That of the queue."""
+        return Quarantine(self.worker.wiring.stores, self.worker.queue, system_clock)
+
+    @property
+    def view(self) -> MailQueue:
+        """The queue as an operator sees it."""
+        return MailQueue(self.worker.wiring.stores, self.worker.queue, system_clock)
 
 
 def reports_of(queue: QueueName) -> str:
@@ -81,43 +92,31 @@ def reports_of(queue: QueueName) -> str:
     return f"{queue}-reports"
 
 
-def _reporting(queue: QueueName) -> Mapping[str, str]:
-    return {"MAILSLICE_WORKER_BOUNCE_QUEUE": reports_of(queue)}
-
-
-def _marking(queue: QueueName) -> Mapping[str, str]:
-    """Stage marks, reports, and records so often that a worker that was killed is soon taken for dead."""
-    return {
-        **_reporting(queue),
-        "MAILSLICE_QUEUE_STAGE_MARKS": queue,
-        "MAILSLICE_WORKER_RECORD_EVERY": "100ms",
-    }
-
-
 @dataclass(frozen=True)
 class Operation:
-    """One operation, what it needs, how many seeds of it a child takes, and settings that its queue has on top."""
+    """One operation, and how many seeds of which kind a child takes.
+
+    `reported`: senders get reports. `staged`: its queue has stage marks, so nobody is sent to
+    twice, and records so often that a worker that was killed soon counts as dead.
+    """
 
     run: Callable[[Session], Awaitable[None]]
     seeds: Seeds = Seeds.NONE
     each: int = 1
-    settings: Callable[[QueueName], Mapping[str, str]] = _no_settings
+    reported: bool = False
+    staged: bool = False
 
-    @property
-    def staged(self) -> bool:
-        """Whether its queue has stage marks: nobody is sent to twice."""
-        return self.settings is _marking
-
-    @property
-    def reported(self) -> bool:
-        """Whether senders are told."""
-        return self.settings is not _no_settings
+    def settings(self, queue: QueueName) -> Mapping[str, str]:
+        """What its queue has on top of the environment."""
+        reports = {"MAILSLICE_WORKER_BOUNCE_QUEUE": reports_of(queue)}
+        marks = {"MAILSLICE_QUEUE_STAGE_MARKS": queue, "MAILSLICE_WORKER_RECORD_EVERY": "100ms"}
+        return {**(reports if self.reported else {}), **(marks if self.staged else {})}
 
 
 def new_mail() -> tuple[Mail, bytes]:
     """A mail and its content, which tells which mail it is of."""
     name = f"m-{uuid4()}"
-    return Mail(name, "sender@example.org", RECIPIENTS), content_of(name)
+    return Mail(name, _OURS.sender, RECIPIENTS), content_of(name)
 
 
 def content_of(name: str) -> bytes:
@@ -133,6 +132,10 @@ async def _insisting(ask: Callable[[], Awaitable[Any]]) -> Any:
                 return await ask()
             except StoreUnavailable:
                 await asyncio.sleep(_PAUSE)
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    return await _insisting(partial(asyncio.to_thread, work))
 
 
 async def _enqueue(session: Session, delay: timedelta | None = None) -> None:
@@ -210,7 +213,7 @@ async def _next(session: Session, deliveries: Deliveries) -> Delivery:
         raise TimeoutError(
             f"no mail within {_PATIENCE:g} s: {in_hand} are in hand here, {behind} more of others are held"
         ) from error
-    session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+    session.hand(delivery)
     return delivery
 
 
@@ -240,7 +243,7 @@ async def _idle(session: Session) -> None:
     session.arm()
     async with aclosing(session.worker.deliveries(4)) as deliveries:
         if (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
-            session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+            session.hand(delivery)
     await session.worker.settle()
 
 
@@ -250,14 +253,14 @@ async def _surfaced(session: Session) -> None:
     async with aclosing(session.worker.deliveries(1)) as deliveries:
         first = asyncio.ensure_future(anext(deliveries))
         async with asyncio.timeout(_PATIENCE):
-            while await _insisting(lambda: asyncio.to_thread(_delayed, session.worker)):
+            while await _in_thread(partial(_delayed, session.worker)):
                 if first.done():
                     first.result()  # what ended the deliveries is told, not waited out
                 await asyncio.sleep(_PAUSE)
         await asyncio.sleep(_QUIET.total_seconds())
         if first.done():
             delivery = first.result()
-            session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+            session.hand(delivery)
         first.cancel()
     await session.worker.settle()
 
@@ -297,7 +300,7 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
     async with aclosing(session.worker.deliveries(_ROOM)) as deliveries:
         while (delivery := await following(deliveries, _QUIET, lambda: False)) is not None:
             enqueue_id = delivery.item.enqueue_id
-            session.say("handed", (delivery.item, delivery.arrived, delivery.content))
+            session.hand(delivery)
             if await send_to_each(
                 delivery,
                 lambda recipient, of=enqueue_id: session.say(  # type: ignore[misc]
@@ -311,31 +314,21 @@ async def _served(session: Session, *, then_retry: bool = False) -> None:
 
 async def _release(session: Session) -> None:
     """Whatever nobody has begun to release."""
-    quarantine = _quarantine(session)
-    kept = await asyncio.to_thread(
-        lambda: [mail for mail in quarantine.mails() if mail.state is State.KEPT]
-    )
+    mails = await asyncio.to_thread(lambda: list(session.quarantine.mails()))
     session.arm()
-    for mail in kept:
-        session.say(
-            "released", await _insisting(partial(asyncio.to_thread, quarantine.release, mail))
-        )
+    for mail in mails:
+        if mail.state is State.KEPT:
+            session.say("released", await _in_thread(partial(session.quarantine.release, mail)))
 
 
 async def _discard(session: Session) -> None:
-    quarantine = _quarantine(session)
-
     def all_of_them() -> None:
-        for mail in quarantine.mails():
+        for mail in session.quarantine.mails():
             if mail.state in {State.KEPT, State.DISCARDING}:
-                quarantine.discard(mail)
+                session.quarantine.discard(mail)
 
     session.arm()
-    await _insisting(partial(asyncio.to_thread, all_of_them))
-
-
-def _quarantine(session: Session) -> Quarantine:
-    return Quarantine(session.worker.wiring.stores, session.worker.queue, system_clock)
+    await _in_thread(all_of_them)
 
 
 async def _flush(session: Session) -> None:
@@ -344,19 +337,9 @@ async def _flush(session: Session) -> None:
     session.say("flushed")
 
 
-async def _delete(session: Session) -> None:
-    view = MailQueue(session.worker.wiring.stores, session.worker.queue, system_clock)
+async def _delete(session: Session, mails: MailFilter | None = None) -> None:
     session.arm()
-    await _insisting(
-        lambda: asyncio.to_thread(view.delete, MailFilter(sender="sender@example.org"))
-    )
-    session.say("deleted")
-
-
-async def _clear(session: Session) -> None:
-    view = MailQueue(session.worker.wiring.stores, session.worker.queue, system_clock)
-    session.arm()
-    await _insisting(lambda: asyncio.to_thread(view.clear))
+    await _in_thread(partial(session.view.delete, mails) if mails else session.view.clear)
     session.say("deleted")
 
 
@@ -388,17 +371,19 @@ OPERATIONS = {
     "bounce": Operation(
         _settling("completed", Delivery.bounce, reason="refused", failures=REFUSED),
         Seeds.WAITING,
-        settings=_reporting,
+        reported=True,
     ),
-    "stages": Operation(_served, Seeds.WAITING, settings=_marking),
-    "stages-retry": Operation(partial(_served, then_retry=True), Seeds.WAITING, settings=_marking),
-    "stages-doubt": Operation(_served, Seeds.BEGUN, settings=_marking),
+    "stages": Operation(_served, Seeds.WAITING, reported=True, staged=True),
+    "stages-retry": Operation(
+        partial(_served, then_retry=True), Seeds.WAITING, reported=True, staged=True
+    ),
+    "stages-doubt": Operation(_served, Seeds.BEGUN, reported=True, staged=True),
     "release": Operation(_release, Seeds.SET_ASIDE),
     "discard": Operation(_discard, Seeds.SET_ASIDE),
     "surface": Operation(_surfaced, Seeds.DUE),
     "surface-deleted": Operation(_surfaced, Seeds.DUE_DELETED),
     "round": Operation(_surfaced, Seeds.LATER),
     "flush": Operation(_flush, Seeds.FAR, each=2),
-    "delete": Operation(_delete, Seeds.WAITING, each=3),
-    "clear": Operation(_clear, Seeds.WAITING, each=3),
+    "delete": Operation(partial(_delete, mails=_OURS), Seeds.WAITING, each=3),
+    "clear": Operation(_delete, Seeds.WAITING, each=3),
 }

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
-
+from mailslice.bench.page import machine
 from mailslice.local.command_line import CommandLine
 from mailslice.local.pages import write as write_pages
 from mailslice.local.parts import java_home
@@ -46,9 +44,7 @@ def bench(arguments: list[str]) -> int:
         }
         Stack(stack, steps, settings, with_airflow=False).start()
         try:
-            memory = psutil.virtual_memory().total // 2**30
-            machine = f"{psutil.cpu_count()} cores, {memory} GiB, {platform.platform()}"
-            steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}")
+            steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
             servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
             options = (word for file in servers for word in ("--server", str(file)))
             code = CommandLine(settings).show("bench", *words, *options)

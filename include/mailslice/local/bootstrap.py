@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 VENV = ROOT / ".venv"
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
     try:
         check_python()
         LOG.parent.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time():
+        with locked(LOG.parent / "setup.lock"):
             _step("system packages", system_packages)
             _step("Python packages", python_packages)
     except (SetupError, *UNEXPECTED) as error:
@@ -110,14 +111,14 @@ def check_python() -> None:
 
 def missing_packages() -> list[str]:
     """Debian packages whose programs are not there."""
-    wanted = []
-    if java_17() is None:
-        wanted.append(JDK)
-    if not RABBITMQ.is_file() or not shutil.which("epmd"):
-        wanted.append("rabbitmq-server")
-    if not (VENV / "bin" / "python").exists() and importlib.util.find_spec("ensurepip") is None:
-        wanted.append(f"python3.{sys.version_info.minor}-venv")
-    return wanted
+    has_rabbitmq = RABBITMQ.is_file() and shutil.which("epmd")
+    has_venv = (VENV / "bin" / "python").exists() or importlib.util.find_spec("ensurepip")
+    present = {
+        JDK: java_17(),
+        "rabbitmq-server": has_rabbitmq,
+        f"python3.{sys.version_info.minor}-venv": has_venv,
+    }
+    return [package for package, program in present.items() if not program]
 
 
 def system_packages() -> str:
@@ -161,7 +162,7 @@ def python_packages() -> str:
     python, uv = str(VENV / "bin" / "python"), str(VENV / "bin" / "uv")
     pinned = ROOT / ".state" / "uv.txt"
     pinned.write_text(_requirement("uv"), encoding="utf-8")
-    if _version_of_uv(uv) != _pinned_version("uv"):
+    if _output([uv, "--version"]).split()[1:2] != _requirement("uv").split()[0].split("==")[1:]:
         quiet = ["-q", "--disable-pip-version-check", "--require-hashes"]
         pip = [python, "-m", "pip", "install", *quiet, "-r", str(pinned)]
         _run(pip, "uv cannot be downloaded", network)
@@ -215,13 +216,18 @@ def _key() -> str:
     return digest.hexdigest()
 
 
+def _output(command: list[str]) -> str:
+    """What a program prints; nothing when it fails, or is not there."""
+    if not Path(command[0]).exists():
+        return ""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
 def _venv_works() -> bool:
-    python = VENV / "bin" / "python"
-    if not python.exists():
-        return False
     code = "import sys, pip; print(sys.prefix, sys.version_info[0], sys.version_info[1])"
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
-    return done.stdout.split() == [str(VENV), *map(str, sys.version_info[:2])]
+    words = _output([str(VENV / "bin" / "python"), "-c", code]).split()
+    return words == [str(VENV), *map(str, sys.version_info[:2])]
 
 
 def _requirement(name: str) -> str:
@@ -233,23 +239,10 @@ def _requirement(name: str) -> str:
     return found.group()
 
 
-def _pinned_version(name: str) -> str:
-    return _requirement(name).split()[0].partition("==")[2]
-
-
-def _version_of_uv(uv: str) -> str | None:
-    if not Path(uv).is_file():
-        return None
-    done = subprocess.run([uv, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.split()[1] if done.returncode == 0 else None
-
-
 def _network_of_pip(python: str) -> dict[str, str]:
-    """Index and authority that pip is told, which uv does not read, in uv's words; what uv was told itself goes first."""
-    shown = subprocess.run(
-        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    ).stdout
-    told = dict(re.findall(r"^(?:global|user|site|:env:)\.([a-z-]+)='(.*)'$", shown, re.MULTILINE))
+    """Index and authority of pip's configuration, in uv's variables; uv's own go first."""
+    listed = _output([python, "-m", "pip", "config", "list"])
+    told = dict(re.findall(r"^(?:global|user|site|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
     wanted = {"UV_DEFAULT_INDEX": told.get("index-url"), "SSL_CERT_FILE": told.get("cert")}
     return {name: value for name, value in wanted.items() if value and not os.environ.get(name)}
 
@@ -265,15 +258,12 @@ def _run(
     with LOG.open("a", encoding="utf-8") as log:
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
-        done = subprocess.run(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            cwd=ROOT,
-            check=False,
-        )
+        streams: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": log,
+            "stderr": subprocess.STDOUT,
+        }
+        done = subprocess.run(command, **streams, env=environment, cwd=ROOT, check=False)
     if done.returncode and fatal:
         last = LOG.read_text(errors="replace").rstrip().rpartition("\n")[2].strip()
         raise SetupError(f"{what} ({last[:200]}). Remedy: {remedy}; all of it: {LOG}")
@@ -287,8 +277,9 @@ def _step(name: str, action: Callable[[], str]) -> None:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    with (LOG.parent / "setup.lock").open("w") as lock:
+def locked(path: Path) -> Iterator[None]:
+    """Waits for the lock of this file, which other processes may hold."""
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mailslice.local.parts import java, java_home, part
-from mailslice.local.program import FILES, Program, answers_cql, write_file
+from mailslice.local.program import FILES, Program, answers_cql, filled, write_file
 from mailslice.local.settings import StackSettings
 
 
@@ -92,22 +92,19 @@ def as_word(path: Path) -> str:
 
 
 def _arguments(stack: StackSettings, node: Node) -> list[str]:
-    options = (FILES / "cassandra.jvm").read_text(encoding="utf-8")
-    return [
-        *options.format(
-            heap=stack.sizes.cassandra_heap,
-            folder=node.folder,
-            jmx_port=node.jmx_port,
-            ring_delay_ms=node.ring_delay_ms,
-        ).splitlines(),
-        *_opened(),
-        # Its own tables of the schema go to disk with the others, not at each CREATE: the commit log has them. Three times quicker, and a kill loses none.
-        # Not where there are several: one that comes back must know at once what the others know, or it refuses what they ask it for.
-        *(["-Dcassandra.test.flush_local_schema_changes=false"] if node.alone else []),
-        "-cp",
-        f"{part('cassandra', stack.sizes)}/*",
-        "org.apache.cassandra.service.CassandraDaemon",
-    ]
+    options = filled(
+        "cassandra.jvm",
+        heap=stack.sizes.cassandra_heap,
+        folder=node.folder,
+        jmx_port=node.jmx_port,
+        ring_delay_ms=node.ring_delay_ms,
+    )
+    # Its own schema tables are flushed with the others, not at each CREATE: three times faster, and
+    # the commit log loses none. Not in a cluster: a node that comes back must know them at once.
+    unflushed = ["-Dcassandra.test.flush_local_schema_changes=false"] if node.alone else []
+    jars = f"{part('cassandra', stack.sizes)}/*"
+    daemon = "org.apache.cassandra.service.CassandraDaemon"
+    return [*options.splitlines(), *_opened(), *unflushed, "-cp", jars, daemon]
 
 
 def _mib(size: str) -> int:

@@ -18,18 +18,18 @@ from mailslice.local.settings import TEST_PREFIX, stack_variables
 from mailslice.model.durations import format_duration
 from mailslice.model.settings import groups, variables
 
+_OF_STACK = f"""\
+Of `make run`. Those of the services that `make test` starts: state and ports are \
+`{TEST_PREFIX}...`, 1000 higher
+(Airflow's 18080); versions and sizes are the same variables."""
 _HEAD = "Generated (`make docs`); a test compares."
 
 
 def pages(root: Path) -> Mapping[str, str]:
     """Every generated page: its path below docs/ and its text."""
     scale = scale_page(read_measured(root / "docs" / "performance.json"))
-    return {
-        "settings.md": settings_page(),
-        "cli.md": cli_page(),
-        "dags.md": dags_page(root),
-        "scale.md": scale,
-    }
+    own = {"settings.md": settings_page(), "cli.md": cli_page()}
+    return {**own, "dags.md": dags_page(root), "scale.md": scale}
 
 
 def settings_page() -> str:
@@ -40,37 +40,26 @@ def settings_page() -> str:
         "An unknown name, or a value that is not allowed, is an error that names it. Durations: `90s`, `15m`, `1h`, `30d` or ISO 8601.",
     ]
     for group, cls in groups().items():
-        lines += [
-            "",
-            f"## {group}",
-            "",
-            (cls.__doc__ or "").strip(),
-            "",
-            "| variable | default | allowed, meaning |",
-            "|---|---|---|",
-        ]
-        meanings = cls.meanings()
+        rows, meanings = list[str](), cls.meanings()
         for name, (its_group, field) in variables().items():
             if its_group == group:
                 info = cls.model_fields[field]
                 words = [*_allowed(info), *filter(None, [meanings.get(field)])]
-                lines.append(_row(name, _default(info), "; ".join(words)))
+                rows.append(_row(name, _default(info), "; ".join(words)))
+        text = (cls.__doc__ or "").strip()
+        lines += ["", f"## {group}", "", text, "", "| variable | default | allowed, meaning |"]
+        lines += ["|---|---|---|", *rows]
     lines += [
         "",
         "## The local stack",
         "",
-        f"Of `make run`. Those of the services that `make test` starts: state and ports are `{TEST_PREFIX}...`, 1000 higher",
-    ]
-    lines += [
-        "(Airflow's 18080); versions and sizes are the same variables.",
+        _OF_STACK,
         "",
         "| variable | default | meaning |",
         "|---|---|---|",
     ]
-    lines += [
-        _row(name, f"`{default}`", meaning)
-        for name, (default, meaning) in stack_variables().items()
-    ]
+    stack = stack_variables().items()
+    lines += [_row(name, f"`{default}`", meaning) for name, (default, meaning) in stack]
     return "\n".join(lines) + "\n"
 
 

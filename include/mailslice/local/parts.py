@@ -6,20 +6,17 @@ without reading a single POM: 40 s for the S3 server, where resolving takes 160 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import util
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from mailslice.local.bootstrap import java_17
-from mailslice.local.program import FILES, CannotStart
+from mailslice.local.bootstrap import java_17, locked
+from mailslice.local.program import FILES, CannotStart, filled
 from mailslice.local.settings import Sizes
 
 NAMES = ("cassandra", "s3proxy")
@@ -80,7 +77,7 @@ def part(name: str, sizes: Sizes) -> Path:
         raise CannotStart(
             f"{error.filename}: {error.strerror}. Remedy: let this user write there, or set MAILSLICE_STACK_CACHE to another folder"
         ) from None
-    with _locked(folder.parent / f"{name}.lock"):
+    with locked(folder.parent / f"{name}.lock"):
         if not folder.is_dir():
             coming = folder.with_name(folder.name + ".coming")
             _fetch(name, module, coming, as_listed=bool(jars))
@@ -129,8 +126,7 @@ def _version(name: str, sizes: Sizes) -> str:
 
 
 def _wanted_module(name: str, sizes: Sizes) -> str:
-    template = (FILES / f"{name}.ivy.xml").read_text(encoding="utf-8")
-    return template.format(version=_version(name, sizes))
+    return filled(f"{name}.ivy.xml", version=_version(name, sizes))
 
 
 def _listed_module(name: str, jars: tuple[Jar, ...]) -> str:
@@ -215,10 +211,3 @@ def _ivy_jar() -> Path:
             "pyspark, which ships the resolver of the Java parts, is not installed. Remedy: make setup"
         )
     return found[-1]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -40,9 +40,14 @@ class Program:
     priority: int = 999
 
 
+def filled(template: str, /, **values: object) -> str:
+    """The text of the template with the values in it."""
+    return (FILES / template).read_text(encoding="utf-8").format(**values)
+
+
 def write_file(name: str, path: Path, **values: object) -> Path:
     """Writes the template `name` to `path`, with the values in it; gives the path."""
-    path.write_text((FILES / name).read_text(encoding="utf-8").format(**values), encoding="utf-8")
+    path.write_text(filled(name, **values), encoding="utf-8")
     return path
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +23,9 @@ INNER = (PREFIX + "OWNER", PREFIX + "SCHEDULES")
 """What the stack tells its own processes by; a command that one of them starts has them, too."""
 _TEST_OFFSET = 1000
 """Between the default ports of the two stacks, so that both can be up."""
+
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Profile(StrEnum):
@@ -109,13 +113,13 @@ def stack_settings(
     _require_known(environ)
     root = root or clone_root()
     prefix = TEST_PREFIX if profile is Profile.TEST else PREFIX
-    defaults = {}
+    defaults: dict[str, object] = {}
     if profile is Profile.TEST:
         fields = Ports.model_fields.items()
         defaults = {name: field.default + _TEST_OFFSET for name, field in fields}
         defaults["airflow_port"] = 18080
-    ports = Ports(**{**defaults, **_read(Ports, prefix, environ)})
-    sizes = Sizes(**_read(Sizes, PREFIX, environ))
+    ports = _read(Ports, prefix, environ, defaults)
+    sizes = _read(Sizes, PREFIX, environ)
     _distinct(ports, prefix)
     state = Path(environ.get(prefix + "STATE") or root / ".state" / profile.value)
     return StackSettings(
@@ -150,20 +154,22 @@ def _require_known(environ: Mapping[str, str]) -> None:
             raise BadSetting(f"{name} (in the environment) is no setting of the local stack{hint}")
 
 
-def _read(cls: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, object]:
-    given = {
-        name: environ[prefix + name.upper()]
-        for name in cls.model_fields
-        if environ.get(prefix + name.upper())
-    }
+def _read(
+    cls: type[Model],
+    prefix: str,
+    environ: Mapping[str, str],
+    defaults: Mapping[str, object] | None = None,
+) -> Model:
+    names = {name: prefix + name.upper() for name in cls.model_fields}
+    given = {name: environ[names[name]] for name in names if environ.get(names[name])}
     try:
-        cls(**given)
+        return cls(**{**(defaults or {}), **given})
     except ValidationError as error:
         problem = error.errors()[0]
         raise BadSetting(
-            f"{prefix}{str(problem['loc'][0]).upper()}={problem['input']!r} (in the environment): {problem['msg']}"
+            f"{names[str(problem['loc'][0])]}={problem['input']!r} (in the environment): "
+            f"{problem['msg']}"
         ) from None
-    return dict(given)
 
 
 def _distinct(ports: Ports, prefix: str) -> None:

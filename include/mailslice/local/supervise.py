@@ -13,14 +13,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from mailslice.local.program import FILES, CannotStart, Program
+from mailslice.local.program import CannotStart, Program, filled
 from mailslice.local.settings import StackSettings
 
 OWNER = "MAILSLICE_STACK_OWNER"
@@ -82,9 +81,10 @@ class Supervisor:
         """
         self._refuse_anothers()
         count = len(self.owned())
-        if self.alive():
+        if (pid := self._call("pid")).returncode == 0:
             self._call("shutdown")
-            _wait(lambda: not self.alive() and not self._own_supervisors(), seconds=90)
+            with suppress(psutil.Error):
+                psutil.Process(int(pid.stdout)).wait(timeout=90)
         self.end_leftovers()
         return count
 
@@ -100,15 +100,12 @@ class Supervisor:
 
     def end_leftovers(self) -> None:
         """TERM, then KILL after 15 s, to what carries this stack's mark."""
-        left = self.owned()
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
-        _, alive = psutil.wait_procs(left, timeout=15)
-        for process in alive:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(alive, timeout=5)
+        processes = self.owned()
+        for end, seconds in ((psutil.Process.terminate, 15), (psutil.Process.kill, 5)):
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    end(process)
+            _, processes = psutil.wait_procs(processes, timeout=seconds)
 
     def _refuse_anothers(self) -> None:
         try:
@@ -122,13 +119,6 @@ class Supervisor:
                 f"the stack in {self._stack.state} runs as {process.username()} (pid {process.pid}). Remedy: make stop as that user"
             )
 
-    def _own_supervisors(self) -> list[psutil.Process]:
-        return [
-            process
-            for process in self.owned()
-            if "supervisor.supervisord" in _command_line(process)
-        ]
-
     def _call(self, *words: str) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-m", "supervisor.supervisorctl"]
         command = [*program, "-c", str(self._configuration), *words]
@@ -138,28 +128,29 @@ class Supervisor:
 
     def _text(self, programs: tuple[Program, ...]) -> str:
         state = _escaped(self._stack.state)
-        text = (
-            (FILES / "supervisord.conf")
-            .read_text(encoding="utf-8")
-            .format(
+        sections = [
+            filled(
+                "supervisord.conf",
                 state=state,
                 profile=self._stack.profile.value,
                 owner=f"{OWNER}={_quoted(str(self._stack.state))}",
                 socket=_escaped(self._socket),
             )
-        )
-        section = (FILES / "supervisord.program.conf").read_text(encoding="utf-8")
+        ]
         for program in programs:
             variables = (f"{name}={_quoted(value)}" for name, value in program.environment.items())
-            text += section.format(
-                name=program.name,
-                command=_escaped(shlex.join(program.command)),
-                environment=",".join(variables),
-                priority=program.priority,
-                stop_seconds=program.stop_seconds,
-                state=state,
+            sections.append(
+                filled(
+                    "supervisord.program.conf",
+                    name=program.name,
+                    command=_escaped(shlex.join(program.command)),
+                    environment=",".join(variables),
+                    priority=program.priority,
+                    stop_seconds=program.stop_seconds,
+                    state=state,
+                )
             )
-        return text
+        return "".join(sections)
 
 
 def _escaped(value: object) -> str:
@@ -182,16 +173,3 @@ def _socket(state: Path) -> Path:
         return near
     digest = hashlib.sha256(str(state).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"mailslice-{os.getuid()}-{digest}.sock"
-
-
-def _command_line(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
-
-
-def _wait(until: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not until() and time.monotonic() < deadline:
-        time.sleep(0.3)

@@ -132,13 +132,6 @@ def test_messages_junk_and_blobs_that_should_not_be_there_or_should_are_told(
     assert [text.split(" ")[0] for text in books.wrong] == ["a", "2", str(item.enqueue_id)]
 
 
-def test_orphans_are_blobs_that_neither_row_nor_dead_letter_names(item: QueuedMail) -> None:
-    letter = made("m-2")
-    state = holding(item, letters=(message.encode(letter), b"junk"))
-    keys = {"orphan", *state.blobs, letter.header_blob_id, letter.body_blob_id}
-    assert Books().orphans(replace(state, blobs=frozenset(keys))) == {"orphan"}
-
-
 def test_who_is_sent_to_twice_and_who_not_at_all_is_told(books: Books, item: QueuedMail) -> None:
     books.send(item.enqueue_id, RECIPIENTS[0])
     assert books.wrong == []
