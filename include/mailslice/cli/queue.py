@@ -140,6 +140,7 @@ def slices(out: Output, queue: Queue) -> None:
 @command(app, "audit")
 def audit(out: Output, queue: Queue) -> None:
     """The mails of the last audit, each with its verdict and why. 'duty run queue_audit --queue QUEUE' makes one; without any, exit 2."""
+    from mailslice.duty.artifacts import artifacts
     from mailslice.duty.audits import newest_audit
 
     with open_queue(queue) as opened:
@@ -152,7 +153,8 @@ def audit(out: Output, queue: Queue) -> None:
         if found.needless:
             census = ", which needed no census: no mail was old enough"
         out.note(f"audit {found.run} of {found.made_at:%Y-%m-%dT%H:%M:%SZ}{census}")
-        out.rows((mail.line() for mail in found.proved().mails()), empty="no mail was old enough")
+        mails = found.mails(artifacts(opened.stores.settings))
+        out.rows((mail.line() for mail in mails), empty="no mail was old enough")
 
 
 @command(app, "dead")

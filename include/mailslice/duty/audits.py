@@ -1,83 +1,85 @@
-"""The audits of a queue, as others read them: which one is the newest, and its verdicts, once they are proved to be what the audit wrote."""
+"""The audits of a queue: what one is, which is the newest, and its verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mailslice.duty.artifacts import RunFolder, artifacts
+from mailslice.duty.artifacts import Artifacts, RunFolder, artifacts
 from mailslice.duty.context import FILES
+from mailslice.duty.json_model import JsonModel
 from mailslice.duty.ledger import Ledger
-from mailslice.duty.plans import digest_of, reading, require_same
+from mailslice.duty.plan import QueuePlan, read_plan
 from mailslice.duty.report import DONE, DRY_RUN
+from mailslice.duty.row_file import RowFile, require_same_rows, stream_rows
 from mailslice.duty.sliced import held_to_slices
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.mail import QueueName
+from mailslice.model.verdicts import MailVerdict
 
 if TYPE_CHECKING:
-    from mailslice.spark.plan_files import Digest
-    from mailslice.spark.verdict_files import Judged
     from mailslice.stores import Stores
 
 DUTY = "queue_audit"
-PARTS = "plan"
-"""The folder of the Parquet files, in the run's folder."""
 CENSUS_PATIENCE = timedelta(minutes=5)
-"""How long the lock of a queue's audits is waited for: its owner may hold the work queue for 195 s."""
+"""For the lock of a queue's audits: its owner may hold the work queue for 195 s."""
 _LOOKED_AT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """One audit. `census`: it knows of each ready message of the work queue, or found no mail to ask about (`needless`); `shared`: James worked on the
-    queue, too. `digest` names this very plan.
-    """
+class Reads(JsonModel):
+    """Partitions: to be read, read, read twice. Old live mails of the first and the second read."""
 
-    run: str
-    queue: QueueName
-    made_at: datetime
+    requested: int
+    read: int
+    twice: int
+    candidates: int
+    judged: int
+
+
+class AuditPlan(QueuePlan):
+    """One audit."""
+
+    older_than: timedelta
     shared: bool
+    """James worked on the queue, too."""
     census: bool
-    needless: bool
-    verdicts: Mapping[str, int]
-    rows: Digest
-    files: tuple[str, ...]
-    digest: str
-    folder: RunFolder
+    """It knows of each ready message of the work queue, or no mail was old enough (`needless`)."""
+    unproved: bool
+    """A mail that the census did not find may be somewhere all the same."""
+    verdicts: dict[str, int]
+    verdict_files: tuple[RowFile, ...]
+    """MailVerdict; one file a task."""
+    reads: Reads
 
-    def proved(self) -> Audit:
-        """Itself, once its files were read and are what it says. Raises PlanRefused."""
-        from mailslice.spark.plan_files import Digest
-        from mailslice.spark.verdict_files import digest_of_judged
+    @property
+    def planned(self) -> int:
+        """Mails that have a verdict."""
+        return sum(file.rows for file in self.verdict_files)
 
-        found = sum((digest_of_judged(rows) for rows in self._batches()), Digest())
-        if found != self.rows:
-            raise PlanRefused(
-                f"the files of audit {self.run} below {self.folder.uri}/{PARTS} were changed: their digest is {found}, it was {self.rows}"
-            )
-        return self
+    @property
+    def needless(self) -> bool:
+        """Whether a census was asked for and no mail was old enough to take one."""
+        return self.census and not self.reads.candidates
 
-    def mails(self) -> Iterator[Judged]:
-        """Its mails, oldest slice first within each file."""
-        for rows in self._batches():
-            yield from rows
-
-    def _batches(self) -> Iterator[list[Judged]]:
-        import pyarrow as pa
-
-        from mailslice.spark.verdict_files import read_judged
-
+    def prove(self, location: Artifacts) -> None:
+        """Raises PlanRefused when its files are not what the audit wrote."""
         try:
-            yield from read_judged(
-                self.folder.artifacts, [self.folder.file(f"{PARTS}/{file}") for file in self.files]
-            )
-        except (OSError, KeyError, pa.ArrowException) as error:
-            problem = " ".join(str(error).split())[:200]
+            for file in self.verdict_files:
+                require_same_rows(location, self._folder(location), file)
+        except PlanRefused as error:
             raise PlanRefused(
-                f"the files of audit {self.run} below {self.folder.uri}/{PARTS} cannot be read ({problem}): audit again"
+                f"the files of audit {self.run} were changed: audit again ({error})"
             ) from error
+
+    def mails(self, location: Artifacts) -> Iterator[MailVerdict]:
+        """Its mails, oldest slice first within each file. Raises, before the first, as `prove`."""
+        self.prove(location)
+        for file in self.verdict_files:
+            yield from stream_rows(location, self._folder(location), file, MailVerdict)
+
+    def _folder(self, location: Artifacts) -> str:
+        return RunFolder(location, DUTY, self.queue, self.run).name
 
 
 def lock_name(queue: QueueName) -> str:
@@ -87,18 +89,19 @@ def lock_name(queue: QueueName) -> str:
 
 def newest_audit(
     stores: Stores, queue: QueueName, *, census_since: datetime | None = None
-) -> Audit | None:
+) -> AuditPlan | None:
     """The newest audit of the whole queue that came to its end; None when there is none.
 
-    With `census_since` the newest that took a census. One that needed none asked about no mail, and says nothing of those that an earlier one found lost:
-    it is taken only where no census was taken since then. An audit of some slices (a backfill) is for who names it. Raises PlanRefused as `audit_of`.
+    With `census_since` the newest that took a census. One that needed none asked about no mail, and
+    says nothing of those that an earlier one found lost: it is taken only where no census was taken
+    since then. An audit of some slices (a backfill) is for who names it. Raises as `audit_of`.
     """
     needless: str | None = None
     for report in Ledger(stores, stores.settings).list(DUTY, queue, _LOOKED_AT):
         if held_to_slices(report) or report["status"] not in (DONE, DRY_RUN):
             continue
-        told = report.get("census") or {}
-        if census_since is None or told.get("taken"):
+        census = report.get("census") or {}
+        if census_since is None or census.get("taken"):
             too_old = (
                 census_since is not None
                 and datetime.fromisoformat(report["started"]) < census_since
@@ -106,17 +109,18 @@ def newest_audit(
             return audit_of(
                 stores, queue, needless if needless is not None and too_old else report["run"]
             )
-        if told.get("needless") and needless is None:
+        if census.get("needless") and needless is None:
             needless = report["run"]
     return audit_of(stores, queue, needless) if needless is not None else None
 
 
-def named_audit(stores: Stores, queue: QueueName, run: str) -> Audit:
-    """The audit of that run. Raises BadInput when the ledger has no such audit of the queue that came to its end, PlanRefused as `audit_of`."""
+def named_audit(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
+    """The audit of that run. Raises BadInput where none is done, else as `audit_of`."""
     report = Ledger(stores, stores.settings).show(run)
     if report["duty"] != DUTY or report["queue"] != queue:
         raise BadInput(
-            f"audit {run!r}: it is a run of {report['duty']} on queue {report['queue']!r}; allowed is an audit of {queue!r}"
+            f"audit {run!r}: it is a run of {report['duty']} on queue {report['queue']!r}; "
+            f"allowed is an audit of {queue!r}"
         )
     if report["status"] not in (DONE, DRY_RUN):
         raise BadInput(
@@ -125,35 +129,12 @@ def named_audit(stores: Stores, queue: QueueName, run: str) -> Audit:
     return audit_of(stores, queue, run)
 
 
-def audit_of(stores: Stores, queue: QueueName, run: str) -> Audit:
-    """The audit that a run planned, done or not. Raises PlanRefused when its plan is gone or was changed."""
+def audit_of(stores: Stores, queue: QueueName, run: str) -> AuditPlan:
+    """The audit of a run, done or not. Raises PlanRefused for a plan that is gone or changed."""
     folder = RunFolder(artifacts(stores.settings), DUTY, queue, run)
     found = folder.read_json(FILES["plan"])
     if found is None:
         raise PlanRefused(
             f"audit {run} of queue {queue} has no {FILES['plan']} in {folder.uri}: audit again"
         )
-    return read_audit(found, folder)
-
-
-def read_audit(summary: Mapping[str, Any], folder: RunFolder) -> Audit:
-    """The audit in a plan.json. Raises PlanRefused when it is another run's, or was changed since it was made."""
-    from mailslice.spark.plan_files import Digest
-
-    with reading(folder.run, folder.queue):
-        value = summary["decided"]
-        audit = Audit(
-            run=value["run"],
-            queue=QueueName(value["queue"]),
-            made_at=datetime.fromisoformat(value["madeAt"]),
-            shared=value["shared"],
-            census=value["census"],
-            needless=bool((summary.get("census") or {}).get("needless")),
-            verdicts=value["verdicts"],
-            rows=Digest.parse(value["rows"]),
-            files=tuple(value["files"]),
-            digest=digest_of(value),
-            folder=folder,
-        )
-    require_same(audit.digest, summary, (audit.run, audit.queue), folder.run, folder.queue)
-    return audit
+    return read_plan(found, AuditPlan, run, queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -86,18 +86,25 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 
 def load_plan(context: StepContext, plan_type: type[PlanT]) -> PlanT:
-    """The plan of this run. Raises PlanRefused when it is another run's, or was changed since it was made.
+    """The plan of this run. Raises PlanRefused as `read_plan`."""
+    request = context.request
+    return read_plan(context.need("plan"), plan_type, request.run, request.reported_queue)
+
+
+def read_plan(
+    summary: Mapping[str, Any], plan_type: type[PlanT], run: str, queue: str | None
+) -> PlanT:
+    """The plan in a plan.json. Raises PlanRefused when it is another run's, or was changed.
 
     Its files are held against their digests by whoever reads them.
     """
-    summary, run, queue = context.need("plan"), context.request.run, context.request.reported_queue
     with reading(run, queue):
         try:
             plan = plan_type.model_validate(summary.get("decided"))
         except ValidationError as error:
             problem = error.errors()[0]
-            place = ".".join(map(str, problem["loc"])) or "decided"
-            raise ValueError(f"{place}: {problem['msg']}") from error
+            field = ".".join(map(str, problem["loc"])) or "decided"
+            raise ValueError(f"{field}: {problem['msg']}") from error
     require_same(plan.digest, summary, (plan.run, plan.subject), run, queue)
     return plan
 

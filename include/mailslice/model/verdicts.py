@@ -1,7 +1,8 @@
-"""What an audit can say of a live mail."""
+"""What an audit can say of a live mail, and what it said of one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -27,3 +28,27 @@ class Verdict(StrEnum):
     """A blob of its content is missing: nobody can deliver it."""
     UNKNOWN = "unknown"
     """Not provable; the reason is told with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailVerdict:
+    """One mail of an audit: its verdict and why. The fields are the columns of an audit's files.
+
+    Times are milliseconds since the epoch. `decision`: which earlier decision to publish it again
+    the audit knew of; empty without one, or where it does not matter.
+    """
+
+    enqueue_id: str
+    name: str
+    verdict: str
+    why: str
+    table: str
+    slice_ms: int
+    bucket: int
+    enqueued_ms: int
+    decision: str
+
+    def line(self) -> dict[str, object]:
+        """As `queue audit` shows it."""
+        which = {"enqueueId": self.enqueue_id, "name": self.name}
+        return {**which, "verdict": self.verdict, "why": self.why}

@@ -19,6 +19,7 @@ import pytest
 from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
 from mailslice.duty import road
+from mailslice.duty.artifacts import artifacts
 from mailslice.duty.audits import lock_name, newest_audit
 from mailslice.duty.request import RunRequest
 from mailslice.duty.road import run_all, run_step
@@ -27,6 +28,7 @@ from mailslice.model.mail import BlobId, EnqueueId, Mail, Place, QueuedMail, Que
 from mailslice.model.names import RabbitNames
 from mailslice.model.settings import Settings
 from mailslice.model.slices import slice_start
+from mailslice.model.verdicts import MailVerdict
 from mailslice.quality import gate
 from mailslice.queue import directory
 from mailslice.spark import in_worker
@@ -143,19 +145,16 @@ class Spool:
             summary = run_step(step, request, self.settings)
         return summary
 
+    def judged(self) -> Iterator[MailVerdict]:
+        """Of the last audit."""
+        return newest_audit(self.stores, self.queue).mails(artifacts(self.settings))
+
     def verdicts(self) -> dict[EnqueueId, str]:
         """Of the last audit."""
-        return {
-            EnqueueId(uuid.UUID(mail.enqueue_id)): mail.verdict
-            for mail in newest_audit(self.stores, self.queue).proved().mails()
-        }
+        return {EnqueueId(uuid.UUID(mail.enqueue_id)): mail.verdict for mail in self.judged()}
 
     def why(self, enqueue_id: EnqueueId) -> str:
-        return next(
-            mail.why
-            for mail in newest_audit(self.stores, self.queue).mails()
-            if mail.enqueue_id == str(enqueue_id)
-        )
+        return next(mail.why for mail in self.judged() if mail.enqueue_id == str(enqueue_id))
 
     def shared(self, yes: bool = True) -> Spool:
         """The same queue, as one that James works on, or not."""

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from mailslice.duties.queue_audit import evidence
+from mailslice.duty.artifacts import artifacts
 from mailslice.duty.audits import newest_audit
 from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
 from mailslice.duty.road import run_all
@@ -74,7 +75,7 @@ def test_what_kills_leave_is_found_by_the_duties(alone: Place) -> None:
         assert report["status"] == "done", report
         found = {
             UUID(mail.enqueue_id)
-            for mail in newest_audit(stores, QueueName(name)).proved().mails()
+            for mail in newest_audit(stores, QueueName(name)).mails(artifacts(settings))
             if mail.verdict == "lost"
         }
         assert found == outcome.books.lost(outcome.end), report["verdicts"]

@@ -10,6 +10,7 @@ from mailslice.cli import queue as queue_commands
 from mailslice.cli.main import run
 from mailslice.duty import audits
 from mailslice.duty.audits import newest_audit
+from mailslice.model.settings import Settings
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -98,10 +99,12 @@ def test_a_listing_says_whether_a_census_was_taken(
         made_at=NOW,
         census=census,
         needless=needless,
-        proved=lambda: SimpleNamespace(mails=list),
+        mails=lambda _: [],
     )
     monkeypatch.setattr(
-        queue_commands, "open_queue", lambda _: nullcontext(SimpleNamespace(stores=None))
+        queue_commands,
+        "open_queue",
+        lambda _: nullcontext(SimpleNamespace(stores=SimpleNamespace(settings=Settings()))),
     )
     monkeypatch.setattr(audits, "newest_audit", lambda *_: audit)
     assert run(["queue", "audit", "spool"]) == 0

@@ -1,10 +1,10 @@
-"""The first of two reads: which live mails are old enough, slice by slice in Spark. Their ids go to files, beside which only counts come back."""
+"""The first of two reads: which live mails are old enough. Their ids go to files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mailslice.model.mail import EnqueueId, Place, QueueName
@@ -17,124 +17,99 @@ from mailslice.spark.spool import Spool
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
-    from mailslice.stores.cassandra.enqueued_mails import EnqueuedMails
 
 
 @dataclass(frozen=True, slots=True)
-class OldPlace:
-    """The old live mails of one partition: those that were delayed at this read, or those that were not.
+class AuditSpec:
+    """What tasks need: the view's shape, mails enqueued until `latest`, the run's folder."""
 
-    `rows` of the partition, told once; `old` mails, whose ids are at `part`; `youngest_ms`: the latest enqueued time among them, -1 without any.
+    settings: Settings
+    queue: QueueName
+    window: timedelta
+    buckets: int
+    latest: datetime
+    location: Location
+    folder: str
+    plan_folder: str
+    """For files, below `folder`."""
+
+    @property
+    def path(self) -> str:
+        """The plan's folder."""
+        return f"{self.folder}/{self.plan_folder}"
+
+
+@dataclass(frozen=True, slots=True)
+class OldMails:
+    """The old live mails of one partition: those that were delayed at this read, or the others.
+
+    A partition without any is reported, too. `count` ids are at `part`; `youngest_ms`: the latest
+    enqueued time among them.
     """
 
     table: str
     slice_ms: int
     bucket: int
     delayed: bool
-    rows: int
-    old: int
+    count: int
     youngest_ms: int
     part: PlanPart
 
 
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """What to look for: mails of a queue enqueued until `latest`; the buckets of each slice; where the ids are written."""
+def find_old_mails(spark: Session, spec: AuditSpec, slices: Sequence[datetime]) -> list[OldMails]:
+    """Of every table and bucket of the slices, read once each."""
 
-    settings: Settings
-    queue: QueueName
-    buckets: int
-    latest: datetime
-    place: Location
-    folder: str
-
-
-def old_places(spark: Session, what: Looking, slices: Sequence[datetime]) -> list[OldPlace]:
-    """Every table and bucket of the slices, read once each."""
-
-    def read(batches: Iterator[Sequence[int]]) -> Iterator[OldPlace]:
-        stores = stores_of(what.settings)
-        with PlanWriter(what.place, what.folder) as writer:
-            places = [
-                place
-                for batch in batches
-                for key in batch
-                for place in _slice(what, stores, instant(key), writer)
-            ]
-        yield from places
+    def read(batches: Iterator[Sequence[int]]) -> Iterator[OldMails]:
+        stores = stores_of(spec.settings)
+        with PlanWriter(spec.location, spec.path) as writer:
+            reader = _FirstRead(spec, stores, writer)
+            found = [old for keys in batches for key in keys for old in reader.slice(instant(key))]
+        yield from found  # the file is whole by now
 
     return run_on_keys(spark, [millis(start) for start in slices], read)
 
 
-def _slice(
-    what: Looking, stores: Stores, start: datetime, writer: PlanWriter
-) -> Iterator[OldPlace]:
-    places = [Place(start, bucket) for bucket in range(what.buckets)]
-    seen: set[EnqueueId] | None = set() if len(stores.tables.existing) > 1 else None
-    for table in stores.tables.existing:
-        for place, pages in partitions(table.ids_of, what.queue, places):
-            found = _Found(what, stores, table, place)
-            for page in pages:
-                found.add([(row.enqueue_id, row.enqueued_time or start) for row in page], seen)
-            yield from found.write(writer)
+@dataclass(frozen=True, slots=True)
+class _FirstRead:
+    spec: AuditSpec
+    stores: Stores
+    writer: PlanWriter
 
+    def slice(self, start: datetime) -> Iterator[OldMails]:
+        """All its partitions; a mail that has a row in both tables counts once."""
+        queue, tables = self.spec.queue, self.stores.tables.existing
+        places = [Place(start, bucket) for bucket in range(self.spec.buckets)]
+        seen: set[EnqueueId] = set()
+        for table in tables:
+            for place, pages in partitions(table.ids_of, queue, places):
+                spools = Spool(), Spool()
+                for page in pages:
+                    times = {row.enqueue_id: row.enqueued_time or start for row in page}
+                    latest = self.spec.latest
+                    old = {k: at for k, at in times.items() if at <= latest and k not in seen}
+                    if len(tables) > 1:
+                        seen |= old.keys()
+                    self._add(old, spools)
+                yield from self._written(table.table.value, place, spools)
 
-class _Found:
-    """What was found in one partition, apart by whether it was delayed."""
-
-    def __init__(self, what: Looking, stores: Stores, table: EnqueuedMails, place: Place) -> None:
-        self._what = what
-        self._stores = stores
-        self._table = table
-        self._place = place
-        self._rows = 0
-        self._spools: dict[bool, Spool] = {}
-
-    def add(self, page: list[tuple[EnqueueId, datetime]], seen: set[EnqueueId] | None) -> None:
-        """One page of rows. `seen` holds the ids of the slice so far, where a row may be in both tables."""
-        self._rows += len(page)
-        old = [
-            (enqueue_id, at)
-            for enqueue_id, at in page
-            if at <= self._what.latest and (seen is None or enqueue_id not in seen)
-        ]
-        if seen is not None:
-            seen.update(enqueue_id for enqueue_id, _ in old)
+    def _add(self, old: Mapping[EnqueueId, datetime], spools: tuple[Spool, Spool]) -> None:
+        """The live ones, delayed ones to the second spool. Spools hold enqueued times, in ms."""
         if not old:
             return
-        marked = self._stores.tables.deleted.marked(
-            self._what.queue, [enqueue_id for enqueue_id, _ in old], READS_IN_FLIGHT
-        )
-        live = [(enqueue_id, at) for enqueue_id, at in old if enqueue_id not in marked]
-        delayed = self._stores.own.delayed_mails.waiting(
-            self._what.queue, [enqueue_id for enqueue_id, _ in live]
-        )
-        for enqueue_id, at in live:
-            self._spools.setdefault(enqueue_id in delayed, Spool()).add(enqueue_id, millis(at))
+        queue, tables = self.spec.queue, self.stores.tables
+        marked = tables.deleted.marked(queue, list(old), READS_IN_FLIGHT)
+        live = [enqueue_id for enqueue_id in old if enqueue_id not in marked]
+        delayed = self.stores.own.delayed_mails.waiting(queue, live)
+        for enqueue_id in live:
+            spools[enqueue_id in delayed].add(enqueue_id, millis(old[enqueue_id]))
 
-    def write(self, writer: PlanWriter) -> Iterator[OldPlace]:
-        """Write the ids; a partition without any is told, too."""
-        for delayed, spool in (self._spools or {False: Spool()}).items():
-            start = millis(self._place.slice_start)
-            part, _ = writer.add(
-                self._table.table.value,
-                start,
-                self._place.bucket,
-                spool.chunks(),
-                "delayed" if delayed else "live",
-            )
-            youngest = (
-                spool.newest_us if spool.count else -1
-            )  # the spool keeps enqueued times here, in ms
-            yield OldPlace(
-                self._table.table.value,
-                start,
-                self._place.bucket,
-                delayed,
-                self._rows,
-                spool.count,
-                youngest,
-                part,
-            )
-            self._rows = 0
+    def _written(self, table: str, place: Place, spools: tuple[Spool, Spool]) -> Iterator[OldMails]:
+        start = millis(place.slice_start)
+        for delayed, spool in zip((False, True), spools, strict=True):
+            if spool.count or not delayed:
+                why = "delayed" if delayed else "live"
+                part, _ = self.writer.add(table, start, place.bucket, spool.chunks(), why)
+                yield OldMails(
+                    table, start, place.bucket, delayed, spool.count, spool.newest_us, part
+                )
             spool.close()

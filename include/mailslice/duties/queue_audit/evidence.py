@@ -1,7 +1,8 @@
-"""What is known of a queue: RabbitMQ's figures, the workers' own records, the dead letters, and, when asked, a census of the work queue.
+"""What is known of a queue: RabbitMQ's figures, workers' records, dead letters, and a census.
 
-With a census everything is looked at while the work queue is held, in this order: what consumers hold (a mail that leaves them now comes into the
-hold, or goes to the dead letters), then the dead letters, then what came meanwhile. So a mail that is nowhere was nowhere when the hold ended.
+A census reads everything while the work queue is held, in this order: what consumers hold (a mail
+that leaves them now comes into the hold, or goes to the dead letters), the dead letters, what came
+meanwhile. So a mail that is nowhere was nowhere when the hold ended.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from mailslice.stores.rabbitmq.work_census import WorkHold, hold_work_queue
 log = logging.getLogger(__name__)
 
 HOLD = timedelta(seconds=15)
-"""The least time of a hold: RabbitMQ's figures of what consumers hold are up to 10 s old (reference/rabbitmq.md)."""
+"""The least time of a hold: RabbitMQ's figures are up to 10 s old (reference/rabbitmq.md)."""
 LONGEST_HOLD = timedelta(seconds=45)
 """Of a hold, where no worker writes its record more rarely than every ten seconds."""
-_LONGEST_LOOK = timedelta(minutes=3)
-"""At what consumers hold: three records of the greatest MAILSLICE_WORKER_RECORD_EVERY. Workers get no mail meanwhile; consumer_timeout (30m) is far off."""
+_LONGEST_WAIT = timedelta(minutes=3)
+"""For three records of the greatest MAILSLICE_WORKER_RECORD_EVERY; consumer_timeout is 30m."""
 _RECORDS = 3
-"""A worker's records that a look may take: one of since the hold began, and two of after RabbitMQ's figure."""
+"""Of a worker: one of since the hold began, two of after RabbitMQ's figure."""
 SETTLED = timedelta(seconds=20)
-"""An enqueue that is this old has ended: row and message are written one after the other, each within its time-out of 10 s, or its failure is marked."""
-_LOOK_AGAIN = 1.0
+"""An enqueue of this age has ended: row, then message, each within 10 s, or it is marked."""
+_PAUSE = 1.0
 _BYTES_HELD = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The evidence, and what is told of the census: None when none was taken."""
+    """The evidence, and what reports say of the census: None when none was taken."""
 
     evidence: Evidence
     census: dict[str, Any] | None
@@ -57,17 +58,19 @@ def gather(
     youngest: datetime | None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Gathered:
-    """All that is known now. `youngest`: when the latest of the mails in question was enqueued. A census raises Refused where it would do harm."""
+    """All that is known now. A census raises Refused where it would do harm.
+
+    `youngest`: when the latest of the mails in question was enqueued.
+    """
     if census and youngest is not None:
         return _with_census(context, youngest, sleep)
     stores, queue = context.stores, context.queue
     records = stores.own.worker_records.list(queue)
-    in_flight = _in_flight(_living(stores, queue, records, sleep))
     evidence = Evidence(
         now=context.clock(),
         shared=context.settings.queue.shared,
         counts=counts_of(stores, queue),
-        in_flight=in_flight,
+        in_flight=_in_flight(_living(stores, queue, records, sleep)),
         done=_done(records),
         held=held(stores, queue),
         dead_letters=_dead_letters(context),
@@ -104,20 +107,21 @@ def _with_census(
     before, undisturbed = stores.own.worker_records.list(queue), counts_of(stores, queue)
     longest = longest_hold(before)
     _announce(stores, queue, undisturbed, longest)
-    began, since = context.clock(), time.monotonic()
+    began, started = context.clock(), time.monotonic()
     with hold_work_queue(context.settings, queue, stores.management) as hold:
         hold.drain()
         crash.point("plan:census-held")
         hold.wait(HOLD.total_seconds())
         consumers = _with_consumers(stores, queue, hold, before, longest)
-        # What leaves a consumer may be parked, and comes to the work queue from there: looked at in this order, and drained last, nothing passes unseen.
+        # What leaves a consumer may be parked, and goes from there to the work queue: read in this
+        # order, and drained last, nothing is missed.
         parked = hold.parked()
         letters = hold.beside(lambda: _dead_letters(context))
         hold.drain()
         delayed = counts_of(stores, queue).delayed
         unproved = _in_park(parked) or _unproved(stores, consumers)
         ended = context.clock()
-    held_for = time.monotonic() - since
+    seconds = time.monotonic() - started
     evidence = Evidence(
         now=ended,
         shared=context.settings.queue.shared,
@@ -129,36 +133,32 @@ def _with_census(
         census=frozenset(hold.ids),
         unproved=unproved,
     )
-    told = {
+    report = {
         "began": iso(began),
         "ended": iso(ended),
-        "seconds": round(held_for, 3),
+        "seconds": round(seconds, 3),
         "held": hold.messages,
         "notMails": hold.not_mails,
         "withConsumers": consumers.hold,
         "recorded": consumers.explained,
         "unproved": unproved,
     }
-    return Gathered(evidence, told)
+    return Gathered(evidence, report)
 
 
 def _announce(stores: Stores, queue: QueueName, counts: Counts, longest: timedelta) -> None:
     """What a census changes, said before it begins."""
-    name = RabbitNames(queue).work_queue
-    quorum = (stores.management.arguments(name) or {}).get("x-queue-type") == "quorum"
-    order = (
-        "they go to the back of the queue, and their delivery count grows by one"
-        if quorum
-        else "they keep their order"
-    )
-    ready = (
-        "ready messages"
-        if counts.ready is None
-        else f"{counts.ready} ready messages (about {counts.ready * _BYTES_HELD // 1_000_000 + 1} MB in the broker)"
-    )
+    name, ready = RabbitNames(queue).work_queue, "ready messages"
+    if counts.ready is not None:
+        megabytes = counts.ready * _BYTES_HELD // 1_000_000 + 1
+        ready = f"{counts.ready} {ready} (about {megabytes} MB in the broker)"
+    order = "they keep their order"
+    if (stores.management.arguments(name) or {}).get("x-queue-type") == "quorum":
+        order = "they go to the back of the queue, and their delivery count grows by one"
     log.warning(
-        "census of %s: its %s are held on one channel for %d to %d s and then all given back; meanwhile workers get no mail of it; afterwards each of them "
-        "is marked redelivered, and %s",
+        "census of %s: its %s are held on one channel for %d to %d s and then all given back; "
+        "meanwhile workers get no mail of it; afterwards each of them is marked redelivered, "
+        "and %s",
         name,
         ready,
         HOLD.total_seconds(),
@@ -168,14 +168,16 @@ def _announce(stores: Stores, queue: QueueName, counts: Counts, longest: timedel
 
 
 def longest_hold(records: Iterable[WorkerRecord]) -> timedelta:
-    """How long a hold may last: long enough for three records of each worker that lives, but `HOLD` and three minutes at most."""
+    """How long a hold may last: three records of each living worker, three minutes at most."""
     rarest = max((record.every for record in records if record.is_alive), default=timedelta(0))
-    return max(LONGEST_HOLD, HOLD + min(_RECORDS * rarest, _LONGEST_LOOK))
+    return max(LONGEST_HOLD, HOLD + min(_RECORDS * rarest, _LONGEST_WAIT))
 
 
 @dataclass(frozen=True, slots=True)
 class _Consumers:
-    """`records` of workers that were heard of since the hold began; messages that consumers `hold` in all (None: nobody knows), `explained` by records."""
+    """`records` of since the hold began; messages that consumers `hold` (None: unknown), and
+    those that records explain.
+    """
 
     records: list[WorkerRecord]
     hold: int | None
@@ -189,46 +191,44 @@ def _with_consumers(
     before: Iterable[WorkerRecord],
     longest: timedelta,
 ) -> _Consumers:
-    """What consumers hold, looked at until records explain it, or the `longest` hold is over.
+    """What consumers hold, asked until records explain it, or the `longest` hold is over.
 
-    Only records that were made after RabbitMQ's figure was read explain it. Consumers get nothing new meanwhile, so what such a record lists was held when the
-    figure was made, too; an earlier one may list what was done by then, and as many messages that nobody tells of would pass for it. A record is
-    written a moment after it is made: the second one that is seen after the figure is certainly of after it. What has come to the hold explains nothing.
+    Only records that were made after RabbitMQ's figure explain it. Consumers get nothing new, so
+    what such a record lists was with them at the figure, too. An earlier one may list what was done
+    by then, and as many messages that no record has would pass for it. A record is written a moment
+    after it is made: the second one that is read after the figure was certainly made after it.
+    What has come to the hold explains nothing.
     """
     began = {record.worker: record.beat for record in before}
     deadline = time.monotonic() + (longest - HOLD).total_seconds()
     while True:
         figure = hold.elsewhere()
-        found = _Consumers(_heard(stores, queue, began), figure)
-        first, second = (
-            {record.worker: record.beat for record in stores.own.worker_records.list(queue)},
-            dict[str, int](),
-        )
+        consumers = _Consumers(_records_since(stores, queue, began), figure)
+        first = {record.worker: record.beat for record in stores.own.worker_records.list(queue)}
+        second: dict[str, int] = {}
         while figure and time.monotonic() < deadline:
-            hold.wait(_LOOK_AGAIN)
-            records = _heard(stores, queue, began)
-            proved = [each for each in records if each.beat > second.get(each.worker, each.beat)]
-            second = {
-                each.worker: each.beat for each in records if each.beat > first.get(each.worker, 0)
-            } | second
-            found = _Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
-            if found.explained == figure:
-                return found
-            if all(each in proved for each in records if _in_flight([each]).keys() - hold.ids):
+            hold.wait(_PAUSE)
+            records = _records_since(stores, queue, began)
+            proved = [one for one in records if one.beat > second.get(one.worker, one.beat)]
+            new = {one.worker: one.beat for one in records if one.beat > first.get(one.worker, 0)}
+            second = new | second
+            consumers = _Consumers(records, figure, len(_in_flight(proved).keys() - hold.ids))
+            if consumers.explained == figure:
+                return consumers
+            if all(one in proved for one in records if _in_flight([one]).keys() - hold.ids):
                 break
         if figure == 0 or time.monotonic() >= deadline:
-            return found
+            return consumers
         if figure is None:
-            hold.wait(_LOOK_AGAIN)
+            hold.wait(_PAUSE)
 
 
-def _heard(stores: Stores, queue: QueueName, since: Mapping[str, int]) -> list[WorkerRecord]:
+def _records_since(
+    stores: Stores, queue: QueueName, beats: Mapping[str, int]
+) -> list[WorkerRecord]:
     """The records of workers that live, written after those beats."""
-    return [
-        each
-        for each in stores.own.worker_records.list(queue)
-        if each.is_alive and each.beat > since.get(each.worker, -1)
-    ]
+    records = stores.own.worker_records.list(queue)
+    return [one for one in records if one.is_alive and one.beat > beats.get(one.worker, -1)]
 
 
 def _in_park(parked: int | None) -> str | None:
@@ -240,13 +240,16 @@ def _in_park(parked: int | None) -> str | None:
 
 def _unproved(stores: Stores, consumers: _Consumers) -> str | None:
     """Why a mail that was not found may still be somewhere; None when nothing says so."""
-    if consumers.hold is None:
+    explained, count = consumers.explained, consumers.hold
+    if count is None:
         return "RabbitMQ gives no figures of what consumers hold"
-    unexplained = consumers.hold - consumers.explained
-    if unexplained > 0:
-        return f"consumers hold {unexplained} messages of which no worker's record tells"
-    if unexplained < 0:
-        return f"workers' records tell of {consumers.explained} messages where RabbitMQ says that consumers hold {consumers.hold}"
+    if count > explained:
+        return f"consumers hold {count - explained} messages of which no worker's record tells"
+    if count < explained:
+        return (
+            f"workers' records tell of {explained} messages where RabbitMQ says that consumers "
+            f"hold {count}"
+        )
     if alarms := stores.management.alarms():
         return (
             f"the broker has an alarm ({alarms[0]}): what publishers could not send yet comes later"
@@ -260,24 +263,27 @@ def _living(
     records: Iterable[WorkerRecord],
     sleep: Callable[[float], None],
 ) -> list[WorkerRecord]:
-    """Of the workers that hold something those that live: they have written again since. One that was killed a moment ago still seems alive."""
+    """Of the workers that hold something those that have written again.
+
+    One that was killed a moment ago still seems alive.
+    """
     waiting = {record.worker: record for record in records if record.is_alive and record.in_flight}
-    deadline = time.monotonic() + max(
-        (record.dead_after.total_seconds() for record in waiting.values()), default=0.0
-    )
-    living: list[WorkerRecord] = []
+    patience = max((record.dead_after.total_seconds() for record in waiting.values()), default=0.0)
+    deadline, living = time.monotonic() + patience, list[WorkerRecord]()
     while waiting and time.monotonic() < deadline:
         sleep(0.5)
-        for now in stores.own.worker_records.list(queue):
-            if (earlier := waiting.get(now.worker)) is not None and now.beat > earlier.beat:
-                living.append(now)
-                del waiting[now.worker]
+        for record in stores.own.worker_records.list(queue):
+            earlier = waiting.get(record.worker)
+            if earlier is not None and record.beat > earlier.beat:
+                living.append(record)
+                del waiting[record.worker]
     return living
 
 
 def _in_flight(records: Iterable[WorkerRecord]) -> Mapping[EnqueueId, str]:
     return {
-        mail.enqueue_id: f"worker {record.worker} has held it for {record.age(mail).total_seconds():.0f} s ({mail.stage})"
+        mail.enqueue_id: f"worker {record.worker} has held it for "
+        f"{record.age(mail).total_seconds():.0f} s ({mail.stage})"
         for record in records
         for mail in record.in_flight
         if not mail.returned

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from mailslice.duty.artifacts import iso
 from mailslice.model.mail import EnqueueId
 from mailslice.model.verdicts import Verdict
 from mailslice.queue.proofs import OVERDUE, is_overdue
@@ -17,9 +18,10 @@ _CONTENT_MATTERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What RabbitMQ says of a mail queue without being disturbed; None is unknown, never zero. `delayed`: in delay levels and the hop queue, or parked.
+    """RabbitMQ's figures of a mail queue; None is unknown, never zero.
 
-    `head`: when the oldest message was published, a hint.
+    `delayed`: in delay levels and the hop queue, or parked. `head`: when the oldest message was
+    published, a hint.
     """
 
     ready: int | None
@@ -28,6 +30,17 @@ class Counts:
     delayed: int | None
     dead_letters: int | None
     head: datetime | None
+
+    def as_json(self) -> dict[str, object]:
+        """As reports have it."""
+        return {
+            "ready": self.ready,
+            "unacknowledged": self.unacknowledged,
+            "consumers": self.consumers,
+            "delayed": self.delayed,
+            "deadLetters": self.dead_letters,
+            "head": iso(self.head),
+        }
 
     @property
     def nothing_anywhere(self) -> bool:
@@ -39,9 +52,10 @@ class Counts:
 class Evidence:
     """What is known of the queue. Mappings are by enqueue id, to words for people.
 
-    `in_flight`: with a worker that lives. `done`: completed by a worker, by its own record. `held`: set aside. `dead_letters`: None when they could not be
-    looked through. `census`: the ids of the work queue's ready messages, None when none was taken; `unproved`: why a mail that it did not find may
-    be somewhere all the same.
+    `in_flight`: with a worker that lives. `done`: completed by a worker, by its own record.
+    `held`: quarantined. `dead_letters`: None when they could not be read. `census`: ids of the work
+    queue's ready messages, None without one; `unproved`: why a mail that it did not find may be
+    somewhere all the same.
     """
 
     now: datetime
@@ -57,7 +71,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one live mail. `due` of a mail that waits in a delay level; `was_delayed`: it did so at the first read."""
+    """One live mail. `due`: when its delay ends; `was_delayed`: at the first read."""
 
     enqueue_id: EnqueueId
     enqueued: datetime
@@ -109,15 +123,11 @@ def _nowhere(facts: Facts, evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.unproved is not None:
         return Verdict.UNKNOWN, f"its message is in no queue, but {evidence.unproved}"
     late = "" if facts.due is None else f"; it was delayed until {facts.due:%Y-%m-%dT%H:%M:%SZ}"
+    nowhere = "its message is in no queue and with no consumer"
     if evidence.shared:
-        return (
-            Verdict.LOST_OR_GHOST,
-            f"its message is in no queue and with no consumer; James may have delivered it without marking it{late}",
-        )
-    return (
-        Verdict.LOST,
-        f"its message is in no queue and with no consumer, and no worker has it as done{late}",
-    )
+        why = "James may have delivered it without marking it"
+        return Verdict.LOST_OR_GHOST, f"{nowhere}; {why}{late}"
+    return Verdict.LOST, f"{nowhere}, and no worker has it as done{late}"
 
 
 def _without_census(facts: Facts, counts: Counts) -> str:
@@ -125,8 +135,17 @@ def _without_census(facts: Facts, counts: Counts) -> str:
     if counts.ready is None or counts.unacknowledged is None:
         return "RabbitMQ gives no figures of its work queue; a census (--census) tells"
     if counts.nothing_anywhere:
-        return "RabbitMQ's figures show no message at all: lost, or a ghost; a census (--census) proves it"
-    there = f"{counts.ready} messages wait and {counts.unacknowledged} are with {counts.consumers} consumers"
+        return (
+            "RabbitMQ's figures show no message at all: lost, or a ghost; "
+            "a census (--census) proves it"
+        )
+    there = (
+        f"{counts.ready} messages wait and {counts.unacknowledged} are with "
+        f"{counts.consumers} consumers"
+    )
     if counts.head is not None and facts.enqueued + OVERDUE < counts.head:
-        return f"{there}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: it may be lost; a census (--census) proves it"
+        return (
+            f"{there}; the oldest is of {counts.head:%Y-%m-%dT%H:%M:%SZ}, later than this mail: "
+            "it may be lost; a census (--census) proves it"
+        )
     return f"{there}; which mails they are a census (--census) tells"

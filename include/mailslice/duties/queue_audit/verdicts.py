@@ -1,149 +1,135 @@
-"""The second of two reads: each candidate's row and mark once more, what else is known of it, and its verdict, in Python workers of Spark."""
+"""The second of two reads: each candidate's row and mark once more, and its verdict."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from mailslice.duties.queue_audit.candidates import OldPlace
+from mailslice.duties.queue_audit.candidates import AuditSpec, OldMails
 from mailslice.duties.queue_audit.judge import Evidence, Facts, content_matters, judge
-from mailslice.model.mail import EnqueueId, Place, QueueName, ViewRow
+from mailslice.duty.row_file import RowFile, write_rows
+from mailslice.model.mail import EnqueueId, Place, ViewRow
 from mailslice.model.names import QueueTable
-from mailslice.model.settings import Settings
-from mailslice.model.verdicts import Verdict
+from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.queue.proofs import done_by_stages, missing_content, still_live
 from mailslice.spark.frames import Session, run_on_keys, shared
 from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import Digest, Location, PlanReader
+from mailslice.spark.plan_files import PlanReader
 from mailslice.spark.slices import instant, millis
-from mailslice.spark.verdict_files import Judged, JudgedWriter
 
 if TYPE_CHECKING:
     from mailslice.stores import Stores
 
-_AT_A_TIME = 1000
+_BATCH = 1000
 _REPUBLISHABLE = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one task did: `judged` mails, `gone` ones that are not live any more, counts by verdict, its file (empty: no mail) and its digest."""
+    """What one task did: its file, mails by verdict, and mails that are not live any more."""
 
-    judged: int
+    file: RowFile
+    verdicts: Mapping[str, int]
     gone: int
-    verdicts: dict[str, int]
-    file: str
-    digest: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """Which queue, its slice window, where the candidates are, where the verdicts go."""
-
-    settings: Settings
-    queue: QueueName
-    window: timedelta
-    place: Location
-    candidates: str
-    folder: str
 
 
 def judge_all(
-    spark: Session, what: Judging, places: Sequence[OldPlace], evidence: Evidence
+    spark: Session, spec: AuditSpec, candidates: Sequence[OldMails], evidence: Evidence
 ) -> list[Outcome]:
-    """The verdicts on all mails of the places."""
+    """The verdicts on all candidates."""
+    if not candidates:
+        return []
     with shared(spark, evidence) as known:
 
-        def read(batches: Iterator[Sequence[OldPlace]]) -> Iterator[Outcome]:
-            places = chain.from_iterable(batches)
-            yield _task(what, stores_of(what.settings), known(), places)
+        def read(batches: Iterator[Sequence[OldMails]]) -> Iterator[Outcome]:
+            judging = _Judging(spec, stores_of(spec.settings), known())
+            yield judging.outcome(chain.from_iterable(batches))
 
-        return run_on_keys(spark, places, read)
-
-
-def total(outcomes: Iterable[Outcome]) -> tuple[dict[str, int], Digest]:
-    """Counts by verdict, every verdict told, and the digest of all rows."""
-    counts: Counter[str] = Counter({verdict.value: 0 for verdict in Verdict})
-    digest = Digest()
-    for each in outcomes:
-        counts.update(each.verdicts)
-        digest += each.digest
-    return dict(counts), digest
+        return run_on_keys(spark, candidates, read)
 
 
-def _task(what: Judging, stores: Stores, evidence: Evidence, places: Iterable[OldPlace]) -> Outcome:
-    file = f"part-{uuid4()}.parquet"
-    writer = JudgedWriter(what.place, f"{what.folder}/{file}")
-    counts: Counter[str] = Counter()
-    looked_at = 0
-    try:
-        with PlanReader(what.place, what.candidates) as reader:
-            for place in places:
-                for ids in _ids(reader, place):
-                    looked_at += len(ids)
-                    judged = _judge_some(what, stores, evidence, place, ids)
-                    counts.update(row.verdict for row in judged)
-                    writer.add(judged)
-    finally:
-        writer.close()
-    judged_in_all = counts.total()
-    return Outcome(
-        judged_in_all,
-        looked_at - judged_in_all,
-        dict(counts),
-        file if judged_in_all else "",
-        writer.digest,
-    )
+def total(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """Counts by verdict, zeros too."""
+    counts: Counter[str] = Counter(dict.fromkeys(Verdict, 0))
+    for outcome in outcomes:
+        counts.update(outcome.verdicts)
+    return {verdict.value: counts[verdict] for verdict in Verdict}
 
 
-def _ids(reader: PlanReader, place: OldPlace) -> Iterator[list[EnqueueId]]:
-    for table in reader.groups(place.part):
+@dataclass
+class _Judging:
+    """One task."""
+
+    spec: AuditSpec
+    stores: Stores
+    evidence: Evidence
+    verdicts: Counter[str] = field(default_factory=Counter)
+    gone: int = 0
+
+    def outcome(self, candidates: Iterable[OldMails]) -> Outcome:
+        """Writes a file, of a name of its own: a task may be tried again."""
+        spec, file = self.spec, f"{self.spec.plan_folder}/verdicts-{uuid4()}.parquet"
+        rows = write_rows(spec.location, spec.folder, file, self._rows(candidates), MailVerdict)
+        return Outcome(rows, dict(self.verdicts), self.gone)
+
+    def _rows(self, candidates: Iterable[OldMails]) -> Iterator[MailVerdict]:
+        with PlanReader(self.spec.location, self.spec.path) as reader:
+            for mails in candidates:
+                for ids in _ids(reader, mails):
+                    judged = self._judged(mails, ids)
+                    self.verdicts.update(mail.verdict for mail in judged)
+                    self.gone += len(ids) - len(judged)
+                    yield from judged
+
+    def _judged(self, mails: OldMails, ids: list[EnqueueId]) -> list[MailVerdict]:
+        spec, stores, queue = self.spec, self.stores, self.spec.queue
+        partition = (QueueTable(mails.table), Place(instant(mails.slice_ms), mails.bucket))
+        rows = still_live(stores.tables, queue, spec.window, partition, ids)
+        due = stores.own.delayed_mails.waiting(queue, rows)
+        verdicts: dict[EnqueueId, tuple[Verdict, str]] = {}
+        for one, row in rows.items():
+            facts = Facts(one, row.enqueued_time, due.get(one), mails.delayed)
+            verdicts[one] = judge(facts, self.evidence)
+        for one, done in done_by_stages(stores, queue, _republishable(verdicts)).items():
+            verdicts[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
+        loaded = [row for one, row in rows.items() if content_matters(verdicts[one][0])]
+        for one, missing in missing_content(spec.settings, loaded).items():
+            verdict, why = verdicts[one]
+            verdicts[one] = Verdict.BARE, f"{missing}; else {verdict.value}: {why}"
+        decisions = stores.own.republished_mails.some(queue, _republishable(verdicts))
+        return [
+            _mail_verdict(
+                mails.table, rows[one], verdict, decisions[one].decision if one in decisions else ""
+            )
+            for one, verdict in verdicts.items()
+        ]
+
+
+def _republishable(verdicts: Mapping[EnqueueId, tuple[Verdict, str]]) -> list[EnqueueId]:
+    return [one for one, (verdict, _) in verdicts.items() if verdict in _REPUBLISHABLE]
+
+
+def _ids(reader: PlanReader, mails: OldMails) -> Iterator[list[EnqueueId]]:
+    for table in reader.groups(mails.part):
         ids = [EnqueueId(UUID(text)) for text in table.column("enqueue_id").to_pylist()]
-        yield from (ids[at : at + _AT_A_TIME] for at in range(0, len(ids), _AT_A_TIME))
+        yield from (ids[at : at + _BATCH] for at in range(0, len(ids), _BATCH))
 
 
-def _judge_some(
-    what: Judging, stores: Stores, evidence: Evidence, place: OldPlace, ids: list[EnqueueId]
-) -> list[Judged]:
-    where = (QueueTable(place.table), Place(instant(place.slice_ms), place.bucket))
-    rows = still_live(stores.tables, what.queue, what.window, where, ids)
-    due = stores.own.delayed_mails.waiting(what.queue, rows)
-    found: dict[EnqueueId, tuple[Verdict, str]] = {}
-    for one, row in rows.items():
-        facts = Facts(one, row.enqueued_time, due.get(one), place.delayed)
-        found[one] = judge(facts, evidence)
-    nowhere = [one for one, (verdict, _) in found.items() if verdict in _REPUBLISHABLE]
-    for one, done in done_by_stages(stores, what.queue, nowhere).items():
-        found[one] = Verdict.GHOST, f"{done}, and its deleted mark is missing"
-    for one, missing in missing_content(
-        what.settings, [row for one, row in rows.items() if content_matters(found[one][0])]
-    ).items():
-        found[one] = Verdict.BARE, f"{missing}; else {found[one][0].value}: {found[one][1]}"
-    decided = stores.own.republished_mails.some(
-        what.queue, [one for one, (verdict, _) in found.items() if verdict in _REPUBLISHABLE]
-    )
-    decisions = {one: decision.decision for one, decision in decided.items()}
-    return [
-        _judged(place, rows[one], verdict, why, decisions.get(one, ""))
-        for one, (verdict, why) in found.items()
-    ]
-
-
-def _judged(place: OldPlace, row: ViewRow, verdict: Verdict, why: str, decision: str) -> Judged:
-    start, enqueued = millis(row.place.slice_start), millis(row.enqueued_time)
-    return Judged(
+def _mail_verdict(
+    table: str, row: ViewRow, verdict: tuple[Verdict, str], decision: str
+) -> MailVerdict:
+    return MailVerdict(
         str(row.enqueue_id),
         row.item.mail.name,
-        verdict.value,
-        why,
-        place.table,
-        start,
+        verdict[0].value,
+        verdict[1],
+        table,
+        millis(row.place.slice_start),
         row.place.bucket,
-        enqueued,
+        millis(row.enqueued_time),
         decision,
     )

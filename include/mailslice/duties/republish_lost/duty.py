@@ -15,7 +15,7 @@ from mailslice.duties.republish_lost.publishing import MAX_NAMED, Publication
 from mailslice.duty.artifacts import iso
 from mailslice.duty.audits import (
     CENSUS_PATIENCE,
-    Audit,
+    AuditPlan,
     audit_of,
     lock_name,
     named_audit,
@@ -34,12 +34,11 @@ from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import EnqueueId, Place
 from mailslice.model.names import QueueTable
 from mailslice.model.slices import is_live
-from mailslice.model.verdicts import Verdict
+from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.quality.expectations import Expectation, Frame
 from mailslice.queue.configuration import view_shape
 from mailslice.queue.directory import require
 from mailslice.spark.slices import instant
-from mailslice.spark.verdict_files import Judged
 from mailslice.stores.cassandra.own import PublishState
 
 MAX_AUDIT_AGE = timedelta(hours=24)
@@ -57,7 +56,7 @@ class RepublishPlan(QueuePlan):
     accept_duplicates: bool
     repeat_unknown: bool
     mails: RowFile
-    """Judged, as the audit has them."""
+    """MailVerdict, as the audit has them."""
 
     @property
     def planned(self) -> int:
@@ -80,7 +79,7 @@ class RepublishLost(Duty[RepublishPlan]):
     def plan(self, run: Run) -> RepublishPlan:
         """Raises UnknownQueue, BadInput for an `audit` that is none, PlanRefused without one."""
         require(run.stores, run.queue)
-        params, audit = run.params(Params), _audit(run).proved()
+        params, audit = run.params(Params), _audit(run)
         skipped: Counter[str] = Counter()
         unknown: list[str] = []
 
@@ -90,9 +89,9 @@ class RepublishLost(Duty[RepublishPlan]):
                 unknown.append(enqueue_id)
 
         prover = Prover(run, on_skip)
-        examined = (mail for mail in audit.mails() if mail.verdict in _EXAMINED)
+        examined = (mail for mail in audit.mails(run.folder.artifacts) if mail.verdict in _EXAMINED)
         lost = (proved.mail for batch in prover.prove(examined) for proved in batch)
-        file = run.write_rows("mails", lost, Judged)
+        file = run.write_rows("mails", lost, MailVerdict)
         run.report(
             audit={
                 "run": audit.run,
@@ -141,14 +140,15 @@ class RepublishLost(Duty[RepublishPlan]):
     def apply(self, run: Run, plan: RepublishPlan, progress: Progress) -> None:
         """Raises StoreUnavailable: run it again, it goes on."""
         require_clock(run)
-        Publication(run, progress).publish_all(run.stream_rows(plan.mails, Judged))
+        Publication(run, progress).publish_all(run.stream_rows(plan.mails, MailVerdict))
 
     def verify(self, run: Run, plan: RepublishPlan, result: Result) -> Iterable[Frame]:
         """Holds what apply said against the ledger of decisions and the view as they are now."""
         if not result.applied:
             return
         mails = {
-            EnqueueId(UUID(mail.enqueue_id)): mail for mail in run.stream_rows(plan.mails, Judged)
+            EnqueueId(UUID(mail.enqueue_id)): mail
+            for mail in run.stream_rows(plan.mails, MailVerdict)
         }
         decisions = run.stores.own.republished_mails.some(run.queue, list(mails))
         published = {
@@ -227,7 +227,7 @@ class RepublishLost(Duty[RepublishPlan]):
 DUTY = RepublishLost()
 
 
-def _audit(run: Run) -> Audit:
+def _audit(run: Run) -> AuditPlan:
     """The audit to act by: it took a census, and is not older than a day."""
     stores, queue, name = run.stores, run.queue, run.params(Params).audit
     remedy = f"`mailslice duty run queue_audit --queue {queue} --census`"
@@ -248,7 +248,7 @@ def _audit(run: Run) -> Audit:
     return audit
 
 
-def _message(planned: int, audit: Audit, skipped: Counter[str]) -> str:
+def _message(planned: int, audit: AuditPlan, skipped: Counter[str]) -> str:
     """What the plan comes to, in words."""
     words = [f"{planned} mails that audit {audit.run} proved lost can be published"]
     words += [f"{count} skipped: {reason}" for reason, count in sorted(skipped.items())]
@@ -265,14 +265,15 @@ def _message(planned: int, audit: Audit, skipped: Counter[str]) -> str:
     return "; ".join(words)
 
 
-def _planned_mails(run: Run, plan: RepublishPlan, audit: Audit) -> Frame:
+def _planned_mails(run: Run, plan: RepublishPlan, audit: AuditPlan) -> Frame:
     """One row a mail of the plan's file, beside what the audit's own files say."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    tables = chain([schema_of(Judged).empty_table()], run.read_tables(plan.mails))
+    tables = chain([schema_of(MailVerdict).empty_table()], run.read_tables(plan.mails))
     rows = pa.concat_tables(table.select(["enqueue_id", "verdict"]) for table in tables)
-    lost = pa.array((m.enqueue_id for m in audit.proved().mails() if m.verdict in _LOST), "string")
+    verdicts = audit.mails(run.folder.artifacts)
+    lost = pa.array((mail.enqueue_id for mail in verdicts if mail.verdict in _LOST), "string")
     proved = pc.cast(pc.is_in(rows["enqueue_id"], value_set=lost), "int64")
     allowed = _LOST if plan.accept_duplicates else (Verdict.LOST,)
     expect = [
@@ -289,7 +290,7 @@ def _planned_mails(run: Run, plan: RepublishPlan, audit: Audit) -> Frame:
     return Frame("mails", rows, expect, may_be_empty=not plan.planned)
 
 
-def _vanished(run: Run, published: dict[EnqueueId, Judged]) -> int:
+def _vanished(run: Run, published: dict[EnqueueId, MailVerdict]) -> int:
     """Mails with neither row nor mark. Marks are read last: a cleanup removes the row first."""
     tables, queue = run.stores.tables, run.queue
     existing: set[EnqueueId] = set()

@@ -13,7 +13,7 @@ from mailslice.duties.republish_lost.params import Params
 from mailslice.duty.run import Run
 from mailslice.model.mail import EnqueueId, Place, ViewRow
 from mailslice.model.names import QueueTable
-from mailslice.model.verdicts import Verdict
+from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.queue.configuration import view_shape
 from mailslice.queue.proofs import (
     done_by_stages,
@@ -24,7 +24,6 @@ from mailslice.queue.proofs import (
     still_live,
 )
 from mailslice.spark.slices import instant
-from mailslice.spark.verdict_files import Judged
 from mailslice.stores.cassandra.own import PublishState, Republished
 from mailslice.stores.rabbitmq.census import dead_letter_ids
 
@@ -62,7 +61,7 @@ OnSkip = Callable[[str, Skipped], None]
 class Proved:
     """A mail that may be published: its row, and the due time of a delay whose copy is gone."""
 
-    mail: Judged
+    mail: MailVerdict
     row: ViewRow
     due: datetime | None
 
@@ -91,7 +90,7 @@ class Prover:
         self._quarantined = held(stores, queue)
         self.in_delay_queues = in_delay_queues(stores.management, queue)
 
-    def prove(self, mails: Iterable[Judged]) -> Iterator[list[Proved]]:
+    def prove(self, mails: Iterable[MailVerdict]) -> Iterator[list[Proved]]:
         """Those that may be published, of a hundred mails at a time."""
         remaining = iter(mails)
         while batch := list(islice(remaining, _BATCH)):
@@ -108,7 +107,7 @@ class Prover:
             return Skipped.BY_THIS_RUN if by_this_run else Skipped.ALREADY
         return None if self._params.repeat_unknown else Skipped.OUTCOME_UNKNOWN
 
-    def _prove(self, mails: Sequence[Judged]) -> list[Proved]:
+    def _prove(self, mails: Sequence[MailVerdict]) -> list[Proved]:
         queue, stores = self._run.queue, self._run.stores
         by_id = {
             EnqueueId(UUID(mail.enqueue_id)): mail
@@ -131,12 +130,12 @@ class Prover:
                 proved.append(Proved(mail, row, when))
         return proved
 
-    def _skips(self, mail: Judged, why: Skipped | None) -> bool:
+    def _skips(self, mail: MailVerdict, why: Skipped | None) -> bool:
         if why is not None:
             self._on_skip(mail.enqueue_id, why)
         return why is not None
 
-    def _by_audit(self, mail: Judged) -> Skipped | None:
+    def _by_audit(self, mail: MailVerdict) -> Skipped | None:
         """On a queue that James shares now lost is `lost or ghost`, whatever it was then."""
         if mail.verdict == Verdict.BARE:
             return Skipped.BARE
@@ -146,13 +145,13 @@ class Prover:
         doubtful = mail.verdict == Verdict.LOST_OR_GHOST or self._run.settings.queue.shared
         return Skipped.DOUBTFUL if doubtful and not self._params.accept_duplicates else None
 
-    def _unknown_to_audit(self, mail: Judged, decision: Republished | None) -> Skipped | None:
+    def _unknown_to_audit(self, mail: MailVerdict, decision: Republished | None) -> Skipped | None:
         """A decision that the audit knew of does not count: its census did not find the mail."""
         if decision is None or decision.decision == mail.decision:
             return None
         return self.earlier_decision(decision)
 
-    def _live_rows(self, by_id: Mapping[EnqueueId, Judged]) -> dict[EnqueueId, ViewRow]:
+    def _live_rows(self, by_id: Mapping[EnqueueId, MailVerdict]) -> dict[EnqueueId, ViewRow]:
         def partition(enqueue_id: EnqueueId) -> tuple[str, int, int]:
             mail = by_id[enqueue_id]
             return mail.table, mail.slice_ms, mail.bucket

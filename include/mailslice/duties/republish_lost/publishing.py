@@ -19,7 +19,7 @@ from mailslice.duty.run import Run
 from mailslice.model import crash
 from mailslice.model.errors import MailsliceError, StoreUnavailable, Undecodable
 from mailslice.model.names import RabbitNames
-from mailslice.spark.verdict_files import Judged
+from mailslice.model.verdicts import MailVerdict
 from mailslice.stores.cassandra.own import PublishState, Republished
 from mailslice.stores.rabbitmq.publisher import Publisher
 
@@ -37,7 +37,7 @@ class Publication:
         self.outcome_unknown: list[str] = []
         run.report(outcomeUnknown=self.outcome_unknown)  # the list grows
 
-    def publish_all(self, mails: Iterable[Judged]) -> None:
+    def publish_all(self, mails: Iterable[MailVerdict]) -> None:
         """Until the time is over. Raises StoreUnavailable at the first store that fails."""
         throttle = self.run.throttle("rabbitmq")
         publisher = Publisher(self.run.settings.rabbitmq)
@@ -54,7 +54,7 @@ class Publication:
             finally:
                 runner.run(publisher.close())
 
-    def _in_time(self, mails: Iterable[Judged]) -> Iterator[Judged]:
+    def _in_time(self, mails: Iterable[MailVerdict]) -> Iterator[MailVerdict]:
         for mail in mails:
             if self.run.out_of_time():
                 return

@@ -469,17 +469,15 @@ def test_an_audit_that_was_edited_is_refused(spool):
     with pytest.raises(PlanRefused, match="was changed"):
         spool.republish()
     folder.write_json("plan.json", plan)
-    (file,) = newest_audit(spool.stores, spool.queue).files
+    (file,) = newest_audit(spool.stores, spool.queue).files()
     spool.put("another", message=False)
     other = spool.audit(census=True)["run"]
     theirs = RunFolder(artifacts(spool.settings), "queue_audit", spool.queue, other)
-    (their_file,) = newest_audit(spool.stores, spool.queue).files
-    folder.artifacts.write(
-        folder.file(f"plan/{file}"), theirs.artifacts.read(theirs.file(f"plan/{their_file}"))
-    )
+    (their_file,) = newest_audit(spool.stores, spool.queue).files()
+    folder.artifacts.write(folder.file(file), theirs.artifacts.read(theirs.file(their_file)))
     with pytest.raises(PlanRefused, match=r"files of audit .* were changed"):
         spool.republish(audit=run)
-    folder.artifacts.remove(folder.file(f"plan/{file}"))
+    folder.artifacts.remove(folder.file(file))
     with pytest.raises(PlanRefused, match="cannot be read"):
         spool.republish(audit=run)
 

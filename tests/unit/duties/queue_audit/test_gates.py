@@ -1,75 +1,82 @@
 """What the gate of an audit stops, and what is published of it."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.queue_audit import check
-from mailslice.duties.queue_audit.metrics import file_of, prometheus_text
-from mailslice.duty.audits import read_audit
+from mailslice.duties.queue_audit import duty
+from mailslice.duties.queue_audit.duty import DUTY
+from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
+from mailslice.duties.queue_audit.params import Params
+from mailslice.duty.audits import AuditPlan, Reads
+from mailslice.duty.plan import read_plan
 from mailslice.duty.plans import digest_of
-from mailslice.model.errors import PlanRefused
-from mailslice.model.verdicts import Verdict
-from mailslice.spark.verdict_files import Judged, JudgedWriter, digest_of_judged
-from tests.unit.duties.judging import broken, context_of, rewritten
+from mailslice.duty.result import Summaries
+from mailslice.duty.runner import partial_report, step_of
+from mailslice.model.errors import GateFailed, PlanRefused
+from mailslice.model.verdicts import MailVerdict, Verdict
+from mailslice.spark.frames import InProcess
+from tests.unit.duties.judging import NOW, broken, rewritten, run_of
 
 VERDICTS = {verdict.value: 0 for verdict in Verdict} | {"waiting": 2, "lost": 1}
-READS = {"wanted": 4, "read": 4, "twice": 0, "candidates": 4, "rows": 9, "judged": 4}
+HERE = SimpleNamespace(session=InProcess)
+PARTLY = Params(slices_from=datetime(2026, 1, 1, tzinfo=UTC))
+READS = Reads(requested=4, read=4, twice=0, candidates=4, judged=4)
 MAILS = [
-    Judged(f"id-{number}", "name", verdict, "why", "v4", 0, 0, 0, "")
+    MailVerdict(f"id-{number}", "name", verdict, "why", "v4", 0, 0, 0, "")
     for number, verdict in enumerate(["waiting", "waiting", "lost"])
 ]
-DECIDED = {
-    "run": "r-1",
-    "queue": "spool",
-    "madeAt": "2026-11-22T11:00:00Z",
-    "olderThan": "2h",
-    "shared": False,
-    "census": True,
-    "verdicts": VERDICTS,
-    "rows": str(digest_of_judged(MAILS)),
-    "files": ["part-1.parquet"],
-    "reads": READS,
-    "unproved": False,
-}
-GOOD = {
-    "decided": DECIDED,
-    "planDigest": digest_of(DECIDED),
-    "verdicts": VERDICTS,
-    "mails": 3,
-    "goneMeanwhile": 1,
-    "census": {"taken": True, "unproved": None},
-    "reads": READS,
-}
 
 
 @pytest.fixture
-def context(tmp_path):
-    made = context_of(tmp_path, "queue_audit")
-    writer = JudgedWriter(made.folder.artifacts, made.folder.file("plan/part-1.parquet"))
-    writer.add(MAILS)
-    writer.close()
-    return made
+def run(tmp_path):
+    return run_of(tmp_path, "queue_audit", Params(census=True), engine=HERE)
 
 
-def findings(context, *, unproved=False, rows=None, **change):
+def plan_of(run, **change):
+    parts = {
+        "made_at": NOW - timedelta(hours=1),
+        "older_than": timedelta(hours=2),
+        "shared": False,
+        "census": True,
+        "unproved": False,
+        "verdicts": VERDICTS,
+        "verdict_files": (run.write_rows("verdicts", MAILS, MailVerdict),),
+        "reads": READS,
+    }
+    return AuditPlan(run="r-1", queue="spool", **{**parts, **change})
+
+
+def findings(run, *, rows=None, **change):
+    plan = plan_of(run, **change)
     if rows is not None:
-        path = context.folder.artifacts.path(context.folder.file("plan/part-1.parquet"))
-        rewritten(path, rows)
-    decided = DECIDED | change
-    audit = read_audit({"decided": decided, "planDigest": digest_of(decided)}, context.folder)
-    return broken(check.mails(context, audit, unproved=unproved))
+        rewritten(run.folder.artifacts.path(run.folder.file("plan/verdicts.parquet")), rows)
+    return broken(*DUTY.check(run, plan))
+
+
+def planned(run, plan, **more):
+    """The run's folder, once the plan step has ended."""
+    summary = {"decided": plan.decided(), "planDigest": plan.digest, "planned": plan.planned}
+    run.folder.write_json("plan.json", {**summary, "message": "3 mails", **more})
+    return plan
+
+
+def step(run, name):
+    summary = step_of(DUTY, name)(run)
+    run.folder.write_json({"apply": "applied.json"}.get(name, f"{name}.json"), summary)
+    return summary
 
 
 def lost_or_ghost(rows):
     return [{**row, "verdict": "lost or ghost"} for row in rows]
 
 
-def test_a_good_audit_passes_and_an_old_one_does_not(context):
-    assert findings(context) == set()
-    assert broken(check.totals(READS, 0.0)) == set()
-    assert broken(check.totals(READS, 25.0)) == {"age_hours"}
+def test_a_good_audit_passes_and_an_old_one_does_not(run):
+    assert findings(run) == set()
+    planned(run, plan_of(run, made_at=NOW - timedelta(hours=25)))
+    with pytest.raises(GateFailed, match="not older than 24 hours"):
+        step(run, "check")
 
 
 @pytest.mark.parametrize(
@@ -80,8 +87,8 @@ def test_a_good_audit_passes_and_an_old_one_does_not(context):
         ({"candidates": 5}, "judged"),
     ],
 )
-def test_a_partition_that_was_not_read_or_twice_and_a_mail_that_nobody_judged(change, column):
-    assert broken(check.totals(READS | change, 0.0)) == {column}
+def test_a_partition_that_was_not_read_or_twice_and_a_mail_that_nobody_judged(run, change, column):
+    assert findings(run, reads=READS.model_copy(update=change)) == {column}
 
 
 @pytest.mark.parametrize(
@@ -100,49 +107,94 @@ def test_a_partition_that_was_not_read_or_twice_and_a_mail_that_nobody_judged(ch
         ),
     ],
 )
-def test_each_rule_over_the_mails_fails_by_the_files_own_rows(context, change, columns):
-    assert findings(context, **change) == columns
+def test_each_rule_over_the_mails_fails_by_the_files_own_rows(run, change, columns):
+    assert findings(run, **change) == columns
 
 
-def test_what_james_may_have_delivered_is_lost_or_ghost_on_a_queue_that_it_shares(context):
-    assert findings(context, shared=True, rows=lost_or_ghost) == set()
+def test_what_james_may_have_delivered_is_lost_or_ghost_on_a_queue_that_it_shares(run):
+    assert findings(run, shared=True, rows=lost_or_ghost) == set()
 
 
-class Folder:
-    run, queue, uri = "r-1", "spool", "there"
+def test_an_audit_is_read_as_it_was_decided(run):
+    plan = planned(run, plan_of(run))
+    audit = read_plan(run.need("plan"), AuditPlan, "r-1", "spool")
+    assert (audit, audit.planned, audit.needless) == (plan, 3, False)
+    assert list(audit.mails(run.folder.artifacts)) == MAILS
+    none = READS.model_copy(update={"candidates": 0})
+    assert plan_of(run, reads=none, verdict_files=()).needless
 
 
-def test_an_audit_is_read_as_it_was_decided():
-    audit = read_audit(GOOD, Folder())
-    assert (audit.run, audit.census, audit.shared, audit.files) == (
-        "r-1",
-        True,
-        False,
-        ("part-1.parquet",),
-    )
-    assert audit.made_at == datetime(2026, 11, 22, 11, tzinfo=UTC)
-    assert replace(audit, made_at=audit.made_at + timedelta(1)) != audit
-    assert not audit.needless
-    assert read_audit(GOOD | {"census": {"taken": False, "needless": True}}, Folder()).needless
+@pytest.mark.parametrize("change", [lambda rows: rows[:2], lambda rows: [*rows[:2], rows[0]]])
+def test_files_that_were_changed_are_neither_read_nor_published(run, change):
+    plan = planned(run, plan_of(run))
+    step(run, "check")
+    rewritten(run.folder.artifacts.path(run.folder.file("plan/verdicts.parquet")), change)
+    with pytest.raises(PlanRefused, match="files of audit r-1 were changed"):
+        next(plan.mails(run.folder.artifacts))
+    with pytest.raises(PlanRefused, match="files of audit r-1 were changed"):
+        step(run, "apply")
+    assert run.folder.artifacts.read(file_of("spool")) is None
 
 
 @pytest.mark.parametrize(
-    ("summary", "words"),
+    ("change", "words"),
     [
-        ({}, "cannot be read"),
-        ({"decided": None}, "cannot be read"),
-        ({**GOOD, "census": "taken"}, "cannot be read"),
-        ({**GOOD, "decided": {**DECIDED, "census": False}}, "was changed"),
-        ({**GOOD, "planDigest": None}, "was changed"),
+        (lambda _: {}, "cannot be read"),
+        (lambda good: {"decided": {**good["decided"], "more": 1}}, "cannot be read"),
+        (lambda good: {**good, "decided": {**good["decided"], "census": False}}, "was changed"),
+        (lambda good: {**good, "planDigest": None}, "was changed"),
         (
-            {"decided": (other := {**DECIDED, "queue": "other"}), "planDigest": digest_of(other)},
+            lambda good: {
+                "decided": (other := {**good["decided"], "queue": "other"}),
+                "planDigest": digest_of(other),
+            },
             "not of run r-1 on queue spool",
         ),
     ],
 )
-def test_an_audit_that_was_changed_is_refused(summary, words):
+def test_an_audit_that_was_changed_is_refused(run, change, words):
+    plan = plan_of(run)
+    good = {"decided": plan.decided(), "planDigest": plan.digest}
     with pytest.raises(PlanRefused, match=words):
-        read_audit(summary, Folder())
+        read_plan(change(good), AuditPlan, "r-1", "spool")
+
+
+def test_what_is_published_is_what_was_judged(run):
+    planned(run, plan_of(run), verdicts=VERDICTS)
+    step(run, "check")
+    assert step(run, "apply")["applied"] == 3
+    location = run.folder.artifacts
+    assert metrics_in(location.read(file_of("spool")), "spool") == VERDICTS
+    step(run, "verify")
+    assert DUTY.outcome(run, Summaries.read(run.folder, ())) == ("done", "3 mails")
+    location.write(file_of("spool"), prometheus_text("spool", VERDICTS | {"lost": 2}))
+    with pytest.raises(GateFailed, match="The metrics say the same"):
+        step(run, "verify")
+
+
+def test_an_audit_of_some_slices_publishes_no_metrics(tmp_path):
+    run = run_of(tmp_path, "queue_audit", PARTLY, engine=HERE)
+    planned(run, plan_of(run))
+    step(run, "check")
+    assert step(run, "apply")["applied"] == 3
+    assert run.folder.artifacts.read(file_of("spool")) is None
+    step(run, "verify")
+
+
+def test_files_with_fewer_mails_of_a_verdict_than_were_judged_so_fail(run):
+    assert broken(duty.published(run, plan_of(run, verdicts=VERDICTS | {"ghost": 1}))) == {
+        "in_files, judged",
+        "in_metrics, judged",
+    }
+
+
+def test_a_report_counts_every_verdict_however_far_the_run_came(run):
+    assert partial_report(DUTY, run.folder)["verdicts"] == dict.fromkeys(VERDICTS, 0)
+    planned(run, plan_of(run), verdicts=VERDICTS, census={"taken": True})
+    report = partial_report(DUTY, run.folder)
+    assert (report["verdicts"], report["planned"], report["applied"]) == (VERDICTS, 3, 0)
+    status, words = DUTY.outcome(run, Summaries.read(run.folder, ()))
+    assert (status, words) == ("failed", "apply did not end: the verdicts were not published")
 
 
 def test_metrics_tell_every_verdict_and_are_a_file_a_queue():

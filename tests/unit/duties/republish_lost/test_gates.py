@@ -12,20 +12,19 @@ from mailslice.duties.republish_lost.params import Params
 from mailslice.duty.result import Result
 from mailslice.model.mail import EnqueueId
 from mailslice.model.names import QueueTable
-from mailslice.spark.verdict_files import Judged
+from mailslice.model.verdicts import MailVerdict
 from mailslice.stores.cassandra.own import PublishState, Republished
 from tests.unit.duties.judging import NOW, broken, run_of
 
-MAILS = [Judged(f"id-{number}", "name", "lost", "why", "v4", 0, 0, 0, "") for number in range(3)]
+MAILS = [
+    MailVerdict(f"id-{number}", "name", "lost", "why", "v4", 0, 0, 0, "") for number in range(3)
+]
 
 
 class Audit(SimpleNamespace):
     digest, census, listed = "digest", True, MAILS
 
-    def proved(self):
-        return self
-
-    def mails(self):
+    def mails(self, _location):
         return iter(self.listed)
 
 
@@ -38,7 +37,7 @@ def plan_of(run, mails, *, accept_duplicates=False):
         audit_digest="digest",
         accept_duplicates=accept_duplicates,
         repeat_unknown=False,
-        mails=run.write_rows("mails", mails, Judged),
+        mails=run.write_rows("mails", mails, MailVerdict),
     )
 
 

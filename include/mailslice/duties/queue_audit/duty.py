@@ -1,0 +1,242 @@
+"""The duty: find the old live mails, gather the evidence, judge each, publish the counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from mailslice.duties.queue_audit.candidates import AuditSpec, OldMails, find_old_mails
+from mailslice.duties.queue_audit.evidence import Gathered, gather
+from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
+from mailslice.duties.queue_audit.params import Params
+from mailslice.duties.queue_audit.verdicts import judge_all, total
+from mailslice.duty.audits import CENSUS_PATIENCE, AuditPlan, Reads
+from mailslice.duty.duty import ReportDuty
+from mailslice.duty.gates import planned_rows
+from mailslice.duty.plan import PLAN_FOLDER
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.run import Run
+from mailslice.model import crash
+from mailslice.model.durations import format_duration
+from mailslice.model.verdicts import Verdict
+from mailslice.quality.expectations import Expectation, Frame
+from mailslice.queue.configuration import Shape, view_shape
+from mailslice.queue.directory import require
+from mailslice.queue.live import LiveRows
+from mailslice.spark.slices import instant
+
+_WINDOWS = 2
+"""Slice windows after which a mail is old enough to be asked about, when nothing else was said."""
+_LOST = frozenset({Verdict.LOST, Verdict.LOST_OR_GHOST})
+
+
+class QueueAudit(ReportDuty[AuditPlan]):
+    """Changes no mail; a census, when asked for, says first what it changes."""
+
+    plan_type = AuditPlan
+    items = "mails"
+    lock_patience = CENSUS_PATIENCE
+    unfinished = "the verdicts were not published"
+
+    def plan(self, run: Run) -> AuditPlan:
+        """Raises UnknownQueue, LockHeld, Refused for a census that would do harm.
+
+        The lock keeps a republish away: what the census misses must not come in beside it.
+        """
+        require(run.stores, run.queue)
+        with run.locked() as locked:
+            return _audit(locked)
+
+    def check(self, run: Run, plan: AuditPlan) -> Iterable[Frame]:
+        """Whether the verdicts hold together, by the files' own rows."""
+        yield totals(plan.reads)
+        yield mails(run, plan)
+
+    def publish(self, run: Run, plan: AuditPlan) -> None:
+        """Metrics are of the whole queue: a run that was held to some slices publishes none."""
+        run.report(applied=plan.planned)
+        if not run.params(Params).ranged:
+            location, file = run.folder.artifacts, file_of(run.queue)
+            plan.prove(location)
+            location.write(file, prometheus_text(run.queue, plan.verdicts))
+            run.report(metrics=location.uri(file))
+
+    def verify(self, run: Run, plan: AuditPlan, result: Result) -> Iterable[Frame]:
+        """Reads back what was published, and the verdicts that a republish works by."""
+        del result
+        yield published(run, plan)
+
+    def describe(self, steps: Summaries) -> str:
+        """The verdicts in words."""
+        return str(steps.plan["message"])
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """Every verdict is counted, zeros too."""
+        verdicts = {**dict.fromkeys(Verdict, 0), **steps.plan.get("verdicts", {})}
+        return {"verdicts": verdicts, "census": steps.plan.get("census")}
+
+
+DUTY = QueueAudit()
+
+
+def _audit(run: Run) -> AuditPlan:
+    params, view, now = run.params(Params), view_shape(run.stores), run.clock()
+    age = params.older_than if params.older_than is not None else _WINDOWS * view.window
+    slices, buckets = _slices(run, view, now, now - age)
+    location, folder = run.folder.artifacts, run.folder.name
+    spec = AuditSpec(
+        run.settings, run.queue, view.window, buckets, now - age, location, folder, PLAN_FOLDER
+    )
+    found = find_old_mails(run.spark(), spec, slices) if slices else []
+    candidates = [old for old in found if old.count]
+    crash.point("plan:after-first-read")
+
+    # Where no mail is old enough, a census could prove nothing, and none is taken.
+    census = params.census and not params.dry_run
+    youngest = max((instant(old.youngest_ms) for old in candidates), default=None)
+    gathered = gather(run, census=census, youngest=youngest)
+    crash.point("plan:after-evidence")
+    run.require_lock()
+
+    outcomes = judge_all(run.spark(), spec, candidates, gathered.evidence) if candidates else []
+    files = sorted((one.file for one in outcomes if one.file.rows), key=lambda file: file.file)
+    gone, verdicts = sum(outcome.gone for outcome in outcomes), total(outcomes)
+    requested = len(slices) * buckets * len(run.stores.tables.existing)
+    plan = AuditPlan(
+        run=run.request.run,
+        queue=run.queue,
+        made_at=now,
+        older_than=age,
+        shared=gathered.evidence.shared,
+        census=census,
+        unproved=gathered.evidence.unproved is not None,
+        verdicts=verdicts,
+        verdict_files=tuple(files),
+        reads=_reads(requested, found, gone + sum(file.rows for file in files)),
+    )
+    run.report(
+        verdicts=verdicts,
+        olderThan=format_duration(age),
+        census=_census(params, gathered),
+        broker=gathered.evidence.counts.as_json(),
+        mails=plan.planned,
+        goneMeanwhile=gone,
+        message=_message(plan, params),
+    )
+    return plan
+
+
+def _slices(run: Run, view: Shape, now: datetime, latest: datetime) -> tuple[list[datetime], int]:
+    """The run's slices that may hold mails enqueued until `latest`, and how many buckets."""
+    places = list(LiveRows(run.stores.tables, run.queue, view).places(now))
+    buckets = max([view.buckets, *(place.bucket + 1 for place in places)])
+    # A writer reads its clock once for the slice and once for the enqueued time, and may be ahead.
+    starts = {place.slice_start for place in places}
+    until, covers = latest + view.largest_window, run.params(Params).covers
+    return sorted(start for start in starts if start <= until and covers(start)), buckets
+
+
+def _reads(requested: int, found: Sequence[OldMails], judged: int) -> Reads:
+    keys = {(old.table, old.slice_ms, old.bucket, old.delayed) for old in found}
+    return Reads(
+        requested=requested,
+        read=len({key[:3] for key in keys}),
+        twice=len(found) - len(keys),
+        candidates=sum(old.count for old in found),
+        judged=judged,
+    )
+
+
+def _census(params: Params, gathered: Gathered) -> dict[str, object]:
+    """What became of the census."""
+    if gathered.census is not None:
+        return {"taken": True, **gathered.census}
+    if not params.census:
+        return {"taken": False, "why": "it was not asked for"}
+    if params.dry_run:
+        return {"taken": False, "why": "a dry run takes none"}
+    return {"taken": False, "needless": True, "why": "no mail is old enough"}
+
+
+def _message(plan: AuditPlan, params: Params) -> str:
+    """The verdicts in words."""
+    age = format_duration(plan.older_than)
+    if not plan.planned:
+        return f"no live mail is older than {age}"
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in plan.verdicts.items() if count)
+    hint = "; a census (--census) would tell the unknown ones apart"
+    needs_hint = plan.verdicts[Verdict.UNKNOWN] and not params.census
+    return f"{plan.planned} live mails are older than {age}: {counts}{hint if needs_hint else ''}"
+
+
+def totals(reads: Reads) -> Frame:
+    """One row: the audit as a whole."""
+    every = "Every partition that was to be read was read: an unread one is not an empty one."
+    judged = (
+        "Every old live mail of the first read was judged, or was not live any more at the second."
+    )
+    return Frame.facts(
+        "totals",
+        (reads.read, Expectation.equal("places_read", reads.requested, every)),
+        (
+            reads.twice,
+            Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
+        ),
+        (reads.judged, Expectation.equal("judged", reads.candidates, judged)),
+    )
+
+
+def mails(run: Run, plan: AuditPlan) -> Frame:
+    """One row a mail, as the audit's files have it."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    key = {"table": text, "slice_ms": number, "bucket": number, "enqueue_id": text}
+    expect = [
+        Expectation.rows(plan.planned, "The files have as many mails as were judged."),
+        Expectation.unique(list(key), "Every mail has exactly one verdict."),
+        Expectation.one_of("verdict", _provable(plan), _sentence(plan)),
+    ]
+    files = sorted(plan.files())
+    rows = planned_rows(run, files, pa.schema({**key, "verdict": text}))
+    return Frame("mails", rows, expect, may_be_empty=not plan.planned)
+
+
+def _provable(plan: AuditPlan) -> list[str]:
+    """The verdicts that this audit can prove."""
+    lost = Verdict.LOST_OR_GHOST if plan.shared else Verdict.LOST
+    proves = plan.census and not plan.unproved
+    return [one.value for one in Verdict if one not in _LOST or (proves and one is lost)]
+
+
+def _sentence(plan: AuditPlan) -> str:
+    if not plan.census:
+        return "Without a census no mail is called lost."
+    if plan.unproved:
+        return "No mail is called lost while a consumer holds messages that nobody explains."
+    if plan.shared:
+        return "On a queue that James shares no mail is called lost without 'or ghost'."
+    return "On a queue that is mailslice's alone nothing is 'lost or ghost'."
+
+
+def published(run: Run, plan: AuditPlan) -> Frame:
+    """One row a verdict."""
+    location = run.folder.artifacts
+    metrics = metrics_in(location.read(file_of(run.queue)) or b"", run.queue)
+    in_files = Counter(mail.verdict for mail in plan.mails(location))
+    rows = [
+        {
+            "verdict": verdict,
+            "judged": count,
+            "in_files": in_files[verdict],
+            "in_metrics": metrics.get(verdict, -1.0),
+        }
+        for verdict, count in plan.verdicts.items()
+    ]
+    counted = "The files hold as many mails of each verdict as were judged so."
+    expect = [Expectation.same("in_files", "judged", counted)]
+    if not run.params(Params).ranged:
+        expect.append(Expectation.same("in_metrics", "judged", "The metrics say the same."))
+    return Frame("verdicts", rows, expect)
