@@ -253,29 +253,31 @@ async def measure_hotpath(
             zip(("enqueue", "dequeue"), await bench.there_and_back(work.count), strict=True)
         )
     all_cpu = sum(measured.cpu_seconds for measured in both.values())
+
+    def by_way(figure: Callable[[Measured], Any]) -> dict[str, Any]:
+        return {way: figure(measured) for way, measured in both.items()}
+
+    def named(name: str, figure: Callable[[Measured], Any]) -> dict[str, Any]:
+        return {f"{way}_{name}": value for way, value in by_way(figure).items()}
+
+    def cpu_of(store: str) -> dict[str, Any]:
+        return by_way(lambda measured: measured.per_thousand(measured.stores[store]))
+
     return {
         "queue": work.queue,
         "count": work.count,
         "size": work.size,
         "in_flight": work.in_flight,
-        **{f"{way}_rate": measured.rate for way, measured in both.items()},
-        **{f"{way}_ms": percentiles(measured.latencies) for way, measured in both.items()},
+        **named("rate", lambda measured: measured.rate),
+        **named("ms", lambda measured: percentiles(measured.latencies)),
         "enqueue_in_flight_ms": percentiles(both["enqueue"].in_flight),
         "cpu_seconds_per_1000": round(1000 * all_cpu / work.count, 3),
-        **{
-            f"{way}_cpu_seconds_per_1000": measured.per_thousand(measured.cpu_seconds)
-            for way, measured in both.items()
-        },
-        "stores_cpu_seconds_per_1000": {
-            store: {
-                way: measured.per_thousand(measured.stores[store]) for way, measured in both.items()
-            }
-            for store in STORES
-        },
-        "cpu_bound_rate": {way: cpu_bound_rate(measured) for way, measured in both.items()},
-        "share_of_cores": {way: share_of_cores(measured) for way, measured in both.items()},
-        "share_of_cpu_bound_rate": {way: _share_of_bound(each) for way, each in both.items()},
-        **{f"{way}_rate_of_tenths": measured.rate_of_tenths() for way, measured in both.items()},
+        **named("cpu_seconds_per_1000", lambda one: one.per_thousand(one.cpu_seconds)),
+        "stores_cpu_seconds_per_1000": {store: cpu_of(store) for store in STORES},
+        "cpu_bound_rate": by_way(cpu_bound_rate),
+        "share_of_cores": by_way(share_of_cores),
+        "share_of_cpu_bound_rate": by_way(_share_of_bound),
+        **named("rate_of_tenths", Measured.rate_of_tenths),
         "peak_mib": peak_mib(),
         "window_limit": {"puts": int(blobs.puts.limit), "gets": int(blobs.gets.limit)},
     }

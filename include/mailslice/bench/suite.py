@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -48,38 +48,27 @@ def run_all(
     What fails is noted, and raised at the end: the first of several failures.
     """
     failures: list[Exception] = []
-    rows = [] if page is None or not parts else _other_rows(page, parts)
-    for part, bench, measure_rows in _each(table, parts or tuple(table)):
-        say(part)
-        try:
-            measured = measure_rows(say=say)
-        except Exception as error:  # noqa: BLE001 - the others are measured all the same
-            out.note(f"bench: {part} failed: {type(error).__name__}: {error}")
-            failures.append(error)
-            continue
-        for row in measured if isinstance(measured, list) else [measured]:
-            rows.append({"bench": bench, "part": part, **row})
-            if out.as_json:
-                out.one(rows[-1])
-        if page is not None:
-            write_page(page, rows)
+    earlier = read_measured(page.with_suffix(".json"))["rows"] if page and parts else []
+    rows = [row for row in earlier if row.get("part") not in parts]
+    for part in parts or table:
+        for bench, measure_rows in table[part]:
+            say(part)
+            try:
+                measured = measure_rows(say=say)
+            except Exception as error:  # noqa: BLE001 - the others are measured all the same
+                out.note(f"bench: {part} failed: {type(error).__name__}: {error}")
+                failures.append(error)
+                continue
+            for row in measured if isinstance(measured, list) else [measured]:
+                rows.append({"bench": bench, "part": part, **row})
+                if out.as_json:
+                    out.one(rows[-1])
+            if page is not None:
+                write_page(page, rows)
     if not out.as_json:
         print(page_text(rows))
     if failures:
         raise failures[0]
-
-
-def _other_rows(page: Path, parts: Sequence[str]) -> list[dict[str, Any]]:
-    earlier = read_measured(page.with_suffix(".json"))["rows"]
-    return [row for row in earlier if row.get("part") not in parts]
-
-
-def _each(
-    table: Mapping[str, Sequence[Measurement]], parts: Sequence[str]
-) -> Iterator[tuple[str, str, Callable[..., Any]]]:
-    for part in parts:
-        for bench, measure_rows in table[part]:
-            yield part, bench, measure_rows
 
 
 def parts_of(

@@ -3,11 +3,11 @@
 import json
 from datetime import timedelta
 
-import pytest
-
 from mailslice.bench.scale import (
-    Deployment,
-    buckets,
+    MAIL_BYTES,
+    MAILS_A_DAY,
+    PEAK_RATE,
+    STORED_BLOBS,
     costs_of,
     executors,
     hours,
@@ -15,6 +15,8 @@ from mailslice.bench.scale import (
     read_measured,
     scale_page,
 )
+from mailslice.duties.queue_size.advice import MAILS_A_SLICE
+from mailslice.stores.cassandra.ids import IDS_A_REQUEST
 
 HOT = {
     "bench": "hotpath",
@@ -55,13 +57,6 @@ MEASURED = {
         {"bench": "counters", "messages": 1_000_000, "plan_again_messages_per_second": 40_000.0},
     ],
 }
-SMALL = Deployment(
-    mails_a_day=86_400_000,
-    peak=2.0,
-    stored_blobs=720_000_000,
-    messages=288_000_000,
-    night=timedelta(hours=1),
-)
 
 
 def rows_of(page):
@@ -89,17 +84,31 @@ def test_costs_are_those_of_the_nearest_size_and_the_largest_run():
     assert costs_of(MEASURED["rows"], 4000)["enqueue_rate"] == 500.0
 
 
-@pytest.mark.parametrize(
-    ("window", "count"),
-    [
-        (timedelta(seconds=1), 1),
-        (timedelta(seconds=5), 1),
-        (timedelta(seconds=6), 2),
-        (timedelta(hours=1), 720),
-    ],
-)
-def test_buckets_hold_the_busiest_slice(window, count):
-    assert buckets(SMALL, window) == count
+def test_what_follows_from_the_assumptions_alone_is_on_the_page():
+    page = scale_page(MEASURED)
+    rows = rows_of(page)
+    day, disk = 86_400, MAILS_A_DAY * 600 * 3
+    assert f"At most {MAILS_A_SLICE:,} mails of the busiest slice in one partition." in page
+    assert f"{PEAK_RATE:,.0f} mails/s over {MAILS_A_DAY / day:,.0f}" in page
+    for window, seconds in (("10s", 10), ("1m", 60), ("5m", 300), ("1h", 3600)):
+        buckets, slices = -(-int(PEAK_RATE * seconds) // MAILS_A_SLICE), day // seconds
+        assert rows[window] == [f"{buckets:,}", f"{slices:,}", f"{slices * buckets:,}"]
+    for count, names in {
+        2 * MAILS_A_DAY: ["S3 PUT: header and body", "Cassandra: rows and marks written"],
+        MAILS_A_DAY: ["Cassandra: deleted checks", "RabbitMQ: confirmed publishes"],
+        2 * MAILS_A_DAY // 1000: ["S3 bulk deletes of up to 1000 keys, at least"],
+        STORED_BLOBS // 1000 // 7: [
+            "S3 list pages of a weekly blob_gc, a 1,000 keys, a day of seven"
+        ],
+        MAILS_A_DAY // IDS_A_REQUEST: [f"Cassandra: drops of marks, {IDS_A_REQUEST} a request"],
+    }.items():
+        for name in names:
+            assert rows[name] == [f"{count:,}", f"{count / day:,.0f}"]
+    for size, name in (
+        (disk, "Cassandra: disk that a day's rows take until cleanup and reclaim"),
+        (2 * MAILS_A_DAY * MAIL_BYTES, "S3: bytes in and out"),
+    ):
+        assert rows[name] == [f"{size / 2**30:,.0f} GiB", f"{size / 2**20 / day:,.1f} MiB"]
 
 
 def test_processes_hours_and_executors():
@@ -116,16 +125,14 @@ def test_processes_hours_and_executors():
 
 
 def test_the_page_follows_from_costs_and_assumptions():
-    rows = rows_of(scale_page(MEASURED, SMALL))
-    assert rows["enqueue"] == ["8", ""]  # 2,000 mails/s by 250
-    assert rows["dequeue and complete"] == ["10", ""]
-    assert rows["CPU of both"] == ["", "8"]
-    assert rows["1m"] == ["12", "1,440", "17,280"]
-    assert rows["S3 PUT: header and body"] == ["172,800,000", "2,000"]
-    assert rows["queue_cleanup, nightly: plan and apply"] == ["86,400,000 dead rows", "1.4", "2"]
-    assert rows["blob_gc, weekly: scan of references"] == ["720,000,000 rows", "4.0", "4"]
-    assert rows["blob_gc, weekly: listing"] == ["720,000,000 keys", "20.0", "20"]
-    assert rows["counter_repair, weekly"] == ["288,000,000 messages", "2.0", "2"]
+    rows = rows_of(scale_page(MEASURED))
+    assert rows["enqueue"] == ["14", ""]  # 3,472 mails/s by 250
+    assert rows["dequeue and complete"] == ["18", ""]
+    assert rows["CPU of both"] == ["", "14"]
+    assert rows["queue_cleanup, nightly: plan and apply"] == ["100,000,000 dead rows", "1.7", "1"]
+    assert rows["blob_gc, weekly: scan of references"] == ["2,000,000,000 rows", "11.1", "3"]
+    assert rows["blob_gc, weekly: listing"] == ["2,000,000,000 keys", "55.6", "14"]
+    assert rows["counter_repair, weekly"] == ["1,000,000,000 messages", "6.9", "2"]
 
 
 def test_what_was_not_measured_is_not_guessed(tmp_path):
