@@ -12,10 +12,9 @@ from mailslice.local.command_line import CommandLine
 from mailslice.local.pages import write as write_pages
 from mailslice.local.parts import java_home
 from mailslice.local.s3 import DEFAULT_THREADS, TUNED_THREADS, s3_command, tuned_options
-from mailslice.local.services import check_disk, store_settings
+from mailslice.local.services import store_settings
 from mailslice.local.settings import Profile, StackSettings, stack_settings
-from mailslice.local.stack import Stack, one_at_a_time, remove
-from mailslice.local.steps import Steps
+from mailslice.local.stack import own_stores, remove
 from mailslice.local.supervise import OWNER
 from mailslice.model.settings import clone_root
 
@@ -32,26 +31,19 @@ def bench(arguments: list[str]) -> int:
     docs/scale.md is computed from. Gives the exit code; after one that failed no page is new.
     """
     stack = stack_settings(Profile.TEST)
-    steps = Steps()
     words = arguments or ["all", "--write", str(PERFORMANCE_PAGE)]
-    with one_at_a_time(stack):
-        remove(stack)
-        check_disk(stack)
-        settings = {
-            **store_settings(stack),
-            "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts"),
-            "MAILSLICE_QUEUE_SHARED": "false",
-        }
-        Stack(stack, steps, settings, with_airflow=False).start()
-        try:
-            steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
-            servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
-            options = (word for file in servers for word in ("--server", str(file)))
-            code = CommandLine(settings).show("bench", *words, *options)
-            if code == 0 and "--write" in words:
-                write_pages(stack.root)
-        finally:
-            remove(stack)
+    settings = {
+        **store_settings(stack),
+        "MAILSLICE_ARTIFACTS": str(stack.state / "artifacts"),
+        "MAILSLICE_QUEUE_SHARED": "false",
+    }
+    with own_stores(stack, lambda: settings, remove) as steps:
+        steps.console.print(f"{datetime.now(UTC):%Y-%m-%d}, {machine()}")
+        servers = s3_servers(stack) if words[0] in {"all", "s3"} else []
+        options = (word for file in servers for word in ("--server", str(file)))
+        code = CommandLine(settings).show("bench", *words, *options)
+        if code == 0 and "--write" in words:
+            write_pages(stack.root)
     return code
 
 

@@ -92,6 +92,27 @@ class Stack:
             raise
 
 
+@contextmanager
+def own_stores(
+    stack: StackSettings,
+    settings: Callable[[], Mapping[str, str]],
+    end: Callable[[StackSettings], object],
+) -> Iterator[Steps]:
+    """The stores of a stack that begins empty, for one command at a time; ended by `end`.
+
+    `settings` may write into the stack's folder.
+    """
+    steps = Steps()
+    with one_at_a_time(stack):
+        remove(stack)
+        check_disk(stack)
+        Stack(stack, steps, settings(), with_airflow=False).start()
+        try:
+            yield steps
+        finally:
+            end(stack)
+
+
 def stop(stack: StackSettings) -> int:
     """Ends what this stack started, and nothing else. Gives the number of processes."""
     count = Supervisor(stack).stop()

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 
 from mailslice.local.airflow import SHORT_LIVED_JVM, airflow_environment
 from mailslice.local.cassandra import nodetool_setting
-from mailslice.local.services import check_disk, store_settings
+from mailslice.local.services import store_settings
 from mailslice.local.settings import Profile, stack_settings
-from mailslice.local.stack import Stack, one_at_a_time, remove, stop
-from mailslice.local.steps import Steps
+from mailslice.local.stack import own_stores, stop
 
 _TESTS_FAILED = 1
 
@@ -31,20 +30,13 @@ def soak(arguments: list[str]) -> int:
 
 def _with_services(run: Callable[[Mapping[str, str]], int]) -> int:
     stack = stack_settings(Profile.TEST)
-    steps = Steps()
-    with one_at_a_time(stack):
-        remove(stack)
-        check_disk(stack)
-        settings = {
-            **store_settings(stack),
-            **nodetool_setting(stack),
-            "MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM,
-        }
-        Stack(stack, steps, settings, with_airflow=False).start()
-        try:
-            return run(airflow_environment(stack, {}))
-        finally:
-            stop(stack)
+
+    def settings() -> Mapping[str, str]:
+        spark = {"MAILSLICE_DUTY_SPARK_DRIVER_OPTIONS": SHORT_LIVED_JVM}
+        return {**store_settings(stack), **nodetool_setting(stack), **spark}
+
+    with own_stores(stack, settings, stop):
+        return run(airflow_environment(stack, {}))
 
 
 def _pytest(arguments: list[str], environment: Mapping[str, str]) -> int:

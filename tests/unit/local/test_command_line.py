@@ -2,6 +2,7 @@
 
 import stat
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from mailslice.local import benching, command_line
 from mailslice.local.command_line import CommandLine
 from mailslice.local.program import past_proxies
 from mailslice.local.settings import Profile, stack_settings
+from mailslice.local.steps import Steps
 
 
 @pytest.fixture
@@ -66,21 +68,12 @@ def test_a_benchmark_that_failed_fails_and_writes_no_page(
     pages: list[Path] = []
     commands: list[tuple[str, ...]] = []
 
-    class Services:
-        def __init__(self, *_: object, **__: object) -> None:
-            pass
-
-        def start(self) -> None:
-            pass
-
     stack = stack_settings(
         Profile.TEST, {"MAILSLICE_STACK_TEST_STATE": str(tmp_path / "state")}, tmp_path
     )
     monkeypatch.setattr(benching, "stack_settings", lambda _: stack)
-    monkeypatch.setattr(benching, "Stack", Services)
+    monkeypatch.setattr(benching, "own_stores", lambda *_: nullcontext(Steps()))
     monkeypatch.setattr(benching, "s3_servers", lambda _: [tmp_path / "server.json"])
-    monkeypatch.setattr(benching, "remove", lambda _: None)
-    monkeypatch.setattr(benching, "check_disk", lambda _: None)
     monkeypatch.setattr(CommandLine, "show", lambda _, *words: commands.append(words) or code)
     monkeypatch.setattr(benching, "write_pages", pages.append)
     assert benching.bench(arguments) == code
