@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mailslice.bench.inserts import insert_all
+from mailslice.bench.queues import insert_all
 from mailslice.bench.spark_runs import own_stores, peak_memory, rate, run_duty, timed
 from mailslice.duties.blob_gc.kept import KeptBlobs
 from mailslice.model.mail import BlobId

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mailslice.bench.inserts import insert_all
+from mailslice.bench.queues import insert_all
 from mailslice.bench.spark_runs import own_stores, peak_memory, run_duty, timed
 
 if TYPE_CHECKING:

@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from mailslice.bench.isolated import Process
 from mailslice.bench.measure import Bench, Measured, Work, measuring, opened, percentiles
-from mailslice.bench.own_mails import STORES_TIMEOUT, bench_mail, complete_own, foreign_mail
+from mailslice.bench.own_mails import (
+    STORES_TIMEOUT,
+    bench_mail,
+    complete_own,
+    foreign_mail,
+    progressing,
+)
 from mailslice.codec import message
-from mailslice.model.errors import Refused
 from mailslice.model.mail import EnqueueId, QueueName
 from mailslice.model.names import ROUTING_KEY, RabbitNames
 from mailslice.stores.rabbitmq.connection import blocking_connection
@@ -70,7 +75,7 @@ async def _work(
             await _at_pace(work.count, enqueue_rate, enqueued, enqueue)
         pipe.send(_figures("enqueue", enqueued))
         coming = await asyncio.to_thread(pipe.recv)
-        taken = await _take(pipe, bench, work.queue, dequeue_rate, coming)
+        taken = await _take(pipe, bench, dequeue_rate, coming)
     return _figures("dequeue", taken)
 
 
@@ -99,9 +104,7 @@ async def _at_pace(
             group.create_task(one(number, due))
 
 
-async def _take(
-    pipe: Connection, bench: Bench, queue: QueueName, rate: float, coming: list[EnqueueId]
-) -> Measured:
+async def _take(pipe: Connection, bench: Bench, rate: float, coming: list[EnqueueId]) -> Measured:
     """Completes the mails that are `coming`, from the moment on that the pipe says."""
     due: dict[EnqueueId, float] = {}
 
@@ -118,21 +121,14 @@ async def _take(
         pipe.send("consuming")
         began = await asyncio.to_thread(pipe.recv)
         due |= {enqueue_id: began + number / rate for number, enqueue_id in enumerate(coming)}
-        try:
-            with measuring(bench.cpu) as measured:
-                async with (
-                    asyncio.timeout(len(coming) / rate + STORES_TIMEOUT.total_seconds()),
-                    asyncio.TaskGroup() as group,
-                ):
-                    group.create_task(complete(await first))
-                    for _ in coming[1:]:
-                        group.create_task(complete(await anext(deliveries)))
-        except TimeoutError:
-            missing = len(coming) - len(measured.latencies)
-            raise Refused(
-                f"{missing} of {len(coming)} mails did not come back from queue {queue}: "
-                "does somebody else consume it?"
-            ) from None
+        with measuring(bench.cpu) as measured:
+            async with (
+                progressing(lambda: len(measured.latencies), len(coming)),
+                asyncio.TaskGroup() as group,
+            ):
+                group.create_task(complete(await first))
+                for _ in coming[1:]:
+                    group.create_task(complete(await anext(deliveries)))
         await bench.worker.settle()
     return measured
 

@@ -15,7 +15,6 @@ from mailslice.bench.measure import Bench, Measured, Work, opened, peak_mib, sha
 from mailslice.bench.own_mails import STORES_TIMEOUT, complete_own, progressing
 from mailslice.bench.store_cpu import STORES, StoreCpu, cpu_between
 from mailslice.worker.delivery import Delivery
-from mailslice.worker.dequeuer import Deliveries
 
 _POLL_SECONDS = 0.01
 
@@ -98,20 +97,19 @@ async def _phase(pipe: Connection, work: Awaitable[object]) -> None:
 
 async def _take(bench: Bench, number: int, completed: Any, until: int) -> None:
     """Until all processes together have completed `until` mails."""
+    deliveries = bench.worker.deliveries(bench.in_flight, give_up_after=STORES_TIMEOUT)
 
     async def complete(delivery: Delivery) -> None:
         await complete_own(delivery)
         completed[number] += 1
 
-    deliveries = bench.worker.deliveries(bench.in_flight, give_up_after=STORES_TIMEOUT)
+    async def close() -> None:
+        while sum(completed) < until:  # noqa: ASYNC110 - other processes count, too
+            await asyncio.sleep(_POLL_SECONDS)
+        await deliveries.aclose()
+
     async with progressing(lambda: sum(completed), until), asyncio.TaskGroup() as group:
-        group.create_task(_close_at(deliveries, completed, until))
+        group.create_task(close())
         async for delivery in deliveries:
             group.create_task(complete(delivery))
     await bench.worker.settle()
-
-
-async def _close_at(deliveries: Deliveries, completed: Any, until: int) -> None:
-    while sum(completed) < until:  # noqa: ASYNC110 - other processes count, too
-        await asyncio.sleep(_POLL_SECONDS)
-    await deliveries.aclose()

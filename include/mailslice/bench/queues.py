@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from pika.exceptions import ChannelClosedByBroker
 
-from mailslice.bench.inserts import insert_all
 from mailslice.bench.isolated import isolated
 from mailslice.bench.own_mails import take_stale
 from mailslice.cli.door import guard
@@ -29,9 +28,12 @@ from mailslice.stores import open_stores
 from mailslice.stores.rabbitmq.connection import PIKA_ERRORS, blocking_connection, meaning
 
 if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
+
     from mailslice.model.settings import Settings
     from mailslice.queue.configuration import Shape
     from mailslice.stores import Stores
+    from mailslice.stores.cassandra.session import CassandraSession
 
 Say = Callable[[str], None]
 OWN_QUEUE = QueueName("mailslice-bench")
@@ -43,6 +45,8 @@ _REMEDY = (
 _LOCK = "mailslice-bench-lock-"
 _LOCKED, _MISSING = 405, 404
 _AT_ONCE = 20_000
+_A_REQUEST = 10
+_INSERTS_IN_FLIGHT = 64
 _ATTRIBUTES = {
     "bench": b'{"serializer":"StringSerializer","value":"synthetic row of mailslice bench"}'
 }
@@ -214,8 +218,11 @@ def _take_stale(settings: Settings, name: QueueName, say: Say) -> None:
 def _in_broker(settings: Settings, name: QueueName) -> tuple[int, int]:
     """Ready messages, consumers: by the broker, whose management API is some seconds behind."""
     with blocking_connection(settings.rabbitmq) as connection:
-        queue = RabbitNames(name).work_queue
-        state = connection.channel().queue_declare(queue, passive=True).method
+        return _state(connection.channel(), RabbitNames(name).work_queue)
+
+
+def _state(channel: BlockingChannel, queue: str) -> tuple[int, int]:
+    state = channel.queue_declare(queue, passive=True).method
     return state.message_count, state.consumer_count
 
 
@@ -244,8 +251,7 @@ def _remove(stores: Stores, name: QueueName) -> None:
     with blocking_connection(stores.settings.rabbitmq) as connection:
         for queue in (names.work_queue, names.dead_letter_queue, *waiting):
             try:
-                state = connection.channel().queue_declare(queue, passive=True).method
-                if state.message_count or state.consumer_count:
+                if any(_state(connection.channel(), queue)):
                     return
                 connection.channel().queue_delete(queue, if_unused=classic, if_empty=classic)
             except ChannelClosedByBroker as error:
@@ -253,3 +259,21 @@ def _remove(stores: Stores, name: QueueName) -> None:
                     return
         for exchange in (names.exchange, names.dead_letter_exchange, names.hop_exchange):
             connection.channel().exchange_delete(exchange)
+
+
+def insert_all(session: CassandraSession, cql: str, rows: Iterable[Sequence[object]]) -> int:
+    """Run an INSERT for each of the rows, ten a request, which Cassandra takes silently.
+
+    Gives how many there were.
+    """
+    batch = session.prepare(f"BEGIN UNLOGGED BATCH {'; '.join([cql] * _A_REQUEST)}; APPLY BATCH")
+    iterator, rest = iter(rows), list[Sequence[object]]()
+
+    def full() -> Iterable[list[object]]:
+        while len(chunk := list(islice(iterator, _A_REQUEST))) == _A_REQUEST:
+            yield list(chain.from_iterable(chunk))
+        rest.extend(chunk)
+
+    return _A_REQUEST * session.run_many(batch, full(), _INSERTS_IN_FLIGHT) + session.run_many(
+        session.prepare(cql), rest, _INSERTS_IN_FLIGHT
+    )

@@ -137,14 +137,13 @@ async def _messages(
     body = message.encode(QueuedMail(EnqueueId(uuid4()), bench_mail("message"), blob, blob))
     with _own_queue(settings) as name:
         publisher = Publisher(settings.rabbitmq)
+
+        async def publish(_: int) -> None:
+            await publisher.publish("", body, {}, None, routing_key=name)
+
         try:
             await publisher.connect()
-            publishes = await many(
-                cpu,
-                count,
-                in_flight,
-                lambda _: publisher.publish("", body, {}, None, routing_key=name),
-            )
+            publishes = await many(cpu, count, in_flight, publish)
         finally:
             await publisher.close()
         acks = await _acks(settings, cpu, name, in_flight, count)

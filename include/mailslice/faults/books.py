@@ -110,32 +110,32 @@ class Books:
         recipients: tuple[str, ...] | None = None,
     ) -> None:
         """A handler has it; the broker gave it at `arrived`, so its deleted check began later. `recipients`: who is left, where that is known."""
-        self.deliveries[item.enqueue_id] += 1
-        if self.ended.get(item.enqueue_id, arrived) < arrived:
-            self.wrong.append(
-                f"{item.enqueue_id} was handed out {arrived - self.ended[item.enqueue_id]:.2f} s after its end (I2)"
+        one = item.enqueue_id
+        self.deliveries[one] += 1
+        late = arrived - self.ended.get(one, arrived)
+        self._expect(late <= 0, f"{one} was handed out {late:.2f} s after its end (I2)")
+        refused = self.strict and item.mail.name in self.refused
+        self._expect(not refused, f"{one} was handed out, though its enqueue had failed")
+        begin = max(0, content.find(b"Subject: "))
+        name = content[begin + 9 :].partition(b"\r\n")[0].decode(errors="replace")
+        whole = content[begin:] == content_of(name)
+        self._expect(whole, f"{one} was handed out with the content {content!r}")
+        if recipients is not None and self.narrowed.get(one, arrived) < arrived:
+            self._expect(
+                item.mail.recipients == recipients,
+                f"{one} was handed out to {len(item.mail.recipients)} recipients after a retry "
+                f"for {len(recipients)}",
             )
-        if self.strict and item.mail.name in self.refused:
-            self.wrong.append(f"{item.enqueue_id} was handed out, though its enqueue had failed")
-        begin = content.find(b"Subject: ")
-        if begin < 0 or content[begin:] != content_of(
-            content[begin + 9 :].partition(b"\r\n")[0].decode()
-        ):
-            self.wrong.append(f"{item.enqueue_id} was handed out with the content {content!r}")
-        if (
-            recipients is not None
-            and self.narrowed.get(item.enqueue_id, arrived) < arrived
-            and item.mail.recipients != recipients
-        ):
-            self.wrong.append(
-                f"{item.enqueue_id} was handed out to {len(item.mail.recipients)} recipients after a retry for {len(recipients)}"
-            )
+
+    def _expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.wrong.append(otherwise)
 
     def send(self, enqueue_id: EnqueueId, recipient: str) -> None:
         """A handler sends the mail to this recipient, by the rules of stage marks."""
         self.sent[enqueue_id, recipient] += 1
-        if self.sent[enqueue_id, recipient] > 1:
-            self.wrong.append(f"{enqueue_id} was sent to {recipient} twice")
+        once = self.sent[enqueue_id, recipient] == 1
+        self._expect(once, f"{enqueue_id} was sent to {recipient} twice")
 
     def end(self, ids: Iterable[EnqueueId], at: float) -> None:
         """They are completed or deleted since `at`, durably."""
@@ -154,37 +154,35 @@ class Books:
 
     def check_end(self, state: State, far: Iterable[str] = ()) -> None:
         """When everything was consumed. `far`: RabbitMQ queues in which late copies may still wait."""
-        letters = {_id_of(body): body for body in state.letters}
-        for enqueue_id in self.accepted - state.marks - letters.keys():
+        letters = {_id_of(body) for body in state.letters}
+        for one in self.accepted - state.marks - letters:
             self.wrong.append(
-                f"{enqueue_id} was accepted, and is neither completed nor deleted nor a dead letter (I1)"
+                f"{one} was accepted, and is neither completed nor deleted nor a dead letter (I1)"
             )
         for row in state.live():
-            if row.enqueue_id not in self.bare and not state.has_content(row.item):
-                self.wrong.append(f"{row.enqueue_id} is live and has lost its content (I6)")
+            whole = row.enqueue_id in self.bare or state.has_content(row.item)
+            self._expect(whole, f"{row.enqueue_id} is live and has lost its content (I6)")
         for body in self.junk - set(state.letters):
             self.wrong.append(f"a message that is no mail is gone: {body!r}")
-        for enqueue_id in state.delayed.keys() & self.accepted - state.marks - letters.keys():
-            self.wrong.append(f"{enqueue_id} is still delayed")
+        for one in state.delayed.keys() & self.accepted - state.marks - letters:
+            self.wrong.append(f"{one} is still delayed")
         for name in state.ready.keys() - set(far):
             self.wrong.append(f"{state.ready[name]} messages are left in {name}")
         for item in self.drained.values():
-            if left := {item.header_blob_id, item.body_blob_id} & state.blobs:
-                self.wrong.append(
-                    f"{item.enqueue_id} was completed in peace and left {len(left)} blobs"
-                )
+            blobs = len({item.header_blob_id, item.body_blob_id} & state.blobs)
+            self._expect(
+                not blobs, f"{item.enqueue_id} was completed in peace and left {blobs} blobs"
+            )
 
     def check_sent(self, state: State, failed: Iterable[QueuedMail]) -> None:
-        """With stage marks, at the end: each recipient was sent to, or is in doubt, and then in quarantine: `failed`, with those recipients alone."""
-        doubtful = {
-            (item.enqueue_id, recipient) for item in failed for recipient in item.mail.recipients
-        }
-        for enqueue_id in self.accepted & state.rows.keys():
-            for recipient in RECIPIENTS:
-                if (enqueue_id, recipient) not in doubtful and not self.sent[enqueue_id, recipient]:
-                    self.wrong.append(
-                        f"{enqueue_id} was neither sent to {recipient} nor set aside as in doubt"
-                    )
+        """With stage marks, at the end: each recipient was sent to, or is in doubt.
+
+        `failed`: the mails in quarantine, with the recipients in doubt alone.
+        """
+        doubtful = {(item.enqueue_id, one) for item in failed for one in item.mail.recipients}
+        every = {(one, to) for one in self.accepted & state.rows.keys() for to in RECIPIENTS}
+        for one, recipient in sorted(every - doubtful - self.sent.keys()):
+            self.wrong.append(f"{one} was neither sent to {recipient} nor set aside as in doubt")
 
     def check_told(self, names: Iterable[str], reported: Collection[str]) -> None:
         """The senders of the mails of these names were told: there is a report of each."""
@@ -197,14 +195,11 @@ class Books:
     def check_released(self, state: State) -> None:
         """What was set aside was released once each, under another id, and delivered."""
         names = Counter(item.mail.name for item in self.drained.values())
-        for enqueue_id, name in self.set_aside.items():
-            if names[name] != 1:
-                self.wrong.append(
-                    f"{enqueue_id} was set aside, and its release was delivered {names[name]} times"
-                )
-        live = {row.enqueue_id for row in state.live()}
+        for one, name in self.set_aside.items():
+            text = f"{one} was set aside, and its release was delivered {names[name]} times"
+            self._expect(names[name] == 1, text)
         self.wrong += [
-            f"{enqueue_id} is live after all releases were delivered" for enqueue_id in live
+            f"{row.enqueue_id} is live after all releases were delivered" for row in state.live()
         ]
 
     def lost(self, state: State) -> set[EnqueueId]:
