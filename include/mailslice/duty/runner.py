@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from mailslice.duty.artifacts import RunFolder
-from mailslice.duty.context import StepContext
+from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.duty import Duty, ReportDuty
 from mailslice.duty.gates import judged
 from mailslice.duty.lock import LockHeld
@@ -25,7 +25,7 @@ from mailslice.quality.expectations import Expectation, Frame
 
 AnyDuty: TypeAlias = "Duty[Any] | ReportDuty[Any]"
 _REQUEST = "request.json"
-"""What Airflow asked for: it is there before the plan."""
+"""What `mailslice duty plan` was asked for: its later steps go by that. It is there before the plan."""
 _HOUR = timedelta(hours=1)
 
 
@@ -58,6 +58,7 @@ def _plan(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
 
 def _check(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
     run, plan = _run(duty, context), load_plan(context, duty.plan_type)
+    _forget(run, "check")
     frames = list(duty.check(run, plan))
     if frames:
         frames.append(_age(run, plan, duty.plan_max_age))
@@ -71,6 +72,7 @@ def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
     plan = load_checked_plan(context, duty.plan_type, duty.plan_max_age)
     run = _run(duty, context)
     if isinstance(duty, ReportDuty):
+        _forget(run, "apply", "verify")
         duty.publish(run, plan)
         return {"planDigest": plan.digest, "planned": plan.planned, **run.fields}
     if not plan.has_work:
@@ -78,6 +80,7 @@ def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
     duty.before_lock(run, plan)
     with run.locked() as run:
         crash.point("apply:locked")
+        _forget(run, "apply", "verify")
         with Progress(run, plan, duty.kinds) as progress:
             duty.apply(run, plan, progress)
     return progress.result().as_json()
@@ -86,6 +89,7 @@ def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
 def _verify(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
     run, plan = _run(duty, context), load_plan(context, duty.plan_type)
     result = Result.from_json(context.need("apply"), duty.kinds)
+    _forget(run, "verify")
     try:
         frames = list(duty.verify(run, plan, result))
     except LockHeld as error:
@@ -130,6 +134,12 @@ def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
     age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
     sentence = f"The plan is not older than {most:g} hours."
     return Frame.facts("plan", (age, Expectation.between("age_hours", -1, most, sentence)))
+
+
+def _forget(run: Run, *steps: str) -> None:
+    """What an earlier try of these steps said is not said of this one, however it ends."""
+    for step in steps:
+        run.folder.artifacts.remove(run.folder.file(FILES[step]))
 
 
 def _remove_files(folder: RunFolder, below: str, but: Collection[str]) -> None:

@@ -182,7 +182,8 @@ class Preparer:
         """Whether it is ready or gone; False: look anew, another message of the mail was first."""
         message = slot.message
         if (older := self._context.in_hand.get(item.enqueue_id)) is not None:
-            if older.lease.adopt(message):
+            # One that nobody has in hand goes with its connection, and would take this one along.
+            if older.handed is not None and older.lease.adopt(message):
                 self._slots.remove(slot)
                 return True
             await older.settled.wait()

@@ -324,6 +324,24 @@ def test_a_verify_that_did_not_end_and_items_that_failed_fail_the_run(take, duty
     assert (report["failed"], report["failures"], report["remaining"]) == (1, {"a": "it is wet"}, 1)
 
 
+def test_what_an_earlier_try_of_a_step_said_does_not_stand_for_one_that_ended_early(take, duty):
+    take("plan", "check", "apply", "verify")
+    duty.there = ["a"]
+    with pytest.raises(GateFailed):
+        take("verify")
+    assert take("report")["message"].startswith("verify did not end")
+    duty.there, duty.stop = ["a", "b", "c"], "b"
+    with pytest.raises(StoreUnavailable):
+        take("apply")
+    report = take("report")
+    assert (report["status"], report["applied"]) == ("failed", 1)
+    assert report["message"].startswith("apply did not end")
+    with pytest.raises(GateFailed):
+        take("check", now=NOW + timedelta(hours=25))
+    with pytest.raises(PlanRefused, match="check comes first"):
+        take("apply")
+
+
 def test_a_report_without_a_plan_is_refused_and_a_partial_one_is_not(take, duty):
     with pytest.raises(PlanRefused, match=r"no plan\.json"):
         take("report")

@@ -206,3 +206,20 @@ async def test_what_waits_for_a_handler_has_no_more_time_in_later_rounds(made: M
     made.preparer.clear_out()
     await asyncio.sleep(0.05)
     assert made.parked == [("ready", 0)]
+
+
+async def test_a_message_is_not_adopted_by_a_delivery_that_goes_with_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody has that one in hand yet: two windows of one worker, and the first lost its link."""
+    made = Made(monkeypatch)
+    lease: Any = SimpleNamespace(adopt=lambda _: pytest.fail("adopted"))
+    item: Any = SimpleNamespace(enqueue_id="one")
+    older: Any = SimpleNamespace(handed=None, lease=lease, settled=asyncio.Event())
+    made.preparer._context.in_hand[item.enqueue_id] = older
+    slot = made.slots.arrived(message("one"))
+    deciding = asyncio.create_task(made.preparer._decide(slot, item))
+    await asyncio.sleep(0)
+    older.settled.set()
+    assert not await deciding
+    assert slot in made.slots
