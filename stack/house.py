@@ -27,7 +27,7 @@ VAGUE_WORDS = frozenset(
     road door doors rooms doings wiring standing again mine theirs ours aside apart acting quick
     look looks looking judge judged news spent spared glance alike few some twice thing things
     noting failing leftovers strays stray surfaced place places here whole gone
-    """.split()  # noqa: SIM905 - a list of words reads best as words
+    """.split()
 )
 """Words that name nothing in the field (RFC 5321, AMQP, CQL, Spark, Airflow, James)."""
 VAGUE_CONSTANTS = frozenset({"FILE", "MOST", "GONE", "PARTS", "FOLDER"})

@@ -131,42 +131,41 @@ PAUSE = partial(duration, most=timedelta(days=27), least=timedelta(seconds=1))
 
 
 def option(
-    name: str,
-    metavar: str,
+    usage: str,
     help_text: str,
     parser_of: Callable[[str], Callable[[Any], Any]] | None = None,
     **more: Any,
 ) -> Any:
-    """An option with a value. `parser_of` makes its parser, which names the option when it refuses."""
+    """An option with a value: `--name METAVAR`. `parser_of` makes its parser of the name."""
+    name, metavar = usage.split()
     parser = parser_of(name) if parser_of else None
     return typer.Option(name, metavar=metavar, help=help_text, parser=parser, **more)
 
 
 def queue_option(help_text: str) -> Any:
     """The option --queue."""
-    return option("--queue", "QUEUE", help_text, lambda _: queue_name)
+    return option("--queue QUEUE", help_text, lambda _: queue_name)
 
 
 Queue = Annotated[
     QueueName, typer.Argument(parser=queue_name, metavar="QUEUE", help="Name of a mail queue.")
 ]
-Reason = Annotated[str | None, option("--reason", "TEXT", "Why; kept with who did it.")]
+Reason = Annotated[str | None, option("--reason TEXT", "Why; kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only say what would be.")]
 Sender = Annotated[
-    str | None, option("--sender", "ADDRESS", "Envelope sender; <> is the null sender.", sender)
+    str | None, option("--sender ADDRESS", "Envelope sender; <> is the null sender.", sender)
 ]
 Recipient = Annotated[
-    str | None, option("--recipient", "ADDRESS", "One of the envelope recipients.", address)
+    str | None, option("--recipient ADDRESS", "One of the envelope recipients.", address)
 ]
-Name = Annotated[str | None, option("--name", "NAME", "Name of the mail.")]
+Name = Annotated[str | None, option("--name NAME", "Name of the mail.")]
 OlderThan = Annotated[
     timedelta | None,
     option(
-        "--older-than",
-        "DURATION",
+        "--older-than DURATION",
         "Enqueued at least so long ago: 90s, 15m, 1h.",
         partial(duration, most=None),
     ),
 ]
-Limit = Annotated[int | None, option("--limit", "N", "Stop after this many.", count)]
+Limit = Annotated[int | None, option("--limit N", "Stop after this many.", count)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = group("Blobs that blob_gc deleted and keeps for a while in mailslice's own bucket.")
 
 _AT_ONCE = 1000
-Run = Annotated[str | None, option("--run", "RUN", "All blobs that this run of blob_gc deleted.")]
+Run = Annotated[str | None, option("--run RUN", "All blobs that this run of blob_gc deleted.")]
 
 
 @command(app, "kept")

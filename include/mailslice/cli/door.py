@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from mailslice.codec.shown import shown
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, Refused
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ def open_stores() -> Iterator[Stores]:
 @contextmanager
 def open_queue(name: str) -> Iterator[OpenQueue]:
     """The queue `name`: UnknownQueue when RabbitMQ has none of that name, ConfigurationDiffers when the stored configuration is another."""
-    from mailslice.model.clock import system_clock
     from mailslice.queue import directory
     from mailslice.queue.mail_queue import MailQueue
 
@@ -77,7 +78,6 @@ def confirm(question: str, yes: bool) -> None:
     """Ask on stderr, unless `yes`: stdout is for answers. Refused when the reply is not y or yes, or there is none."""
     if yes:
         return
-    from mailslice.codec.shown import shown
 
     print(f"{shown(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
@@ -104,7 +104,6 @@ def record(
 
     from mailslice.cli.output import iso, plain
     from mailslice.duty.artifacts import artifacts
-    from mailslice.model.clock import system_clock
 
     now = system_clock()
     about = {"time": iso(now), "who": who(), "action": action, "queue": queue, "reason": reason}

@@ -11,6 +11,8 @@ from mailslice.cli.command import command, group
 from mailslice.cli.door import open_queue, who
 from mailslice.cli.duty_options import DutyCommand, given, refuse_empty, refuse_twice
 from mailslice.cli.output import Output
+from mailslice.codec.shown import shown
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError
 from mailslice.model.mail import QueueName
 
@@ -32,13 +34,12 @@ QueueOption = Annotated[
 ]
 Param = Annotated[
     list[str] | None,
-    option("--param", "NAME=VALUE", "A param of the duty, as its option gives it."),
+    option("--param NAME=VALUE", "A param of the duty, as its option gives it."),
 ]
 Run = Annotated[
     str | None,
     option(
-        "--run",
-        "RUN",
+        "--run RUN",
         "Run id; when not given, the newest run of this duty and queue that waits for this step.",
     ),
 ]
@@ -100,8 +101,27 @@ def _step_command(step: str, what: str) -> None:
         reason: Reason = None,
         dry_run: DryRun = False,
     ) -> None:
+        from mailslice.duty.road import run_step
+
         params = _params(ctx, param, reason, dry_run=dry_run)
-        _run_step(out, step, duty=duty, queue=queue, params=params, run=run)
+        pending = None if step == "plan" else step
+        settings, request = _opened(duty, queue, params, run, pending)
+        folder = _folder(settings, request)
+        if step == "plan":
+            folder.write_json("request.json", {"params": request.params, "who": request.who})
+        else:
+            request = _as_planned(request, folder)
+        if step == "apply" and request.params.get("dry_run"):
+            about = {
+                "run": request.run,
+                "duty": duty,
+                "queue": request.reported_queue,
+                "step": step,
+            }
+            planned = (folder.read_json("plan.json") or {}).get("planned")
+            out.one({**about, "dryRun": True, "planned": planned, "applied": 0})
+            return
+        out.one(run_step(step, request, settings))
 
     run_one.__doc__ = what
     command(app, step, DutyCommand)(run_one)
@@ -117,31 +137,6 @@ for _step, _what in (
     _step_command(_step, _what)
 
 
-def _run_step(
-    out: Output,
-    step: str,
-    *,
-    duty: str,
-    queue: QueueName | None,
-    params: dict[str, object],
-    run: str | None,
-) -> None:
-    from mailslice.duty.road import run_step
-
-    settings, request = _opened(duty, queue, params, run, None if step == "plan" else step)
-    folder = _folder(settings, request)
-    if step == "plan":
-        folder.write_json("request.json", {"params": request.params, "who": request.who})
-    else:
-        request = _as_planned(request, folder)
-    if step == "apply" and request.params.get("dry_run"):
-        about = {"run": request.run, "duty": duty, "queue": request.reported_queue, "step": step}
-        planned = (folder.read_json("plan.json") or {}).get("planned")
-        out.one({**about, "dryRun": True, "planned": planned, "applied": 0})
-        return
-    out.one(run_step(step, request, settings))
-
-
 def _opened(
     duty: str,
     queue: QueueName | None,
@@ -149,14 +144,13 @@ def _opened(
     run: str | None,
     pending: str | None = None,
 ) -> "tuple[Settings, RunRequest]":
-    """The settings and the request; the duty, its params and the queue are checked before anything is started.
+    """The settings and the request, once the duty, its params and the queue are checked.
 
     `pending` is a step that goes on with the newest run that waits for it, unless `run` names one.
     """
     from mailslice.cli.runs import newest_pending
     from mailslice.duty.registry import load
     from mailslice.duty.request import NO_QUEUE, RunRequest, new_run
-    from mailslice.model.clock import system_clock
 
     found = load(duty)
     refuse_empty(params, found.params.model_fields)
@@ -175,7 +169,6 @@ def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Set
 
     Scripts give a queue to every duty alike: one that is not about a queue says so and goes on.
     """
-    from mailslice.codec.shown import shown
     from mailslice.model.settings import load_settings
 
     if not needs_queue:

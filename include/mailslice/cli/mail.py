@@ -39,7 +39,7 @@ def show(
     out: Output,
     queue: Queue,
     name: Annotated[
-        str | None, option("--name", "NAME", "Name of the mail; several mails may have it.")
+        str | None, option("--name NAME", "Name of the mail; several mails may have it.")
     ] = None,
     enqueue_id: Annotated[
         EnqueueId | None, typer.Option("--id", parser=_enqueue_id, metavar="ID", help="Enqueue id.")
@@ -87,22 +87,20 @@ def enqueue(
     recipient: Annotated[
         list[str] | None,
         option(
-            "--recipient",
-            "ADDRESS",
+            "--recipient ADDRESS",
             "Envelope recipient; give it several times for several.",
             address,
         ),
     ] = None,
     name: Annotated[
         str | None,
-        option("--name", "NAME", "Name of the mail; a unique one is made when not given."),
+        option("--name NAME", "Name of the mail; a unique one is made when not given."),
     ] = None,
-    state: Annotated[str, option("--state", "PROCESSOR", "James' processor.")] = "root",
+    state: Annotated[str, option("--state PROCESSOR", "James' processor.")] = "root",
     delay: Annotated[
         timedelta | None,
         option(
-            "--delay",
-            "DURATION",
+            "--delay DURATION",
             "Deliver after this much time, at most 30d.",
             partial(duration, most=_LONGEST_DELAY),
         ),

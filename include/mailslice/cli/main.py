@@ -20,6 +20,7 @@ from mailslice.cli import blobs, config, duty, mail, queue, report, stuck, worke
 from mailslice.cli.command import Debug, Json, remember
 from mailslice.cli.output import NoRoomError, ReaderGoneError
 from mailslice.cli.streams import FULL, forget_stdout, open_streams
+from mailslice.codec.shown import shown
 from mailslice.model.errors import MailsliceError
 
 INTERRUPTED, READER_GONE = 130, 141
@@ -151,14 +152,8 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
         traceback.print_exc()
     lines = [line for line in message.splitlines() if line.strip()][:2] or ["failed"]
-    print("mailslice: " + "\n".join(_safe(line) for line in lines), file=sys.stderr, flush=True)
+    print("mailslice: " + "\n".join(shown(line) for line in lines), file=sys.stderr, flush=True)
     return code
-
-
-def _safe(text: str) -> str:
-    from mailslice.codec.shown import shown
-
-    return shown(text)
 
 
 def _quiet(debug: bool) -> None:

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from mailslice.codec.shown import shown
 from mailslice.model.durations import format_duration
 from mailslice.model.errors import MailsliceError
 
@@ -75,8 +76,6 @@ def json_line(value: Mapping[str, object]) -> str:
 
 def cell(value: object) -> str:
     """`value` as a cell of a table: safe for a terminal, without markup."""
-    from mailslice.codec.shown import shown
-
     value = plain(value)
     if value is None:
         return "-"
@@ -97,8 +96,6 @@ def cell(value: object) -> str:
 
 def _beside(item: dict[str, Any]) -> str:
     """An object in a line of another one: on lines of its own its keys would look like the other's."""
-    from mailslice.codec.shown import shown
-
     pairs = (
         f"{shown(key)} {'(' + _beside(each) + ')' if isinstance(each, dict) else cell(each)}"
         for key, each in item.items()
@@ -167,8 +164,6 @@ class Output:
 
     def note(self, text: str) -> None:
         """A sentence for people, on stderr."""
-        from mailslice.codec.shown import shown
-
         print(*map(shown, text.splitlines()), sep="\n", file=sys.stderr, flush=True)
 
     def _table(

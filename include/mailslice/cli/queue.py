@@ -24,6 +24,7 @@ from mailslice.cli.arguments import (
 from mailslice.cli.command import command, group
 from mailslice.cli.door import OpenQueue, confirm, need_yes, open_queue, open_stores, record
 from mailslice.cli.output import Output
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput
 from mailslice.model.mail import QueueName
 
@@ -110,8 +111,7 @@ def shape(
     limit: Annotated[
         int | None,
         option(
-            "--limit",
-            "N",
+            "--limit N",
             "Name this many domains, the fullest; the rest is one line, (others).",
             count,
         ),
@@ -119,7 +119,6 @@ def shape(
 ) -> None:
     """Mails by recipient domain and age in minutes, delayed ones included; how many of them wait for their destination, and its limits."""
     from mailslice.cli.queue_shape import as_table, shape_rows
-    from mailslice.model.clock import system_clock
 
     with open_queue(queue) as opened:
         lines = shape_rows(opened.stores, queue, _all(opened), system_clock(), limit)
@@ -279,7 +278,6 @@ def _filter(
 
 
 def _summary(stores: "Stores", name: QueueName) -> dict[str, object]:
-    from mailslice.model.clock import system_clock
     from mailslice.model.names import RabbitNames
     from mailslice.queue.mail_queue import MailQueue
 

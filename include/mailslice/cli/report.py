@@ -13,19 +13,12 @@ from mailslice.model.mail import QueueName
 
 app = group("Reports of duty runs.")
 
-Duty = Annotated[str | None, option("--duty", "DUTY", "Only runs of this duty.")]
+Duty = Annotated[str | None, option("--duty DUTY", "Only runs of this duty.")]
 OfQueue = Annotated[QueueName | None, queue_option("Only runs on this queue.")]
-_COLUMNS = (
-    "run",
-    "duty",
-    "queue",
-    "status",
-    "started",
-    "planned",
-    "applied",
-    "skipped",
-    "failed",
-    "who",
+_COLUMNS = tuple(
+    """
+    run duty queue status started planned applied skipped failed who
+    """.split()
 )
 
 

@@ -10,6 +10,8 @@ from mailslice.cli.arguments import Name, Queue, Reason, Yes
 from mailslice.cli.command import command, group
 from mailslice.cli.door import OpenQueue, confirm, open_queue, record, who
 from mailslice.cli.output import Output
+from mailslice.codec.shown import shown
+from mailslice.model.clock import system_clock
 from mailslice.model.errors import BadInput, MailsliceError, SomeFailed, TryAgain
 
 if TYPE_CHECKING:
@@ -98,7 +100,6 @@ def _each(
     ask: "Callable[[list[QuarantinedMail]], None] | None" = None,
 ) -> None:
     """One after the other; a failing one stops no other. SomeFailed at the end, when any did; a store that is away ends it at once."""
-    from mailslice.model.clock import system_clock
     from mailslice.queue.quarantine import Quarantine
 
     _one_of(name, every, doing)
@@ -143,7 +144,6 @@ def _has_own_tables(opened: OpenQueue) -> bool:
 
 def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
     """The rows of mails that are set aside, but for those that are released, by age."""
-    from mailslice.model.clock import system_clock
     from mailslice.queue.quarantine import Quarantine
 
     if not _has_own_tables(opened):
@@ -215,7 +215,6 @@ def _line(mail: "QuarantinedMail", outcome: dict[str, object]) -> dict[str, obje
 
 
 def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> str:
-    from mailslice.codec.shown import shown
 
     if "error" in outcome:
         word, why = "failed", outcome["error"]
@@ -236,7 +235,6 @@ def _decide(
     outcome: dict[str, object],
 ) -> None:
     """The decision of a person is a row like that of a duty."""
-    from mailslice.model.clock import system_clock
     from mailslice.stores.cassandra.own import DecisionRow
     from mailslice.stores.cassandra.own.decisions import BY_A_PERSON
 

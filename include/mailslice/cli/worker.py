@@ -33,7 +33,7 @@ app = group("Worker processes: drain by hand, consume with a handler, accept by 
 _PREFETCH, _PREFETCH_RELAY = 32, 16
 """32 at once are 1,000 mails/s where S3 is 20 ms away. A handler that waits long holds fewer."""
 Prefetch = Annotated[
-    int, option("--prefetch", "M", "Mails delivered ahead of their handling.", WINDOW)
+    int, option("--prefetch M", "Mails delivered ahead of their handling.", WINDOW)
 ]
 
 
@@ -44,9 +44,7 @@ def drain(
     *,
     most: Annotated[
         int | None,
-        option(
-            "--max", "N", "End after this many mails; without it, when the queue is idle.", count
-        ),
+        option("--max N", "End after this many mails; without it, when the queue is idle.", count),
     ] = None,
     outcome: Annotated[
         Outcome, typer.Option("--outcome", help="What happens to each mail.")
@@ -54,8 +52,7 @@ def drain(
     idle: Annotated[
         timedelta,
         option(
-            "--idle",
-            "DURATION",
+            "--idle DURATION",
             "End when the queue has given nothing for so long.",
             duration,
             show_default="2s",
@@ -96,54 +93,48 @@ def run_(
     queue: Annotated[QueueName, queue_option("Queue to consume.")],
     handler: Annotated[
         str,
-        option(
-            "--handler", "MODULE:FUNCTION", "Called for each mail; relay and maildir are shipped."
-        ),
+        option("--handler MODULE:FUNCTION", "Called for each mail; relay and maildir are shipped."),
     ],
     processes: Annotated[
-        int, option("--processes", "N", "Processes beside each other.", partial(count, most=1024))
+        int, option("--processes N", "Processes beside each other.", partial(count, most=1024))
     ] = 1,
     prefetch: Annotated[
         int | None,
         option(
-            "--prefetch",
-            "M",
+            "--prefetch M",
             "Mails delivered ahead of their handling: 32 when not given, 16 for the relay.",
             WINDOW,
         ),
     ] = None,
     concurrency: Annotated[
-        int, option("--concurrency", "K", "Handlers beside each other in a process.", WINDOW)
+        int, option("--concurrency K", "Handlers beside each other in a process.", WINDOW)
     ] = 8,
     drain_for: Annotated[
         timedelta | None,
         option(
-            "--drain",
-            "DURATION",
+            "--drain DURATION",
             "After SIGTERM running handlers may take so long: 30s when not given; "
             "the relay as MAILSLICE_RELAY_ANSWER_TIMEOUT, at most 10m.",
             duration,
         ),
     ] = None,
     health_port: Annotated[
-        int | None, option("--health-port", "PORT", "/livez, /readyz and /metrics; 0 = none.", PORT)
+        int | None, option("--health-port PORT", "/livez, /readyz and /metrics; 0 = none.", PORT)
     ] = None,
     attempts: Annotated[
         int | None,
-        option(
-            "--attempts", "N", "Failed attempts at a mail; 0 = no end.", partial(count, least=0)
-        ),
+        option("--attempts N", "Failed attempts at a mail; 0 = no end.", partial(count, least=0)),
     ] = None,
     back_off_base: Annotated[
         timedelta | None,
-        option("--back-off-base", "DURATION", "Pause after the first failed attempt.", PAUSE),
+        option("--back-off-base DURATION", "Pause after the first failed attempt.", PAUSE),
     ] = None,
     back_off_factor: Annotated[
         float | None,
-        option("--back-off-factor", "X", "By which each further pause is longer.", factor),
+        option("--back-off-factor X", "By which each further pause is longer.", factor),
     ] = None,
     back_off_cap: Annotated[
-        timedelta | None, option("--back-off-cap", "DURATION", "Longest of these pauses.", PAUSE)
+        timedelta | None, option("--back-off-cap DURATION", "Longest of these pauses.", PAUSE)
     ] = None,
     give_up: Annotated[
         GiveUp | None,
@@ -188,8 +179,7 @@ def top_(
     interval: Annotated[
         timedelta,
         option(
-            "--interval",
-            "DURATION",
+            "--interval DURATION",
             "Between two looks; RabbitMQ's figures change every 5 s.",
             duration,
             show_default="2s",
@@ -222,16 +212,15 @@ def smtp_in(
     queue: Annotated[QueueName, queue_option("Queue that accepted mails go to.")],
     host: Annotated[
         str | None,
-        option("--host", "ADDRESS", "Address to listen on; MAILSLICE_SMTP_IN_HOST when not given."),
+        option("--host ADDRESS", "Address to listen on; MAILSLICE_SMTP_IN_HOST when not given."),
     ] = None,
     port: Annotated[
-        int | None, option("--port", "PORT", "0 finds a free one; MAILSLICE_SMTP_IN_PORT.", PORT)
+        int | None, option("--port PORT", "0 finds a free one; MAILSLICE_SMTP_IN_PORT.", PORT)
     ] = None,
     health_port: Annotated[
         int | None,
         option(
-            "--health-port",
-            "PORT",
+            "--health-port PORT",
             "/livez, /readyz and /metrics; 0 = none; MAILSLICE_SMTP_IN_HEALTH_PORT.",
             PORT,
         ),

@@ -19,20 +19,11 @@ import orjson
 from mailslice.model.errors import Undecodable
 from mailslice.model.mail import BlobId, EnqueueId, Mail, QueuedMail, RecipientHeader
 
-_FIELDS = (
-    "enqueueId",
-    "recipients",
-    "name",
-    "sender",
-    "state",
-    "errorMessage",
-    "lastUpdated",
-    "attributes",
-    "remoteAddr",
-    "remoteHost",
-    "perRecipientHeaders",
-    "headerBlobId",
-    "bodyBlobId",
+_FIELDS = tuple(
+    """
+    enqueueId recipients name sender state errorMessage lastUpdated attributes remoteAddr
+    remoteHost perRecipientHeaders headerBlobId bodyBlobId
+    """.split()
 )
 _KEYS = tuple(f'"{field}"'.encode() for field in _FIELDS)
 _LONGEST_KEY = 1024

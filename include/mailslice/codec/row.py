@@ -21,24 +21,12 @@ from mailslice.model.mail import (
     ViewRow,
 )
 
-COLUMNS = (
-    "queuename",
-    "timerangestart",
-    "bucketid",
-    "enqueueid",
-    "attributes",
-    "bodyblobid",
-    "enqueuedtime",
-    "errormessage",
-    "headerblobid",
-    "lastupdated",
-    "name",
-    "perrecipientspecificheaders",
-    "recipients",
-    "remoteaddr",
-    "remotehost",
-    "sender",
-    "state",
+COLUMNS = tuple(
+    """
+    queuename timerangestart bucketid enqueueid attributes bodyblobid enqueuedtime errormessage
+    headerblobid lastupdated name perrecipientspecificheaders recipients remoteaddr remotehost
+    sender state
+    """.split()
 )
 """Column names in the order in which `to_row` gives them and statements name them."""
 

@@ -17,11 +17,7 @@ _AT_ONCE = 8
 
 
 def prune_sometimes(
-    place: Artifacts,
-    duty: str,
-    queue: str,
-    now: datetime,
-    retention: timedelta,
+    place: Artifacts, duty: str, queue: str, now: datetime, retention: timedelta
 ) -> list[str]:
     """As `prune`, a ninetieth of the retention after the last time at the earliest: a duty that runs every 15 minutes has thousands of folders to look at.
 

@@ -22,15 +22,7 @@ from pydantic import (
 from mailslice.model.configuration import ViewConfiguration
 from mailslice.model.durations import format_duration
 from mailslice.model.names import QueueTable
-from mailslice.model.setting_types import (
-    Duration,
-    Group,
-    Host,
-    Hosts,
-    LimitRules,
-    Time,
-    Words,
-)
+from mailslice.model.setting_types import Duration, Group, Host, Hosts, LimitRules, Time, Words
 from mailslice.model.throttling import Limits
 
 _LONGEST_KEPT = timedelta(days=3650)

@@ -42,9 +42,7 @@ def test_a_record_goes_into_columns_and_comes_back_with_milliseconds():
     record = Record(
         one, Colour.RED, AT, timedelta(microseconds=2500), b"x", (one, other), AT, "a", 3, 7
     )
-    assert ROWS.columns == tuple(
-        "enqueueid colour at age_ms body ids later who attempt".split()  # noqa: SIM905
-    )
+    assert ROWS.columns == tuple("enqueueid colour at age_ms body ids later who attempt".split())
     milliseconds = 1_795_350_601_234
     values = ROWS.values(record)
     assert values == [one, "red", milliseconds, 2, b"x", [one, other], milliseconds, "a", 3]

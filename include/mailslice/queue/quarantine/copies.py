@@ -126,8 +126,7 @@ class Copies:
     def _keys(self, mail: QuarantinedMail) -> tuple[BlobId, BlobId]:
         folder = "/".join(
             filter(
-                None,
-                (f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}", mail.copy_id),
+                None, (f"quarantine/{self._queue}/{mail.enqueue_id}/{mail.attempt}", mail.copy_id)
             )
         )
         return BlobId(f"{folder}/header"), BlobId(f"{folder}/body")

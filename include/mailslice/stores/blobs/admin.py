@@ -35,7 +35,7 @@ _REFUSED = frozenset(
     """
     InvalidAccessKeyId SignatureDoesNotMatch AccessDenied Forbidden 403
     AuthorizationHeaderMalformed
-    """.split()  # noqa: SIM905 - as they are written in S3's documentation
+    """.split()
 )
 _BUCKET_EXISTS = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 _NO_BUCKET = frozenset({"404", "NoSuchBucket", "NotFound"})
@@ -43,14 +43,14 @@ NO_KEY = frozenset({"NoSuchKey", "404", "NotFound"})
 _INVALID_KEY = frozenset(
     """
     400 BadRequest InvalidRequest InvalidURI KeyTooLongError XMinioInvalidObjectName
-    """.split()  # noqa: SIM905 - as they are written in S3's documentation
+    """.split()
 )
 """Answers of servers that keep files about a key that they can never hold ("/a")."""
 BUSY = frozenset(
     """
     SlowDown 503 ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded
     TooManyRequests 429
-    """.split()  # noqa: SIM905 - as they are written in S3's documentation
+    """.split()
 )
 """S3 is asked too fast: ask again later, and slower."""
 _CREATING = Lock()

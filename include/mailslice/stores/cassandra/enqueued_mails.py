@@ -18,13 +18,7 @@ from mailslice.model.names import QueueTable
 from mailslice.stores.cassandra.ids import IDS_A_REQUEST, TimedIds
 from mailslice.stores.cassandra.packed import PackedPage
 from mailslice.stores.cassandra.session import CassandraSession, Params, Pending, Row
-from mailslice.stores.cassandra.table import (
-    Statement,
-    Table,
-    assignments,
-    insert,
-    select,
-)
+from mailslice.stores.cassandra.table import Statement, Table, assignments, insert, select
 
 _PLACE = "queuename = ? AND timerangestart = ? AND bucketid = ?"
 _SOME = f"{_PLACE} AND enqueueid IN ?"

@@ -12,16 +12,11 @@ from mailslice.codec.headers import moment
 from mailslice.model.names import RabbitNames
 from mailslice.stores.rabbitmq.management import Depth, Management, depth_of
 
-_COLUMNS = (
-    "name",
-    "type",
-    "arguments",
-    "consumers",
-    "messages_ready",
-    "messages_unacknowledged",
-    "messages_dlx",
-    "message_stats",
-    "head_message_timestamp",
+_COLUMNS = tuple(
+    """
+    name type arguments consumers messages_ready messages_unacknowledged messages_dlx
+    message_stats head_message_timestamp
+    """.split()
 )
 
 
