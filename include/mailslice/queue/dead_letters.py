@@ -22,7 +22,6 @@ from mailslice.model.mail import BlobId, EnqueueId, Place, QueueName
 from mailslice.model.names import HEADER_DIED, HEADER_REASON, HEADER_REDRIVE_COUNT, RabbitNames
 from mailslice.queue.proofs import there
 from mailslice.stores import Stores
-from mailslice.stores.cassandra.own import DeadLetterNote
 from mailslice.stores.rabbitmq.held import MOST, HeldMessage, hold
 
 _CONTENT_MISSING, _CLEANED = "content missing", "cleaned"
@@ -141,21 +140,16 @@ def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[J
     """
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
     notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
+    redrives = {one: note.redrives for one, note in notes.items()}
     marked = stores.tables.deleted.marked(queue, ids) if ids else set()
-    noted = {
-        letter.position: notes.get(letter.enqueue_id) if letter.enqueue_id is not None else None
-        for letter in letters
-    }
-    silent = [
-        letter for letter in letters if letter.death not in _OF_THE_BROKER and letter.reason is None
-    ]
-    content = content_there(
-        stores, (letter for letter in silent if letter.enqueue_id not in marked)
-    )
-    return [
-        _judged(each, noted[each.position], each.enqueue_id in marked, content.get(each.key))
-        for each in letters
-    ]
+    silent = (one for one in letters if one.death not in _OF_THE_BROKER and one.reason is None)
+    content = content_there(stores, (one for one in silent if one.enqueue_id not in marked))
+    judged = []
+    for letter in letters:
+        one, there_is = letter.enqueue_id, content.get(letter.key)
+        most = max(letter.redrives, redrives.get(one, 0) if one is not None else 0)
+        judged.append(Judged(letter, cause_of(letter, there_is), most, one in marked, there_is))
+    return judged
 
 
 def content_there(stores: Stores, letters: Iterable[Letter]) -> dict[str, bool]:
@@ -181,33 +175,17 @@ def cause_of(letter: Letter, content: bool | None) -> Cause:
     return Cause.REJECTED if reason is not None or letter.death == "rejected" else Cause.OTHER
 
 
-def _judged(
-    letter: Letter, note: DeadLetterNote | None, marked: bool, content: bool | None
-) -> Judged:
-    redrives = max(letter.redrives, note.redrives if note is not None else 0)
-    return Judged(letter, cause_of(letter, content), redrives, marked, content)
-
-
 def _death(headers: Mapping[str, Any], work_queue: str) -> Mapping[str, Any]:
     """The newest death in the work queue, or else anywhere: the broker puts the newest first."""
     deaths = headers.get("x-death")
-    found = (
-        [death for death in deaths if isinstance(death, dict)] if isinstance(deaths, list) else []
-    )
-    return next(
-        (death for death in found if death.get("queue") == work_queue), found[0] if found else {}
-    )
+    listed = deaths if isinstance(deaths, list) else []
+    known: list[Mapping[str, Any]] = [death for death in listed if isinstance(death, dict)]
+    return next((one for one in known if one.get("queue") == work_queue), (known or [{}])[0])
 
 
 def _key(message: HeldMessage, death: Mapping[str, Any]) -> str:
     """Not of all headers: the broker counts its own deliveries in some of them."""
-    told = [str(death.get(name)) for name in ("queue", "reason", "time", "count")]
-    facts = [
-        *told,
-        str(message.headers.get(HEADER_REASON)),
-        str(message.headers.get(HEADER_REDRIVE_COUNT)),
-        str(message.timestamp),
-    ]
-    return hashlib.blake2b(
-        json.dumps(facts).encode() + b"\0" + message.body, digest_size=16
-    ).hexdigest()
+    facts = [death.get(name) for name in ("queue", "reason", "time", "count")]
+    facts += [message.headers.get(name) for name in (HEADER_REASON, HEADER_REDRIVE_COUNT)]
+    text = json.dumps([*map(str, facts), str(message.timestamp)]).encode()
+    return hashlib.blake2b(text + b"\0" + message.body, digest_size=16).hexdigest()

@@ -25,8 +25,8 @@ from mailslice.queue.directory import create
 from mailslice.queue.filters import MailFilter
 from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import Stores, open_stores
-from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.held import dead_letter_ids
 from mailslice.worker import QueueWorker, open_worker
 from tests.acceptance.walk.books import Books, Journal, State, balance, read
 from tests.acceptance.walk.consumer import CALM

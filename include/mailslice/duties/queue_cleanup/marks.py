@@ -26,7 +26,7 @@ from mailslice.model.names import QueueTable
 from mailslice.queue.sharing import dissenters
 from mailslice.spark.frames import slots_of
 from mailslice.spark.marks import Dropped, Dropping, drop_listed, drop_planned, halves_of
-from mailslice.stores.rabbitmq.census import dead_letter_ids
+from mailslice.stores.rabbitmq.held import dead_letter_ids
 
 if TYPE_CHECKING:
     from mailslice.spark.marks import Halves

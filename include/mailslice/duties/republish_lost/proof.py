@@ -25,7 +25,7 @@ from mailslice.queue.proofs import (
 )
 from mailslice.spark.slices import instant
 from mailslice.stores.cassandra.own import PublishState, Republished
-from mailslice.stores.rabbitmq.census import dead_letter_ids
+from mailslice.stores.rabbitmq.held import dead_letter_ids
 
 _BATCH = 100
 

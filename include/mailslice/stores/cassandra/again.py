@@ -195,18 +195,12 @@ class Again:
         keyspace, table = (
             quoted or plain.lower() for quoted, plain in (named.group(1, 2), named.group(3, 4))
         )
+        where, names = "tables WHERE keyspace_name = %s AND table_name = %s", [keyspace, table]
+        if cql.lstrip()[:6].upper() == "CREATE":
+            where, names = "keyspaces WHERE keyspace_name = %s", [keyspace]
         with suppress(Exception):
-            if cql.lstrip()[:6].upper() == "CREATE":
-                return bool(
-                    list(
-                        self._driver.execute(
-                            "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s",
-                            [keyspace],
-                        )
-                    )
-                )
-            query = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
-            return bool(list(self._driver.execute(query, [keyspace, table])))
+            query = f"SELECT keyspace_name FROM system_schema.{where}"
+            return bool(list(self._driver.execute(query, names)))
         return False
 
 

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator
 
 import cassandra
-from cassandra import AuthenticationFailed, DriverException, RequestExecutionException, Unauthorized
+from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ErrorMessage, RequestValidationException
@@ -14,15 +14,14 @@ from cassandra.protocol import ErrorMessage, RequestValidationException
 from mailslice.model.errors import BadSetting, StoreUnavailable
 
 _CREDENTIALS = "MAILSLICE_CASSANDRA_USERNAME, MAILSLICE_CASSANDRA_PASSWORD"
+_UNAVAILABLE = (DriverException, ConnectionException, ErrorMessage, NoHostAvailable, OSError)
+"""Of the driver, and of sockets (TimeoutError is an OSError)."""
 
 
 def translated(error: BaseException, address: str) -> BaseException:
     """StoreUnavailable or BadSetting for a driver's error, naming the address; another error as it is."""
     for cause in causes(error):
-        if (
-            isinstance(cause, AuthenticationFailed)
-            or "AuthenticationFailed" in type(cause).__name__
-        ):
+        if "AuthenticationFailed" in type(cause).__name__:
             return BadSetting(
                 f"Cassandra at {address} refuses the credentials of {_CREDENTIALS}: {_short(cause)}"
             )
@@ -30,9 +29,8 @@ def translated(error: BaseException, address: str) -> BaseException:
             return BadSetting(
                 f"Cassandra at {address}: the user of {_CREDENTIALS} lacks a right: {_short(cause)}"
             )
-        if isinstance(cause, ssl.SSLError) or "[SSL" in str(
-            cause
-        ):  # the driver wraps a refused certificate in an OSError of the same text
+        # The driver wraps a refused certificate in an OSError of the same text.
+        if isinstance(cause, ssl.SSLError) or "[SSL" in str(cause):
             return BadSetting(
                 f"Cassandra at {address}: TLS failed, see MAILSLICE_CASSANDRA_TLS_*: {_short(cause)}"
             )
@@ -40,18 +38,10 @@ def translated(error: BaseException, address: str) -> BaseException:
         return BadSetting(
             f"Cassandra at {address} refuses a statement, is MAILSLICE_CASSANDRA_KEYSPACE right? {_short(error)}"
         )
-    unavailable = (
-        NoHostAvailable,
-        RequestExecutionException,
-        DriverException,
-        ConnectionException,
-        ErrorMessage,
-        OSError,
-        TimeoutError,
-    )
-    if isinstance(error, unavailable) and not isinstance(error, RequestValidationException):
+    if isinstance(error, _UNAVAILABLE) and not isinstance(error, RequestValidationException):
+        # The last cause is the most telling one: of a host, else the error itself.
         return StoreUnavailable(
-            f"Cassandra at {address} does not answer: {_short(next(_last(error)))}"
+            f"Cassandra at {address} does not answer: {_short([*causes(error)][-1])}"
         )
     return error
 
@@ -61,11 +51,6 @@ def causes(error: BaseException) -> Iterator[BaseException]:
     yield error
     if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
         yield from (cause for cause in error.errors.values() if isinstance(cause, BaseException))
-
-
-def _last(error: BaseException) -> Iterator[BaseException]:
-    """The most telling error: of a host, else the error itself."""
-    yield list(causes(error))[-1]
 
 
 def _short(error: BaseException) -> str:

@@ -43,16 +43,13 @@ class Nodes:
     def all(self) -> tuple[Node, ...]:
         """Every node of the cluster, by address."""
         connected = self._session.connected()
-        found = [
-            Node(
-                str(host.address),
-                str(host.datacenter),
-                up=host.is_up is not False and (host in connected or not self._local(host)),
-                asked=host in connected,
-            )
-            for host in self._hosts()
-        ]
-        return tuple(sorted(found, key=lambda node: node.address))
+        local = {getattr(host, "datacenter", None) for host in connected}
+        nodes = []
+        for host in self._hosts():
+            asked = host in connected
+            up = host.is_up is not False and (asked or host.datacenter not in local)
+            nodes.append(Node(str(host.address), str(host.datacenter), up=up, asked=asked))
+        return tuple(sorted(nodes, key=lambda node: node.address))
 
     def disk_mib(self, address: str, keyspace: str, tables: Iterable[str]) -> dict[str, int]:
         """MiB of each table on the node's disk, rounded up by Cassandra; what is still in memory counts as nothing."""
@@ -92,13 +89,6 @@ class Nodes:
     def _hosts(self) -> Iterable[Any]:
         hosts: Iterable[Any] = self._session.cluster.metadata.all_hosts()
         return hosts
-
-    def _local(self, host: Any) -> bool:
-        """Whether the node is in the data centre that is connected to."""
-        return any(
-            getattr(other, "datacenter", None) == host.datacenter
-            for other in self._session.connected()
-        )
 
     def _host(self, address: str) -> Any:
         return next(host for host in self._hosts() if str(host.address) == address)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import pika
+import pika.data
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingConnection
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from mailslice.model.errors import BadSetting, MailsliceError, QueueMissing, StoreUnavailable
 from mailslice.model.settings import RabbitSettings
-from mailslice.stores.rabbitmq import tolerant
 from mailslice.stores.tls import client_tls
 
 HEARTBEAT_SECONDS = 30
@@ -23,8 +24,27 @@ SHORT_HEARTBEAT_SECONDS = 8
 """Of blocking connections, whose calls have no time-out: a broker that froze is given up when its heartbeats stay out, after two of them."""
 _URL = "MAILSLICE_RABBITMQ_URL"
 _NOT_FOUND = 404
-tolerant.install()
 _NO_MECHANISM = re.compile(r"\bAuthenticationError\b")
+_SIZES = {b"T": 8, b"d": 8, b"f": 4}
+_decode_value: Callable[[bytes, int], tuple[Any, int]] = pika.data.decode_value
+
+
+def _tolerant_value(encoded: bytes, offset: int) -> tuple[Any, int]:
+    """As pika's `decode_value`, with None for times and floats that Python has no object for.
+
+    RabbitMQ passes on a time beyond the year 9999, and an infinite float. pika would raise while it
+    reads the frame, which ends the connection: one message would stop its queue for ever.
+    """
+    try:
+        return _decode_value(encoded, offset)
+    except (ValueError, OverflowError, OSError):
+        size = _SIZES.get(encoded[offset : offset + 1])
+        if size is None:
+            raise
+        return None, offset + 1 + size
+
+
+pika.data.decode_value = _tolerant_value  # arrays and tables look it up there
 
 
 @dataclass(frozen=True, slots=True)

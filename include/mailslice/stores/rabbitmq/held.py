@@ -21,10 +21,13 @@ from typing import Any
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker
 
+from mailslice.codec import message as codec
 from mailslice.codec.headers import moment
 from mailslice.model.dead_letters import MOST_HELD
-from mailslice.model.errors import Refused, StoreUnavailable
-from mailslice.model.settings import RabbitSettings
+from mailslice.model.errors import Refused, StoreUnavailable, Undecodable
+from mailslice.model.mail import EnqueueId, QueueName
+from mailslice.model.names import RabbitNames
+from mailslice.model.settings import RabbitSettings, Settings
 from mailslice.stores.rabbitmq.connection import blocking_connection
 from mailslice.stores.rabbitmq.management import Management
 from mailslice.stores.rabbitmq.publisher import james_properties
@@ -220,3 +223,33 @@ def _require_patient(settings: RabbitSettings, name: str) -> None:
             f"queue {name} is a quorum queue with delivery limit {limit}: each look through it counts as a delivery, and past the limit its messages are "
             "dropped; give it a policy with delivery-limit -1 (or none, before RabbitMQ 4)"
         )
+
+
+def dead_letter_ids(settings: Settings, queue: QueueName) -> set[EnqueueId]:
+    """The enqueue ids on the dead letter queue, if there is one. Raises as `dead_letters`."""
+    return {found for found in map(_enqueue_id, dead_letters(settings, queue)) if found is not None}
+
+
+def dead_letters(settings: Settings, queue: QueueName) -> Iterator[bytes]:
+    """The bodies of all messages on the dead letter queue, if there is one. To be read to the end.
+
+    They stay there. Raises StoreUnavailable, after the last one, when not everything could be held
+    (another consumer, or more than MOST): half a census proves nothing.
+    """
+    name = RabbitNames(queue).dead_letter_queue
+    with hold(settings.rabbitmq, name, patience=2.0) as held:
+        if held is None:
+            return
+        for each in held.messages():
+            yield each.body
+        if left := held.left():
+            raise StoreUnavailable(
+                f"queue {name}: {left} messages could not be held for a census, which holds {MOST} at most; redrive or drop some first"
+            )
+
+
+def _enqueue_id(body: bytes) -> EnqueueId | None:
+    try:
+        return codec.decode(body).enqueue_id
+    except Undecodable:
+        return None

@@ -279,7 +279,7 @@ def seen_empty(stores: HasManagement, queue: QueueName) -> bool:
 
     None ready, unacknowledged or in dead-lettering. Unknown is not empty, nor is anything while the
     broker has an alarm or a blocked connection: a publish that raised there is delivered later. Dead
-    letters are left out (see `census.dead_letter_ids`). One sample is of about 15 s before it.
+    letters are left out (see `held.dead_letter_ids`). One sample is of about 15 s before it.
     """
     management = stores.management
     return not management.alarms() and all(_holds_nothing(management, queue))

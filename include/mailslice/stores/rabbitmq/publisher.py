@@ -65,6 +65,7 @@ class Publisher:
     def __init__(self, settings: RabbitSettings) -> None:
         self._settings = settings
         self._seconds = settings.timeout.total_seconds()
+        self._broker = f"RabbitMQ at {broker_address(settings)}"
         self._link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
         self._pending: dict[int, _Pending] = {}
@@ -105,28 +106,27 @@ class Publisher:
         if pending.returned is not None:
             unbound = f"exchange {exchange!r} has no queue bound"
             where = unbound if exchange else f"there is no queue {routing_key!r}"
-            broker = f"RabbitMQ at {broker_address(self._settings)}"
-            raise QueueMissing(f"{broker}: {where} ({pending.returned})")
+            raise QueueMissing(f"{self._broker}: {where} ({pending.returned})")
         crash.point("publish:confirmed")
 
     def _too_late(self, confirms: int, before: Link | None) -> StoreUnavailable:
         """Why a publish was not confirmed in time. `confirms`: how many there had been when it began, on the link that there was `before`."""
-        broker = f"RabbitMQ at {broker_address(self._settings)}"
         link = self._open_link
         if link is None:
-            unknown = f"{broker} does not answer within {self._seconds:g} s"
+            unknown = f"{self._broker} does not answer within {self._seconds:g} s"
             return StoreUnavailable(str(self._trouble or unknown))
         if link.blocked is not None:
             why = f"blocks publishers ({link.blocked}); not confirmed within {self._seconds:g} s"
-            return StoreUnavailable(f"{broker} {why}")
+            return StoreUnavailable(f"{self._broker} {why}")
         if confirms == self._confirms and link is before:
             asyncio.get_running_loop().call_later(_SECOND_LOOK, self._give_up, link, confirms)
-        return StoreUnavailable(f"{broker} did not confirm a message within {self._seconds:g} s")
+        return StoreUnavailable(
+            f"{self._broker} did not confirm a message within {self._seconds:g} s"
+        )
 
     def _give_up(self, link: Link, confirms: int) -> None:
         if confirms == self._confirms and link.blocked is None:
-            broker = f"RabbitMQ at {broker_address(self._settings)}"
-            link.fail(StoreUnavailable(f"{broker} confirmed nothing for {self._seconds:g} s"))
+            link.fail(StoreUnavailable(f"{self._broker} confirmed nothing for {self._seconds:g} s"))
 
     def _send(
         self, link: Link, exchange: str, routing_key: str, body: bytes, properties: BasicProperties
@@ -211,8 +211,7 @@ class Publisher:
             if pending is None or pending.confirmed.done():
                 continue
             if isinstance(method, Basic.Nack):
-                broker = f"RabbitMQ at {broker_address(self._settings)}"
-                error = Unconfirmed(f"{broker} refused a message for {pending.exchange!r}")
+                error = Unconfirmed(f"{self._broker} refused a message for {pending.exchange!r}")
                 pending.confirmed.set_exception(error)
             else:
                 pending.confirmed.set_result(None)

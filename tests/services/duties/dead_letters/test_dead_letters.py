@@ -24,9 +24,8 @@ from mailslice.model.mail import QueueName
 from mailslice.queue import directory
 from mailslice.stores.blobs.hot import HotBlobs
 from mailslice.stores.cassandra.deleted_mails import DeletedMails
-from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
-from mailslice.stores.rabbitmq.held import Held, hold
+from mailslice.stores.rabbitmq.held import Held, dead_letter_ids, hold
 
 HOUR = timedelta(hours=1)
 

@@ -14,8 +14,8 @@ from mailslice.model.names import RabbitNames
 from mailslice.queue import directory
 from mailslice.queue.mail_queue import MailQueue
 from mailslice.stores import open_stores
-from mailslice.stores.rabbitmq.census import dead_letter_ids
 from mailslice.stores.rabbitmq.connection import blocking_connection
+from mailslice.stores.rabbitmq.held import dead_letter_ids
 from mailslice.worker import open_worker
 
 
