@@ -48,10 +48,7 @@ class Shaped:
 def shape_rows(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow], now: datetime, most: int | None
 ) -> Iterator[dict[str, Any]]:
-    """An object for the whole queue (domain `TOTAL`), then one a domain, the fullest first; beyond `most` of them, one for the others.
-
-    A mail counts once in each domain it goes to, and once in TOTAL.
-    """
+    """One object for all (domain `TOTAL`), one a domain, the fullest first, one for the others."""
     limits = stores.settings.relay.limits
     shaped = _shaped(stores, queue, rows, now, limits)
     found: Any = shaped.ages.top(len(shaped.ages.cells) if most is None else most)
@@ -119,12 +116,11 @@ def _shaped(
 
 
 def _books(stores: Stores, queue: QueueName, domains: list[str]) -> dict[str, Book]:
-    from mailslice.stores.cassandra.ddl import tables_of
     from mailslice.stores.cassandra.own import Destinations
 
-    own = stores.settings.own.keyspace
-    if not domains or Destinations.TABLE not in tables_of(stores.cassandra, own):
+    table = Destinations.existing(stores.cassandra, stores.settings) if domains else None
+    if table is None:
         return {}
     named = {domain: destination(domain) for domain in domains}
-    books = Destinations(stores.cassandra, own).books(queue, set(named.values()))
+    books = table.books(queue, set(named.values()))
     return {domain: books[book] for domain, book in named.items() if book in books}

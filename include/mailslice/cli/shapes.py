@@ -118,10 +118,7 @@ def with_next_delivery(
 
 
 def with_content(stores: Stores, rows: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
-    """The rows, in their order, with `content`: present, or lost when header or body is gone.
-
-    Never loaded: two requests of S3 a mail, 16 at once.
-    """
+    """The rows in order, with `content`: present, or lost. A HEAD a blob, 16 mails at once."""
 
     def state(row: dict[str, object]) -> str:
         ids: tuple[BlobId, BlobId] = (row["headerBlobId"], row["bodyBlobId"])  # type: ignore[assignment]

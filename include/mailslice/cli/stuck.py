@@ -124,7 +124,8 @@ def _each(
                 if "skipped" not in outcome:
                     done += 1
                     _decide(opened, mail, doing, reason, outcome)
-            out.line(_line(mail, outcome), _sentence(mail, doing, outcome))
+            about = {"enqueueId": mail.enqueue_id, "name": mail.name}
+            out.line(about | outcome, _sentence(mail, doing, outcome))
         if done:
             record(opened.settings, f"stuck {doing}", queue, reason, mails=done)
     if failures:
@@ -135,11 +136,9 @@ def _each(
 
 def _has_own_tables(opened: OpenQueue) -> bool:
     """A deployment without them has nothing to show: nothing is created to find that out."""
-    from mailslice.stores.cassandra.ddl import tables_of
     from mailslice.stores.cassandra.own import QuarantineTable
 
-    stores = opened.stores
-    return QuarantineTable.TABLE in tables_of(stores.cassandra, stores.settings.own.keyspace)
+    return QuarantineTable.existing(opened.stores.cassandra, opened.settings) is not None
 
 
 def _quarantined(opened: OpenQueue) -> "list[QuarantinedMail]":
@@ -208,10 +207,6 @@ def _shown(mail: "QuarantinedMail") -> dict[str, object]:
         "bytes": mail.size,
         "finished": mail.finished,
     }
-
-
-def _line(mail: "QuarantinedMail", outcome: dict[str, object]) -> dict[str, object]:
-    return {"enqueueId": mail.enqueue_id, "name": mail.name, **outcome}
 
 
 def _sentence(mail: "QuarantinedMail", doing: str, outcome: dict[str, Any]) -> str:

@@ -1,7 +1,4 @@
-"""What a person must hear of: fields of a report against limits. Pure.
-
-Every figure that a report has is held against its limit each time, also on an idle queue; what a report does not have, or says is unknown, is no figure.
-"""
+"""What a person must hear of: figures of a report against limits; unknown is no figure. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whoever writes a time into the stores, or compares one from there, compares its own clock first.
-
-Steps of one run may be on different machines, so each asks by itself.
-"""
+"""Whoever writes or compares a time of the stores compares its clock first, in each step."""
 
 from __future__ import annotations
 

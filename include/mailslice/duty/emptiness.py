@@ -19,6 +19,7 @@ from mailslice.stores.cassandra.own import QueueSample
 from mailslice.stores.rabbitmq.management import seen_empty
 
 log = logging.getLogger(__name__)
+Sleep = Callable[[float], None]
 
 APART = timedelta(seconds=15)
 """Between two looks at the broker: its figures are up to 10 s late."""
@@ -40,7 +41,7 @@ def second_pass(
     first: datetime | None,
     clock: Clock,
     *,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
     """Both passes, when the queue was empty at `first` and is again APART later; waits only when it was."""
     if first is None:
@@ -58,7 +59,7 @@ def sample_again(
     first: datetime | None,
     clock: Clock,
     *,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Sleep = time.sleep,
 ) -> QueueSample | None:
     """The second pass, kept in queue_samples when it is empty too. None when either pass was not empty.
 

@@ -44,10 +44,7 @@ def judged(context: StepContext, gate: str, frames: Sequence[Frame]) -> dict[str
 def planned_rows(
     context: StepContext, files: Sequence[str], schema: pa.Schema, derive: Derive | None = None
 ) -> Rows:
-    """The rows of these files of the run's folder, on the engine that the run works with.
-
-    `schema` and `derive`: see `spark.plan_rows`. PlanRefused comes from whoever reads the rows.
-    """
+    """The rows of these files, on the run's engine; `schema`, `derive`: see `spark.plan_rows`."""
     from mailslice.spark.plan_rows import plan_rows
 
     names = [context.folder.file(file) for file in files]

@@ -58,10 +58,7 @@ class Lock:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises LockLost when the lock may be somebody else's by now.
-
-        Call before every step that changes something. Also right after the machine was suspended.
-        """
+        """Raises LockLost when the lock may be another's by now. Call it before each change."""
         if self._lost or elapsed_seconds() - self._good > (TTL - _MARGIN).total_seconds():
             raise LockLost(
                 f"the lock {self.name} could not be kept: Cassandra did not renew it in time; nothing more was changed, run it again"

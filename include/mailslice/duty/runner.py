@@ -1,7 +1,4 @@
-"""The five steps of a duty that is a class: files, digest, gate, lock, progress, status. `duty.road` writes them down.
-
-Each step is a function of a duty and a context, and gives the step's summary.
-"""
+"""The five steps of a duty that is a class; each gives a summary, which `duty.road` writes."""
 
 from __future__ import annotations
 

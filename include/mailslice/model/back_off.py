@@ -1,7 +1,4 @@
-"""How long a mail waits between its attempts, and after how many it is given up.
-
-BackOff is pure: who calls it brings the chance. `pause_seconds` is for requests and connections.
-"""
+"""How long a mail waits between attempts (pure: the caller brings the chance), and requests do."""
 
 from __future__ import annotations
 

@@ -14,8 +14,5 @@ def system_clock() -> datetime:
 
 
 def elapsed_seconds() -> float:
-    """Seconds of a clock that nobody sets, and that goes on while the machine is suspended.
-
-    `time.monotonic` stands still then on Linux: what must run out by itself would not.
-    """
+    """Seconds of a clock that nobody sets, and that goes on while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

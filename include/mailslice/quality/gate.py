@@ -1,7 +1,4 @@
-"""Run a gate: Great Expectations over frames, Data Docs, and one error that says what does not hold.
-
-A frame holds either a few facts or all rows of a plan, in pandas or in Spark; see `duty.gates`.
-"""
+"""Run a gate: Great Expectations over frames, Data Docs, one error for what does not hold."""
 
 from __future__ import annotations
 

@@ -186,10 +186,7 @@ class Shape:
 
 
 def view_shape(stores: Stores, *, checked: bool = False) -> Shape:
-    """The shape of the view by its history; by the settings before the first start.
-
-    With `checked`, raises ConfigurationDiffers when a given setting contradicts what is stored.
-    """
+    """The shape by the view's history. `checked`: ConfigurationDiffers for a setting against it."""
     guard = ConfigurationGuard(stores.tables, stores.settings)
     history = guard.history()
     if checked and history:

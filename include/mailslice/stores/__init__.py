@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """What the settings name. A context manager; for one thread to open, for many to use.
-
-    Each part raises StoreUnavailable naming its address, or BadSetting, when it is first touched.
-    """
+    """What the settings name, as a context manager; one thread opens, many use."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -55,10 +55,7 @@ class DutyNotifier(BaseNotifier):
 
 
 def speak(message: Mapping[str, Any]) -> None:
-    """Tell the message (its `text` is for people) on every channel of the settings, and by every connection that is there.
-
-    One that fails is logged and stops no other.
-    """
+    """Tell the message on each channel and connection. A failing one stops no other."""
     settings = load_settings().duty
     for channel in (*channels(settings), *_BY_CONNECTION):
         try:

@@ -239,10 +239,7 @@ class Quarantine:
     def _set_aside(
         self, there: QuarantinedMail | None, item: QueuedMail, row: QuarantinedMail, state: State
     ) -> QuarantinedMail | None:
-        """Note, content, then the row in `state`; None when another has changed it meanwhile.
-
-        A note that another has left, or is at, is gone on with: the copy is the same.
-        """
+        """Note (another's is gone on with), content, row in `state`; None: another changed it."""
         if there is None or not self._copies.names(there):
             if there is not None:  # what an earlier version noted in shadow mode
                 self._table.remove(self._queue, there)

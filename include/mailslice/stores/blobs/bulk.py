@@ -86,11 +86,7 @@ class QuickObjects:
         return self._made(self._bucket, f"/{self._bucket}")
 
     def _made(self, bucket: str, path: str) -> S3Store:
-        """One request, no retries: boto3 is the second.
-
-        Without a path its keys begin with a bucket's name. The crate puts `bucket` before the key
-        of a copy's source.
-        """
+        """One request, no retries. Without a path, keys begin with a bucket's name."""
         timeout, url = self._settings.timeout * 2, self._settings.endpoint.rstrip("/") + path
         return s3_store(self._settings, bucket, timeout=timeout, retries=0, bucket_url=url)
 

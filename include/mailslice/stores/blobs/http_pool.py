@@ -1,9 +1,4 @@
-"""HTTP/1.1 connections to one server, kept alive, on the event loop.
-
-Each carries one request at a time, and gives one small answer.
-
-No redirect, no retry, no large body.
-"""
+"""HTTP/1.1 connections to one server, kept alive: one small answer at a time, no retry."""
 
 from __future__ import annotations
 

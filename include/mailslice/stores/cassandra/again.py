@@ -49,9 +49,7 @@ class _Held(threading.local):
 
 
 class Timestamps:
-    """Write times for the driver: the clock's microseconds, each later than the one before. One can be given once more: a write that is repeated is
-    the same write, and hides nothing that came after it.
-    """
+    """Write times (µs) for the driver, ever later. A write that is repeated keeps its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

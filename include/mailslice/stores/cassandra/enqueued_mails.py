@@ -49,10 +49,7 @@ WrittenRow = tuple[ViewRow, int | None]
 
 
 class ReadPages(Protocol[Page_co]):
-    """Reads many partitions, `in_flight` beside each other; in the order of `places` if `ordered`.
-
-    A partition gives one page or more; an empty one gives one empty page.
-    """
+    """Pages of many partitions, in the order of `places` if `ordered`; one page at least."""
 
     def __call__(
         self,

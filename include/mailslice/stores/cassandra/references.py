@@ -73,9 +73,7 @@ class ReferenceColumns:
     def rows(
         self, session: CassandraSession, ranges: Sequence[TokenRange], in_flight: int = 4
     ) -> Iterator[tuple[TokenRange, list[tuple[Any, ...]]]]:
-        """Pages of rows, (range, rows). A range without rows gives one empty page. Ends only when every range was read to its last page; raises as the
-        session does when one could not be.
-        """
+        """Pages, (range, rows), one at least a range. Raises if a range was not read whole."""
         token = f"token({', '.join(map(_quoted, self.key))})"
         names = ", ".join(map(_quoted, self.columns))
         statement = session.prepare(

@@ -104,10 +104,7 @@ def copies(replication: str | None) -> int:
 
 
 def _repairs(session: CassandraSession, keyspace: str) -> list[Repair]:
-    """Repairs of the keyspace that count.
-
-    One replica is asked: a row that it lacks makes a repair unknown, never one known that was not.
-    """
+    """Sound repairs. One replica is asked: a row that it lacks makes a repair unknown."""
     statement = session.prepare(_HISTORY)
     statement.consistency_level = ConsistencyLevel.ONE
     return [

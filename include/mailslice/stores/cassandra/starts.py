@@ -49,10 +49,7 @@ class _Starts(Table):
         return Start(instant(rows[0][0]), rows[0][1])
 
     def insert_first(self, queue: QueueName, value: datetime) -> bool:
-        """Write the start IF NOT EXISTS, as James does for the first mail; whether it was written.
-
-        A plain read goes first: nearly always there is a start, and an LWT costs four round trips.
-        """
+        """Write the start IF NOT EXISTS; whether it was. A read goes first: an LWT is dear."""
         if self.read(queue) is not None:
             return False
         return applied(self._session.execute(self._insert_first, [queue, epoch_ms(value)]))

@@ -22,11 +22,7 @@ class Table:
         self._name = f"{keyspace}.{table}"
 
     def prepare(self) -> None:
-        """Prepare what an event loop will send, where waiting is allowed.
-
-        At its first use it would block the loop: for a round trip, or for ten seconds when the
-        store is away.
-        """
+        """Prepare what an event loop will send: the first use would block it for a round trip."""
         for name in self.ON_EVENT_LOOP:
             getattr(self, name)
 

@@ -73,10 +73,7 @@ class Management:
         return dict(found.get("arguments") or {}) if found is not None else None
 
     def delivery_limit(self, name: str) -> int | None:
-        """How often a message of the quorum queue `name` may come back before it is dropped or dead-lettered.
-
-        None: any number of times, as on every classic queue, or there is no such queue.
-        """
+        """How often a message of the quorum queue may come back; None: without limit."""
         found = self._queue(name)
         if found is None or kind_of(found) != "quorum":
             return None

@@ -40,10 +40,7 @@ def publish_confirmed(
     headers: Mapping[str, Any],
     timestamp: datetime | None,
 ) -> None:
-    """Returns when the broker has confirmed it. Properties are James'; `headers` come on top.
-
-    Raises StoreUnavailable: refused, routed to no queue, or the connection went; an error is not "not sent".
-    """
+    """Returns when the broker confirmed. Raises StoreUnavailable, which is not "not sent"."""
     with blocking_connection(settings) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

@@ -134,10 +134,7 @@ class WorkHold:
 def hold_work_queue(
     settings: Settings, queue: QueueName, management: Management
 ) -> Iterator[WorkHold]:
-    """Hold what is ready in the work queue of `queue`; at the end everything goes back.
-
-    Raises Refused where the queue must not be held, UnknownQueue, StoreUnavailable.
-    """
+    """Hold what is ready; all goes back. Raises Refused, UnknownQueue, StoreUnavailable."""
     names = RabbitNames(queue)
     with blocking_connection(settings.rabbitmq, heartbeat=HEARTBEAT_SECONDS) as connection:
         channel = connection.channel()

@@ -137,10 +137,7 @@ class DelayedMails(OwnTable):
             yield from map(self.row, rows)
 
     def waiting(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, datetime]:
-        """Enqueue id -> due, of those of `ids` that wait in a delay level.
-
-        The others were published, or never delayed. 100 a request, without their messages.
-        """
+        """Enqueue id -> due, of those of `ids` that wait in a delay level; 100 a request."""
         return {enqueue_id: due for enqueue_id, due, _ in self._waiting(queue, ids)}
 
     def throttled(self, queue: QueueName, ids: Iterable[EnqueueId]) -> dict[EnqueueId, bool]:

@@ -143,10 +143,7 @@ def _columns(session: CassandraSession, keyspace: str) -> dict[str, set[str]]:
 def _raise_gc_grace(
     session: CassandraSession, keyspace: str, tables: Iterable[type[OwnTable]]
 ) -> None:
-    """Give those of `tables` that exist at least the gc_grace that a new one would have.
-
-    Repairs are planned by the shortest: an operator may make it longer, never shorter.
-    """
+    """Tables that exist get at least a new one's gc_grace: repairs are planned by the shortest."""
     stored = gc_grace_of(session, keyspace)
     for table in tables:
         least = table.GC_GRACE_SECONDS
