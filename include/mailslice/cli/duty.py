@@ -165,10 +165,7 @@ def _opened(
 
 
 def _settings_for(duty: str, queue: QueueName | None, needs_queue: bool) -> "Settings":
-    """The settings, once the queue is known and the configuration guard agrees. BadInput when a queue is missing.
-
-    Scripts give a queue to every duty alike: one that is not about a queue says so and goes on.
-    """
+    """The settings of a known queue. A queue given to a duty that needs none is only said."""
     from mailslice.model.settings import load_settings
 
     if not needs_queue:

@@ -124,10 +124,7 @@ def is_blob_id(key: str) -> bool:
 
 
 def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:
-    """Whether James may still hand out this very id to new content: `family` and `generation` are the present ones.
-
-    Ids without a generation are never active: their age alone decides.
-    """
+    """Whether James may still give out this id. One without a generation is never active."""
     return (
         parsed.family == family
         and parsed.generation is not None

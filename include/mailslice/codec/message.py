@@ -77,10 +77,7 @@ def encode(item: QueuedMail) -> bytes:
 
 
 def decode(body: bytes) -> QueuedMail:
-    """The mail that a message's body holds; fields that James does not write are let pass.
-
-    Raises Undecodable with a short reason, which never holds an address: it goes to the log.
-    """
+    """The mail in a message's body. Raises Undecodable; its reason never holds an address."""
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -1,7 +1,4 @@
-"""Mails as people have them: the envelope that a mail's headers tell, read robustly.
-
-Only the header block is parsed, never a body. Whatever the bytes, nothing here raises: what cannot be read as an address is left out.
-"""
+"""The envelope that a mail's headers tell. A body is never parsed; nothing here raises."""
 
 from __future__ import annotations
 

@@ -73,10 +73,7 @@ def to_row(row: ViewRow) -> dict[str, object]:
 
 
 def from_row(row: Mapping[str, Any] | Any) -> ViewRow:
-    """The row that the driver read, as a mapping, a named tuple, or a plain tuple in the order of COLUMNS.
-
-    A row is as complete as its writer: columns that James leaves null become None or empty.
-    """
+    """The row, read as a mapping or as a tuple in the order of COLUMNS. Nulls may be anywhere."""
     values: Any = [row[column] for column in COLUMNS] if isinstance(row, Mapping) else row
     (
         queue,

@@ -29,7 +29,7 @@ def sample_once(stores: Stores, queue: QueueName, clock: Clock) -> datetime | No
     """When the queue was seen empty just now; None when it was not, or nobody could say."""
     at = clock()
     try:
-        return at if seen_empty(stores, queue) else None
+        return at if seen_empty(stores.management, queue) else None
     except MailsliceError as error:
         log.info("the broker could not be asked whether %s is empty: %s", queue, error)
         return None

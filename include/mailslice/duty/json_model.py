@@ -9,10 +9,7 @@ from pydantic.alias_generators import to_camel
 
 
 class JsonModel(BaseModel):
-    """Field names are in camel case there, times ISO 8601, timedeltas seconds, a NamedTuple is an array.
-
-    `model_validate` reads it back, and refuses fields that it does not know.
-    """
+    """Camel-case names, ISO 8601 times, timedeltas in seconds. Unknown fields are refused."""
 
     model_config = ConfigDict(
         frozen=True,

@@ -56,10 +56,7 @@ class Plan(JsonModel, ABC):
         return digest_of(self.decided())
 
     def files(self) -> frozenset[str]:
-        """The files that the plan names, relative to the run's folder; all others are removed.
-
-        Finds the fields that are RowFiles or RowGroups, alone or in a tuple.
-        """
+        """Files of the plan (RowFiles, RowGroups, alone or in a tuple); all others are removed."""
         return frozenset(
             found.file for name in type(self).model_fields for found in self._rows(name)
         )

@@ -110,10 +110,7 @@ def write_rows(
 
 
 def stream_rows(location: Location, folder: str, file: RowFile, kind: type[R]) -> Iterator[R]:
-    """The rows of the file as dataclasses; one row group at a time is in memory.
-
-    Raises PlanRefused, before the first row, for a file that is not what was written.
-    """
+    """The rows, a row group at a time. Raises PlanRefused, before the first, for another file."""
     adapter = TypeAdapter(list[kind])  # type: ignore[valid-type]
     for table in read_tables(location, folder, file):
         try:
@@ -150,10 +147,7 @@ def require_same_rows(location: Location, folder: str, file: RowFile) -> None:
 def read_groups(
     location: Location, folder: str, groups: Sequence[RowGroup]
 ) -> Iterator[tuple[RowGroup, pa.Table]]:
-    """Row groups with their rows. Raises PlanRefused at the first that differs, before it is given.
-
-    Groups of one file that follow each other are read from one open file.
-    """
+    """Row groups with their rows. Raises PlanRefused at the first that differs."""
     opened: tuple[str, Any] | None = None
     for group in groups:
         try:

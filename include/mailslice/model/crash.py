@@ -1,7 +1,4 @@
-"""Named points, between one effect on a store and the next, at which tests end the process or take a store away.
-
-Where no test has armed them a point costs one look at a global: it may stand on the hot path.
-"""
+"""Named points between effects on stores, where tests end the process. Unarmed they do nothing."""
 
 from __future__ import annotations
 

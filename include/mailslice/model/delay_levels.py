@@ -51,10 +51,7 @@ _SUMS = sorted(
 
 
 def snapped(pause: timedelta) -> timedelta:
-    """The sum of at most two levels that is nearest to `pause`; `pause` where none is within an eighth of it.
-
-    Pauses that need not be kept to the second then wait in the broker alone.
-    """
+    """The sum of at most two levels nearest to `pause`; `pause` if none is within an eighth."""
     seconds = pause.total_seconds()
     at = bisect(_SUMS, seconds)
     nearest = min(_SUMS[max(at - 1, 0) : at + 1], key=lambda total: abs(total - seconds))

@@ -1,7 +1,4 @@
-"""Which rows of the view are live: slice by slice, both tables, marks by IN, bounded and streaming, no content.
-
-An id that V3 and V4 both hold (a row that was copied) counts once.
-"""
+"""Which rows of the view are live: by slice, of both tables (a copied row once), streaming."""
 
 from __future__ import annotations
 

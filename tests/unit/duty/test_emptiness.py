@@ -23,7 +23,7 @@ def broker(monkeypatch):
         )
     )
     found = SimpleNamespace(
-        looks=[], now=START, slept=[], kept=kept, stores=SimpleNamespace(own=own)
+        looks=[], now=START, slept=[], kept=kept, stores=SimpleNamespace(own=own, management=None)
     )
     found.clock = lambda: found.now
 

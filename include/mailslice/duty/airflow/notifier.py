@@ -159,14 +159,13 @@ def channels(settings: DutySettings) -> list[str]:
             raise BadSetting(
                 f"MAILSLICE_DUTY_NOTIFY={settings.notify!r}: {name!r} is no notifier; allowed: {', '.join(CHANNELS)}"
             )
-    if "email" in wanted and not settings.notify_email:
-        raise BadSetting(
-            "MAILSLICE_DUTY_NOTIFY names email, MAILSLICE_DUTY_NOTIFY_EMAIL is empty: name the recipients"
-        )
-    if "webhook" in wanted and not settings.notify_webhook:
-        raise BadSetting(
-            "MAILSLICE_DUTY_NOTIFY names webhook, MAILSLICE_DUTY_NOTIFY_WEBHOOK is empty: name its URL"
-        )
+    for name, address, missing in (
+        ("email", settings.notify_email, "the recipients"),
+        ("webhook", settings.notify_webhook, "its URL"),
+    ):
+        if name in wanted and not address:
+            empty = f"MAILSLICE_DUTY_NOTIFY_{name.upper()} is empty: name {missing}"
+            raise BadSetting(f"MAILSLICE_DUTY_NOTIFY names {name}, {empty}")
     return wanted
 
 

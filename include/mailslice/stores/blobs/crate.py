@@ -22,10 +22,7 @@ def s3_store(
     retries: int,
     bucket_url: str | None = None,
 ) -> S3Store:
-    """The bucket, addressed by path, or at `bucket_url` (what the crate calls virtual-hosted).
-
-    `timeout` is of a whole request. Retries are few and short: the callers back off by themselves.
-    """
+    """The bucket, by path, or at `bucket_url`. `timeout` of a request; retries are short."""
     config: dict[str, Any] = {
         "endpoint": bucket_url or settings.endpoint,
         "region": settings.region,

@@ -1,7 +1,4 @@
-"""AWS Signature Version 4 of S3 requests without a query. The key of a day is derived once.
-
-Source: docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
-"""
+"""AWS Signature Version 4: docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The tables of the queue view, as James creates them (tests/golden/ddl), and mailslice's keyspace.
-
-Everything is created only when missing: schema changes are slow, and James may be creating the same tables.
-"""
+"""James' tables of the queue view (tests/golden/ddl), and keyspaces: created where missing."""
 
 from __future__ import annotations
 

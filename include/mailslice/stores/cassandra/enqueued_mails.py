@@ -63,10 +63,7 @@ class ReadPages(Protocol[Page_co]):
 
 
 class PartitionRead(Generic[Page]):
-    """A method of EnqueuedMails: a SELECT of these columns, and what is made of each page.
-
-    A `packed` page comes undecoded (`stores.cassandra.packed`): no object is made of a row.
-    """
+    """A method of EnqueuedMails: a SELECT of columns; `packed` pages come undecoded."""
 
     def __init__(
         self, columns: Iterable[str], decode: Callable[[Any], Page], *, packed: bool = False

@@ -28,7 +28,7 @@ from mailslice.model.names import (
 from mailslice.stores.cassandra.ddl import tables_of
 from mailslice.stores.cassandra.references import Column, columns_of
 from mailslice.stores.cassandra.session import CassandraSession
-from mailslice.stores.cassandra.table import Statement, insert
+from mailslice.stores.cassandra.table import Statement, Table, insert, select
 
 SEEN = "flagseen"
 FLAGS = ("flaganswered", "flagdeleted", "flagdraft", "flagflagged", "flagrecent", SEEN, "flaguser")
@@ -80,7 +80,7 @@ class MessageRow:
         }
 
 
-class MailboxTables:
+class MailboxTables(Table):
     """The four tables.
 
     Statements for scans take (low, high) tokens, and give columns in the order of `message_columns`.
@@ -96,18 +96,10 @@ class MailboxTables:
         "WHERE mailboxid = ?",
         idempotent=False,
     )
-    _unproject = Statement(
-        f"DELETE FROM {{keyspace}}.{MESSAGE_ID_TABLE} USING TIMESTAMP ? "
-        "WHERE mailboxid = ? AND uid = ?"
-    )
+    _unproject = Statement("DELETE FROM {table} USING TIMESTAMP ? WHERE mailboxid = ? AND uid = ?")
 
     def __init__(self, session: CassandraSession) -> None:
-        self._session = session
-        self._keyspace = session.settings.keyspace
-
-    def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
-        """The statement of `cql`, in which `{keyspace}` is James'."""
-        return self._session.prepare(cql.replace("{keyspace}", self._keyspace), **options)
+        super().__init__(session, session.settings.keyspace, MESSAGE_ID_TABLE)
 
     def require(self, *, truth: bool = True) -> None:
         """Raises Refused naming the tables or columns that are missing; without `truth`, imapUidTable need not be there."""
@@ -147,9 +139,7 @@ class MailboxTables:
         return ("messageid", "mailboxid", "uid", "modseq", *self.flags, *user_flags)
 
     def scan(self, table: str) -> PreparedStatement:
-        """The statement that reads a token range of `table`: messages, (mailbox id) of mailboxes, (mailbox id, count, unseen) of counters, (mailbox id,
-        modSeq) of given modSeqs.
-        """
+        """Reads a token range of `table`: messages, or ids with counters or given modSeqs."""
         others = {
             MAILBOX: ("id",),
             MAILBOX_COUNTERS: ("mailboxid", "count", "unseen"),
@@ -164,10 +154,7 @@ class MailboxTables:
     @cached_property
     def of_mailbox(self) -> PreparedStatement:
         """The projection's messages of one mailbox: (mailbox id)."""
-        columns = ", ".join(self.message_columns)
-        return self.prepare_statement(
-            f"SELECT {columns} FROM {{keyspace}}.{MESSAGE_ID_TABLE} WHERE mailboxid = ?"
-        )
+        return self.prepare_statement(select(self.message_columns, "mailboxid = ?"))
 
     @cached_property
     def of_messages(self) -> PreparedStatement:
@@ -260,33 +247,31 @@ class MailboxTables:
     def _schema(self, table: str) -> Sequence[Column]:
         return columns_of(self._session, self._keyspace.lower()).get(table, ())
 
-    def _written(self, table: str) -> str:
+    def _written(self, table: str) -> list[str]:
         """A row with the write times of all its cells that have one: a change may have written any of them alone."""
         timed = [
             f"WRITETIME({column.name})"
             for column in self._schema(table)
             if column.kind == "regular" and not column.type.startswith(_MANY_CELLS)
         ]
-        return ", ".join([*self.common_columns, *timed])
+        return [*self.common_columns, *timed]
 
     @cached_property
     def _projected(self) -> PreparedStatement:
-        return self.prepare_statement(
-            f"SELECT {self._written(MESSAGE_ID_TABLE)} FROM {{keyspace}}.{MESSAGE_ID_TABLE} "
-            "WHERE mailboxid = ? AND uid = ?"
-        )
+        columns = self._written(MESSAGE_ID_TABLE)
+        return self.prepare_statement(select(columns, "mailboxid = ? AND uid = ?"))
 
     @cached_property
     def _truth(self) -> PreparedStatement:
+        columns = ", ".join(self._written(IMAP_UID_TABLE))
         return self.prepare_statement(
-            f"SELECT {self._written(IMAP_UID_TABLE)} FROM {{keyspace}}.{IMAP_UID_TABLE} "
+            f"SELECT {columns} FROM {{keyspace}}.{IMAP_UID_TABLE} "
             "WHERE messageid = ? AND mailboxid = ? AND uid = ?"
         )
 
     @cached_property
     def _project(self) -> PreparedStatement:
-        cql = insert(self.common_columns, "USING TIMESTAMP ?")
-        return self.prepare_statement(cql.replace("{table}", f"{{keyspace}}.{MESSAGE_ID_TABLE}"))
+        return self.prepare_statement(insert(self.common_columns, "USING TIMESTAMP ?"))
 
 
 def _counters(rows: Sequence[tuple[Any, ...]]) -> Counters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from cassandra.query import PreparedStatement
 
@@ -19,6 +19,7 @@ class Table:
 
     def __init__(self, session: CassandraSession, keyspace: str, table: str) -> None:
         self._session = session
+        self._keyspace = keyspace
         self._name = f"{keyspace}.{table}"
 
     def prepare(self) -> None:
@@ -27,15 +28,9 @@ class Table:
             getattr(self, name)
 
     def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
-        """The statement of `cql`, in which `{table}` is this table. Options as of the session."""
-        return self._session.prepare(cql.replace("{table}", self._name), **options)
-
-
-class Prepares(Protocol):
-    """Whatever completes CQL and prepares it, as a Table does."""
-
-    def prepare_statement(self, cql: str, **options: bool) -> PreparedStatement:
-        """The prepared statement."""
+        """The statement of `cql` with `{table}` and `{keyspace}`. Options as of the session."""
+        cql = cql.replace("{table}", self._name).replace("{keyspace}", self._keyspace)
+        return self._session.prepare(cql, **options)
 
 
 class Statement:
@@ -48,7 +43,7 @@ class Statement:
     def __set_name__(self, _owner: type, name: str) -> None:
         self._attribute = name
 
-    def __get__(self, table: Prepares, _owner: type) -> PreparedStatement:
+    def __get__(self, table: Table, _owner: type) -> PreparedStatement:
         prepared = table.prepare_statement(self._cql, **self._options)
         table.__dict__[self._attribute] = prepared  # found before this descriptor from now on
         return prepared

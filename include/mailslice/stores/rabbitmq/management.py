@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, unquote
 
 import urllib3
@@ -263,22 +263,13 @@ def depth_of(found: Mapping[str, Any]) -> Depth | None:
     return Depth(*known) if len(known) == len(figures) else None
 
 
-class HasManagement(Protocol):
-    """Whatever has a management client, as `Stores` does."""
-
-    @property
-    def management(self) -> Management:
-        """The client."""
-
-
-def seen_empty(stores: HasManagement, queue: QueueName) -> bool:
+def seen_empty(management: Management, queue: QueueName) -> bool:
     """Whether this sample shows no message in the work queue and in all `waiting_queues`.
 
     None ready, unacknowledged or in dead-lettering. Unknown is not empty, nor is anything while the
     broker has an alarm or a blocked connection: a publish that raised there is delivered later. Dead
     letters are left out (see `held.dead_letter_ids`). One sample is of about 15 s before it.
     """
-    management = stores.management
     return not management.alarms() and all(_holds_nothing(management, queue))
 
 
