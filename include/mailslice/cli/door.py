@@ -95,10 +95,7 @@ def need_yes(yes: bool, doing: str) -> None:
 def record(
     settings: Settings, action: str, queue: str | None, reason: str | None, **facts: object
 ) -> None:
-    """Keep who did what and why: a JSON file below `decisions/` of the artifacts location.
-
-    What was done is done: a location that cannot be written is a warning, not an error.
-    """
+    """Keep who did what and why as a JSON file in `decisions/` of the artifacts; else warn."""
     import json
     import secrets
 

@@ -144,10 +144,7 @@ def _opened(
     run: str | None,
     pending: str | None = None,
 ) -> "tuple[Settings, RunRequest]":
-    """The settings and the request, once the duty, its params and the queue are checked.
-
-    `pending` is a step that goes on with the newest run that waits for it, unless `run` names one.
-    """
+    """Settings and request, checked. `pending`: a step that goes on with the newest such run."""
     from mailslice.cli.runs import newest_pending
     from mailslice.duty.registry import load
     from mailslice.duty.request import NO_QUEUE, RunRequest, new_run

@@ -61,10 +61,7 @@ class Enqueuing:
         self.failures: list[dict[str, object]] = []
 
     async def run(self, paths: Sequence[str]) -> None:
-        """Enqueue all mails of `paths`. Raises, once those in flight ended, what stopped it: TryAgain when a store went away, BadSetting when one refuses us.
-
-        Whatever ends it, a read of standard input that waits ends, too.
-        """
+        """Enqueue all mails of `paths`. Raises what stopped it: TryAgain, BadSetting."""
         try:
             with _progress(paths) as advance:
                 found = _mails(paths, self._given.max_bytes, self._stop)

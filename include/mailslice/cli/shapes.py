@@ -104,11 +104,7 @@ def configuration(value: ViewConfiguration | None) -> Mapping[str, object] | Non
 def with_next_delivery(
     stores: Stores, queue: QueueName, rows: Iterable[ViewRow]
 ) -> Iterator[dict[str, object]]:
-    """The rows as JSON objects, with `nextDelivery`, which is read a hundred at a time.
-
-    A deployment without mailslice's own tables has no delayed mail: nothing is created to find
-    that out.
-    """
+    """The rows as JSON objects, with `nextDelivery`, read a hundred at a time; creates no table."""
     from mailslice.stores.cassandra.own import DelayedMails
 
     delayed, stream = DelayedMails.existing(stores.cassandra, stores.settings), iter(rows)

@@ -1,7 +1,4 @@
-"""Mail addresses: what counts as one, and when two are the same.
-
-James compares addresses without regard to case (MailAddress.equals), and so does every filter here. Non-ASCII addresses (SMTPUTF8) are addresses.
-"""
+"""Mail addresses: what counts as one, and when two are the same: without regard to case."""
 
 from __future__ import annotations
 

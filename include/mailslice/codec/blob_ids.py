@@ -97,10 +97,7 @@ def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) 
 
 
 def parse(key: str) -> ParsedBlobId:
-    """The parts of a key, in James' `FAMILY_GENERATION_HASH` and its MinIO form `FAMILY/GENERATION/h/as/h`; whatever else is plain.
-
-    Standard base64 holds slashes: a key that is exactly a plain id is never read as MinIO's form.
-    """
+    """The parts of `FAMILY_GENERATION_HASH` or MinIO's form of it; every other key is plain."""
     if _PLAIN.fullmatch(key):
         return ParsedBlobId(None, None, key)
     if aware := _AWARE.fullmatch(key):

@@ -27,10 +27,7 @@ class ViewConfiguration:
 
 
 def why_refused(stored: ViewConfiguration, wanted: ViewConfiguration) -> str | None:
-    """Why James would refuse to go from `stored` to `wanted`, in a sentence; None when it would not.
-
-    Rows stay where they were written: fewer buckets, or a window whose starts do not include the old ones, would hide them.
-    """
+    """Why James would refuse `wanted` after `stored`: it would hide rows. None: it would not."""
     if wanted.bucket_count < stored.bucket_count:
         return f"bucketCount may not decrease: stored {stored.bucket_count}, wanted {wanted.bucket_count}"
     if wanted.slice_window > stored.slice_window:

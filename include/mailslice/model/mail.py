@@ -1,7 +1,4 @@
-"""A mail and its entry in a queue, as all rooms speak of them.
-
-Times are aware UTC datetimes, but for `Mail.last_updated_ns`: James' JSON carries nanoseconds, which a datetime would lose.
-"""
+"""A mail and its entry in a queue. Times are aware UTC datetimes, `last_updated_ns` nanoseconds."""
 
 from __future__ import annotations
 

@@ -104,10 +104,7 @@ def groups() -> Mapping[str, type[Group]]:
 def load_settings(
     environ: Mapping[str, str] | None = None, state_file: Path | None = None
 ) -> Settings:
-    """Settings of the environment; of the state file too, below it, when the environment names no store.
-
-    Raises BadSetting naming the variable, its value, its place and what is allowed. An empty variable counts as unset.
-    """
+    """Settings of the environment, or of the state file where it names no store, too."""
     environ = os.environ if environ is None else environ
     given = {name: value for name, value in environ.items() if name.startswith(PREFIX) and value}
     source = "environment"

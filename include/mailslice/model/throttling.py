@@ -51,10 +51,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rules by pattern: a domain, `*.example.com` for the domains below it, `*` for all others. The closest one holds; 0 = no limit.
-
-    A pattern chooses the number; each domain has it for itself.
-    """
+    """Rules by pattern: a domain, `*.example.com`, `*`. The closest one holds; 0 = no limit."""
 
     rates: Rules = ()
     connections: Rules = ()

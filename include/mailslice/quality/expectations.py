@@ -16,11 +16,7 @@ Rows: TypeAlias = "Sequence[Mapping[str, Any]] | pa.Table | DataFrame"
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One rule over columns of a frame, row by row.
-
-    `kind` is the class name in great_expectations.expectations, `arguments` are its own.
-    A missing value breaks every rule over its column: the gate asks for that by itself.
-    """
+    """One rule over columns, row by row; `kind` and `arguments` are Great Expectations' own."""
 
     columns: tuple[str, ...]
     sentence: str
@@ -67,10 +63,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Rows and what is expected of them. Without rows it fails, unless it `may_be_empty`.
-
-    Never put addresses in: a few values of failing rows are shown.
-    """
+    """Rows (no addresses: some are shown), and what is expected; some unless `may_be_empty`."""
 
     name: str
     rows: Rows

@@ -134,10 +134,7 @@ def letter_of(message: HeldMessage, position: int, work_queue: str) -> Letter:
 
 
 def judge(stores: Stores, queue: QueueName, letters: Sequence[Letter]) -> list[Judged]:
-    """The cause of each letter, in their order. Reads marks and notes, and looks for the content of those of which nobody told why.
-
-    A store that does not answer raises: an unread mark is not a missing one.
-    """
+    """The causes, in order, by marks, notes and content. Raises when a store is away."""
     ids = [letter.enqueue_id for letter in letters if letter.enqueue_id is not None]
     notes = stores.dead_letter_notes.read(queue, ids) if ids else {}
     redrives = {one: note.redrives for one, note in notes.items()}

@@ -161,10 +161,7 @@ class LiveRows:
     def ids(
         self, now: datetime, buckets: Iterable[int] | None = None, latest: datetime | None = None
     ) -> Iterator[Candidate]:
-        """Unmarked rows, oldest first: by slice, and by enqueued time within each. Those enqueued after `latest` are left out.
-
-        `rows` and `present` leave out what was cleaned between the reading of its row and of its mark.
-        """
+        """Unmarked rows up to `latest`, by slice, then enqueued time. See `present`."""
         checked = self._checked(self._ordered(list(self.places(now, buckets))))
         for _, found in groupby(checked, key=lambda each: each[0].place.slice_start):
             unmarked = (few.candidate(packed, at) for few, packed, alive in found for at in alive)

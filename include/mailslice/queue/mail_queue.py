@@ -64,10 +64,7 @@ class MailQueue:
         return self._mark(row.enqueue_id for row in matching)
 
     def clear(self) -> int:
-        """Mark every live mail as deleted; how many. Rows and starts are the cleanup's business: it never finds them between two states.
-
-        What was enqueued before is deleted; of what is enqueued while it runs, some may be.
-        """
+        """Mark every live mail as deleted; how many. Of what is enqueued meanwhile, some may be."""
         return self._mark(
             candidate[0] for candidate in self._live.present(self._live.ids(self._clock()))
         )

@@ -100,10 +100,7 @@ def require_nobody_else(stores: Stores, *, shared: bool) -> None:
 def dissenters(
     stores: Stores, *, shared: bool, queue: QueueName | None = None
 ) -> list[tuple[QueueName, WorkerRecord]]:
-    """Workers of the last day whose record does not say this answer, of one queue or of all.
-
-    A record of an earlier version says nothing, and is among them.
-    """
+    """Workers of the last day whose record does not say this answer, or says nothing."""
     from mailslice.stores.cassandra.own import WorkerRecords
 
     records = WorkerRecords.existing(stores.cassandra, stores.settings)
