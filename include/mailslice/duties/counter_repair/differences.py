@@ -1,6 +1,6 @@
 """Which rows of both message tables differ, in mailboxes in which a scan saw a difference.
 
-A second scan of the truth, joined row by row. Rows are read some time after the sums: in a mailbox
+The truth as the scan read it is joined, row by row, with the projection as it is now: in a mailbox
 that is being worked on, one or the other may be a message on its way.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID, uuid4
 
 from mailslice.duties.counter_repair.fingerprints import flag_bits, layout_of, without_id
@@ -23,10 +23,9 @@ from mailslice.duties.counter_repair.planned import (
     WITHOUT_ID,
     Difference,
 )
-from mailslice.duties.counter_repair.reading import Chunk, Groups, Key, ids_of
+from mailslice.duties.counter_repair.reading import Chunk, Groups, ids_of
 from mailslice.duty.plan import PLAN_FOLDER
-from mailslice.duty.row_file import RowFile, RowWriter, schema_of
-from mailslice.model.names import IMAP_UID_TABLE
+from mailslice.duty.row_file import RowFile, RowWriter, read_tables, schema_of
 from mailslice.model.settings import Settings
 from mailslice.spark.failures import translated
 from mailslice.spark.frames import frame_of_keys
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 
     from mailslice.stores import Stores
 
+_Key: TypeAlias = RowFile | bytes
+"""What a task reads: a file of the truth, or the projection of a mailbox."""
 _READS_IN_FLIGHT = 8
 _CHUNK = 20_000
 _ROWS = (
@@ -56,29 +57,29 @@ _WRITTEN = "kind string, rows long, file string, file_rows long, digest string"
 class Comparison:
     """What to compare: these mailboxes (16 bytes each), of which `gone` are not there any more.
 
-    The differences are written below the run's `folder`.
+    The files of the truth are below the run's `folder`; the differences are written there.
     """
 
     settings: Settings
-    mailboxes: frozenset[bytes]
-    gone: frozenset[bytes]
     location: Location
     folder: str
+    mailboxes: frozenset[bytes]
+    gone: frozenset[bytes]
 
 
 def differences(
-    spark: SparkSession, what: Comparison, ranges: Sequence[tuple[int, int]]
+    spark: SparkSession, what: Comparison, truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     """The files with the rows that differ, and rows by kind. Raises what a worker raised."""
 
-    def read(batches: Iterator[Sequence[Key | bytes]]) -> Iterator[pa.RecordBatch]:
+    def read(batches: Iterator[Sequence[_Key]]) -> Iterator[pa.RecordBatch]:
         return _read(what, batches)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _write(what, batches)
 
-    keys: list[Key | bytes] = [(IMAP_UID_TABLE, low, high) for low, high in ranges]
-    rows = frame_of_keys(spark, keys + sorted(what.mailboxes), read, _ROWS)
+    keys: list[_Key] = [*truth, *sorted(what.mailboxes)]
+    rows = frame_of_keys(spark, keys, read, _ROWS)
     with translated():
         written = compared(rows).mapInArrow(write, _WRITTEN).collect()
     files = {row["file"]: RowFile(row["file"], row["file_rows"], row["digest"]) for row in written}
@@ -127,30 +128,26 @@ def _kind() -> Column:
     )
 
 
-def _read(what: Comparison, batches: Iterator[Sequence[Key | bytes]]) -> Iterator[pa.RecordBatch]:
+def _read(what: Comparison, batches: Iterator[Sequence[_Key]]) -> Iterator[pa.RecordBatch]:
     stores = stores_of(what.settings)
-    tables, pages = stores.mailboxes, stores.packed.pages
     for batch in batches:
-        ranges = [(key[1], key[2]) for key in batch if isinstance(key, tuple)]
-        mailboxes = [[UUID(bytes=key)] for key in batch if isinstance(key, bytes)]
-        if ranges:
-            truth = pages(tables.scan(IMAP_UID_TABLE), ranges, _READS_IN_FLIGHT)
-            yield from _side(stores, what, "truth", truth)
-        if mailboxes:
-            projected = pages(tables.of_mailbox, mailboxes, _READS_IN_FLIGHT)
-            yield from _side(stores, what, "projected", projected)
+        for file in (key for key in batch if isinstance(key, RowFile)):
+            for table in read_tables(what.location, what.folder, file):
+                columns = {name: table[name].to_numpy() for name in table.column_names}
+                yield from _batch(stores, what, "truth", columns)
+        if mailboxes := [[UUID(bytes=key)] for key in batch if isinstance(key, bytes)]:
+            yield from _projected(stores, what, mailboxes)
 
 
-def _side(
-    stores: Stores, what: Comparison, side: str, pages: Iterator[Any]
+def _projected(
+    stores: Stores, what: Comparison, mailboxes: list[list[UUID]]
 ) -> Iterator[pa.RecordBatch]:
-    layout = layout_of(stores.mailboxes.message_columns)
-    chunk = Chunk()
-    for _, page in pages:
+    layout, chunk = layout_of(stores.mailboxes.message_columns), Chunk()
+    for _, page in stores.packed.pages(stores.mailboxes.of_mailbox, mailboxes, _READS_IN_FLIGHT):
         chunk.add(decode(page, layout))
         if chunk.rows >= _CHUNK:
-            yield from _batch(stores, what, side, chunk.take())
-    yield from _batch(stores, what, side, chunk.take())
+            yield from _batch(stores, what, "projected", chunk.take())
+    yield from _batch(stores, what, "projected", chunk.take())
 
 
 def _batch(
@@ -162,9 +159,7 @@ def _batch(
 
     if not columns or not len(columns["uid"]):
         return
-    groups = Groups(columns)
-    sizes = np.diff([*groups.starts, len(groups.order)])
-    rows = groups.order[np.repeat([key in what.mailboxes for key in groups.keys], sizes)]
+    rows = Groups(columns).rows_of(what.mailboxes)
     if not len(rows):
         return
     columns = {name: values[rows] for name, values in columns.items()}

@@ -31,7 +31,7 @@ from mailslice.model.names import (
     MODSEQ,
 )
 from mailslice.spark.failures import translated
-from mailslice.stores.cassandra.ranges import TokenRange, holes, token_ranges
+from mailslice.stores.cassandra.ranges import holes, token_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,17 +75,17 @@ def survey(run: Run, sleep: Sleep) -> Survey:
     ranges = token_ranges(run.stores.cassandra, _LEAST_RANGES)
     keys = [(table, low, high) for low, high in ranges for table in _tables(run, params)]
     pause = min(params.settle, _OPERATION).total_seconds()
-    what = Scan(run.settings, _only(run, params))
+    what = Scan(run.settings, run.folder.artifacts, run.folder.name, _only(run, params))
     with translated():
         scanned = Scanned(spark, what, keys, trust_projection=trust, pause=lambda: sleep(pause))
     try:
         with translated():
             reads, totals = scanned.ranges(), scanned.totals
             drifts = run.write_rows("drifts", scanned.wrong(), Drift)
-            differing = {} if trust else scanned.inconsistent()
+            differing, truth = ({} if trust else scanned.inconsistent()), scanned.truth()
     finally:
         scanned.close()
-    files, counts = _differences(run, spark, differing, ranges)
+    files, counts = _differences(run, spark, differing, truth)
     if trust:
         counts = {WITHOUT_ID: totals.without_id, MAILBOX_GONE: totals.gone_messages}
     counts[COUNTER_GONE] = totals.gone_counters
@@ -108,14 +108,14 @@ def _only(run: Run, params: Params) -> frozenset[bytes] | None:
 
 
 def _differences(
-    run: Run, spark: SparkSession, differing: dict[bytes, bool], ranges: Sequence[TokenRange]
+    run: Run, spark: SparkSession, differing: dict[bytes, bool], truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     if not differing:
         return (), dict.fromkeys(KINDS, 0)
     gone = frozenset(mailbox for mailbox, is_gone in differing.items() if is_gone)
     location, folder = run.folder.artifacts, run.folder.name
-    what = Comparison(run.settings, frozenset(differing), gone, location, folder)
-    return differences(spark, what, ranges)
+    what = Comparison(run.settings, location, folder, frozenset(differing), gone)
+    return differences(spark, what, truth)
 
 
 def _facts(keys: Sequence[Key], reads: Sequence[RangeRead], totals: Totals) -> ScanFacts:

@@ -3,15 +3,20 @@
 What is shuffled grows with the mailboxes, not with their mail. Each range comes back exactly once
 with its row count (rows without a message id are no messages, and not in it); a range that is
 missing was not read, and no sum is to be trusted then.
+
+The rows of the truth go to files besides: it cannot be asked for a mailbox, and to read it again
+costs more than all the rest (ADR 67).
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
 
 from mailslice.duties.counter_repair.fingerprints import (
     fingerprints,
@@ -20,6 +25,8 @@ from mailslice.duties.counter_repair.fingerprints import (
     messages_of,
     without_id,
 )
+from mailslice.duty.plan import PLAN_FOLDER
+from mailslice.duty.row_file import RowFile, RowWriter
 from mailslice.model.names import (
     IMAP_UID_TABLE,
     MAILBOX,
@@ -30,6 +37,7 @@ from mailslice.model.names import (
 from mailslice.model.settings import Settings
 from mailslice.spark.in_worker import stores_of
 from mailslice.spark.packed_rows import LONG, UUID, Layout, decode
+from mailslice.spark.plan_files import Location
 from mailslice.stores.cassandra.mailboxes import SEEN
 from mailslice.stores.cassandra.ranges import TokenRange
 
@@ -46,8 +54,11 @@ Key: TypeAlias = tuple[str, int, int]
 """(table, low token, high token)."""
 _READS_IN_FLIGHT = 8
 _CHUNK = 100_000
-OF_MAILBOX = "of mailbox"
-"""The `kind` of rows about a mailbox; the others are a table's name, for rows about a range."""
+OF_MAILBOX, OF_FILE = "of mailbox", "of file"
+"""The `kind` of rows about a mailbox, and about a file of the truth's rows, which is their key.
+
+The others are a table's name, for rows about a range.
+"""
 SUMS = (
     "truth_count",
     "truth_unseen",
@@ -70,9 +81,14 @@ _SIDES = {IMAP_UID_TABLE: "truth", MESSAGE_ID_TABLE: "projected"}
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Where to read, and the mailboxes (16 bytes each) that count, or None for all."""
+    """Where to read, and the mailboxes (16 bytes each) that count, or None for all.
+
+    The rows of the truth are written below the run's `folder`.
+    """
 
     settings: Settings
+    location: Location
+    folder: str
     only: frozenset[bytes] | None = None
 
 
@@ -87,9 +103,16 @@ def read(what: Scan, batches: Iterator[Sequence[Key]]) -> Iterator[pa.RecordBatc
 def _table(
     stores: Stores, what: Scan, table: str, ranges: Sequence[TokenRange]
 ) -> Iterator[pa.RecordBatch]:
-    layout = _layout(stores, table)
+    layout, chunk = _layout(stores, table), Chunk()
     rows = dict.fromkeys(ranges, 0)
-    chunk = Chunk()
+    truth = RowWriter(what.location, what.folder, f"{PLAN_FOLDER}/truth-{uuid4()}.parquet")
+
+    def sums() -> Iterator[pa.RecordBatch]:
+        count, columns = chunk.rows, chunk.take()
+        if count and table == IMAP_UID_TABLE:
+            truth.add(_as_table(columns, what.only))
+        return _sums(stores, table, columns, what.only)
+
     for asked, page in stores.packed.pages(stores.mailboxes.scan(table), ranges, _READS_IN_FLIGHT):
         columns = decode(page, layout)
         rows[asked[0], asked[1]] += page.rows - (
@@ -97,13 +120,30 @@ def _table(
         )
         chunk.add(columns)
         if chunk.rows >= _CHUNK:
-            yield from _sums(stores, table, chunk.take(), what.only)
-    yield from _sums(stores, table, chunk.take(), what.only)
+            yield from sums()
+    yield from sums()
+    if (file := truth.close()).rows:
+        yield _batch(OF_FILE, [json.dumps(astuple(file)).encode()], {})
     yield _batch(
         table,
         [RANGE.pack(*each) for each in ranges],
         {"rows": list(rows.values()), "reads": [1] * len(rows)},
     )
+
+
+def file_of(key: bytes) -> RowFile:
+    """The file of a row about one."""
+    return RowFile(*json.loads(key))
+
+
+def _as_table(columns: Columns, only: frozenset[bytes] | None) -> pa.Table:
+    """The rows of the mailboxes that count."""
+    import pyarrow as pa
+
+    if only is not None:
+        rows = Groups(columns).rows_of(only)
+        columns = {name: values[rows] for name, values in columns.items()}
+    return pa.table(dict(columns))
 
 
 def _layout(stores: Stores, table: str) -> Layout:
@@ -165,6 +205,16 @@ class Groups:
         self.starts = np.concatenate([np.zeros(1, np.int64), changes])
         firsts = {"mailboxid.high": high[self.starts], "mailboxid.low": low[self.starts]}
         self.keys = ids_of(firsts, "mailboxid")
+
+    def rows_of(self, mailboxes: frozenset[bytes]) -> npt.NDArray[np.int64]:
+        """Where the rows of these mailboxes are."""
+        import numpy as np
+
+        sizes = np.diff(np.append(self.starts, len(self.order)))
+        rows: npt.NDArray[np.int64] = self.order[
+            np.repeat([key in mailboxes for key in self.keys], sizes)
+        ]
+        return rows
 
     def reduced(self, how: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """One number a mailbox."""

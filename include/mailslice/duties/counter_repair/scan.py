@@ -13,6 +13,7 @@ from mailslice.duties.counter_repair.fingerprints import Seen
 from mailslice.duties.counter_repair.planned import Drift
 from mailslice.duties.counter_repair.reading import (
     MOST,
+    OF_FILE,
     OF_MAILBOX,
     PARTS,
     RANGE,
@@ -20,8 +21,10 @@ from mailslice.duties.counter_repair.reading import (
     XORS,
     Key,
     Scan,
+    file_of,
     read,
 )
+from mailslice.duty.row_file import RowFile
 from mailslice.model.names import MODSEQ
 from mailslice.spark.frames import frame_of_keys
 from mailslice.stores.cassandra.mailboxes import Counters
@@ -90,19 +93,26 @@ class Scanned:
         pause()
         self._frame = joined(parts).persist()
 
-    def ranges(self) -> list[RangeRead]:
-        """Every range that was read."""
+    @cached_property
+    def _reads(self) -> list[Row]:
+        """Rows about token ranges and files."""
         from pyspark.sql import functions as fn
 
-        rows = (
-            self._frame.where(fn.col("kind") != OF_MAILBOX)
-            .select("kind", "key", "rows", "reads")
-            .collect()
-        )
+        rows = self._frame.where(fn.col("kind") != OF_MAILBOX)
+        found: list[Row] = rows.select("kind", "key", "rows", "reads").collect()
+        return found
+
+    def ranges(self) -> list[RangeRead]:
+        """Every range that was read."""
         return [
             RangeRead(row["kind"], RANGE.unpack(row["key"]), row["rows"], row["reads"])
-            for row in rows
+            for row in self._reads
+            if row["kind"] != OF_FILE
         ]
+
+    def truth(self) -> list[RowFile]:
+        """The files of the truth's rows."""
+        return [file_of(row["key"]) for row in self._reads if row["kind"] == OF_FILE]
 
     @cached_property
     def totals(self) -> Totals:

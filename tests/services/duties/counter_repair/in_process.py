@@ -56,8 +56,11 @@ class PlainScanned:
         return [
             RangeRead(row["kind"], reading.RANGE.unpack(row["key"]), row["rows"], row["reads"])
             for row in self._rows
-            if row["kind"] != reading.OF_MAILBOX
+            if row["kind"] not in {reading.OF_MAILBOX, reading.OF_FILE}
         ]
+
+    def truth(self) -> list[RowFile]:
+        return [reading.file_of(row["key"]) for row in self._rows if row["kind"] == reading.OF_FILE]
 
     @property
     def totals(self) -> Totals:
@@ -108,10 +111,10 @@ def _joined(kind: str, key: bytes, parts: list[dict]) -> dict:
 
 
 def plain_differences(
-    _: object, what: differing.Comparison, ranges: Sequence[tuple[int, int]]
+    _: object, what: differing.Comparison, truth: Sequence[RowFile]
 ) -> tuple[tuple[RowFile, ...], dict[str, int]]:
     """As `differences.differences`."""
-    keys = [("imapuidtable", low, high) for low, high in ranges] + sorted(what.mailboxes)
+    keys = [*truth, *sorted(what.mailboxes)]
     both: dict[tuple, dict[str, tuple]] = {}
     for row in (row for batch in differing._read(what, iter([keys])) for row in batch.to_pylist()):
         both.setdefault((row["mailbox"], row["uid"], row["message"]), {})[row["side"]] = (

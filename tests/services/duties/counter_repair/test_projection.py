@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duties.counter_repair import projection
+from mailslice.duties.counter_repair import planning, projection
 from mailslice.duties.counter_repair.duty import DUTY
 from mailslice.model.errors import BadSetting
 from mailslice.stores.cassandra.mailboxes import MailboxTables
@@ -218,6 +218,19 @@ def test_what_james_deletes_after_the_row_was_written_stays_deleted(james):
     james.repair(mailboxes=[str(mailbox)], repair_projection=True)
     james.remove(mailbox, 8, message)
     assert set(james.projection(mailbox)) == {1}
+
+
+def test_what_differs_is_told_of_the_very_truth_that_was_counted(james, monkeypatch):
+    mailbox, message = only_truth(james)
+    compare = planning.differences
+
+    def later(*args):
+        james.remove(mailbox, 8, message, tables=("imapuidtable",))
+        return compare(*args)
+
+    monkeypatch.setattr(planning, "differences", later)
+    plan = james.steps(james.request(mailboxes=[str(mailbox)], repair_projection=True), "plan")
+    assert (plan["wrong"], plan["inconsistencies"]["onlyInImapUidTable"]) == (0, 1)
 
 
 def test_it_waits_for_settle_after_the_plan_although_no_counter_drifted(james, monkeypatch):

@@ -168,6 +168,8 @@ def test_inconsistencies_are_counted_by_kind_and_listed(whole):
         for file in plan.differences
         for row in read_rows(folder.artifacts, folder.name, file, Difference)
     )
+    left = {name.removeprefix(f"{folder.name}/") for name in folder.artifacts.files(folder.name)}
+    assert {name for name in left if name.startswith("plan/")} == plan.files()
     boxes = {name: str(mailbox) for name, mailbox in whole.boxes.items()}
     assert listed == sorted(
         [

@@ -438,7 +438,7 @@ def test_what_a_task_wrote_of_differences_is_what_the_plan_reads(run):
             for name in ("projected_modseq", "projected_flags", "projected_user_flags")
         },
     }
-    what = Comparison(None, frozenset(), frozenset(), run.folder.artifacts, run.folder.name)
+    what = Comparison(None, run.folder.artifacts, run.folder.name, frozenset(), frozenset())
     batches = [pa.RecordBatch.from_pydict(columns), pa.RecordBatch.from_pydict(columns).slice(1)]
     (written,) = differences._write(what, iter(batches))
     rows = written.to_pylist()
@@ -456,7 +456,7 @@ def test_what_a_task_wrote_of_differences_is_what_the_plan_reads(run):
 
 
 def test_a_task_without_differences_writes_no_file(run):
-    what = Comparison(None, frozenset(), frozenset(), run.folder.artifacts, run.folder.name)
+    what = Comparison(None, run.folder.artifacts, run.folder.name, frozenset(), frozenset())
     assert list(differences._write(what, iter([]))) == []
     assert run.folder.artifacts.files(run.folder.file("plan")) == []
 

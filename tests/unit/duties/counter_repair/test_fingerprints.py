@@ -19,9 +19,11 @@ from mailslice.duties.counter_repair.fingerprints import (
     without_id,
 )
 from mailslice.duties.counter_repair.reading import RANGE, Chunk, Groups, Scan
+from mailslice.duty.row_file import read_tables
 from mailslice.spark.packed_rows import decode
 from mailslice.stores.cassandra.mailboxes import FLAGS, USER_FLAGS
 from mailslice.stores.cassandra.packed import PackedPage
+from tests.unit.duties.judging import run_of
 
 COLUMNS = ("messageid", "mailboxid", "uid", "modseq", *FLAGS, USER_FLAGS)
 LAYOUT = layout_of(COLUMNS)
@@ -208,13 +210,21 @@ def test_rows_without_a_message_id_are_no_messages():
     assert {len(values) for values in kept.values()} == {5}
 
 
-@pytest.mark.parametrize("only", [None, frozenset()])
-def test_a_range_counts_the_rows_that_are_messages_whichever_mailboxes_were_asked_for(
-    only, monkeypatch
+MAILBOX = uuid1()
+
+
+@pytest.mark.parametrize(
+    ("only", "written"), [(None, 6), (frozenset(), 0), (frozenset({MAILBOX.bytes}), 5)]
+)
+def test_a_range_counts_all_rows_and_the_truth_of_the_mailboxes_asked_for_is_written(
+    only, written, tmp_path, monkeypatch
 ):
     """The gate holds the truth against them: it has no row without a message id."""
-    rows = some_rows(5)
+    rows = [*some_rows(5, MAILBOX), *some_rows(1)]
     late = [row(None, uuid1(), 77, 900, ("flagflagged",)) for _ in range(20)]
+    folder = run_of(tmp_path, "counter_repair").folder
+    folder.artifacts.folder(folder.file("plan"))
+    scan = Scan(None, folder.artifacts, folder.name, only)
     pages = {
         "messageidtable": [page([*late, *rows[:3]]), page([*rows[3:], *late])],
         "imapuidtable": [page(rows)],
@@ -228,12 +238,22 @@ def test_a_range_counts_the_rows_that_are_messages_whichever_mailboxes_were_aske
     monkeypatch.setattr(reading, "stores_of", lambda _: stores)
     told = [
         each
-        for batch in reading.read(Scan(None, only), iter([[(table, 3, 9) for table in pages]]))
+        for batch in reading.read(scan, iter([[(table, 3, 9) for table in pages]]))
         for each in batch.to_pylist()
     ]
     ranges = {
         each["kind"]: (RANGE.unpack(each["key"]), each["rows"], each["reads"])
         for each in told
-        if each["kind"] != reading.OF_MAILBOX
+        if each["kind"] not in {reading.OF_MAILBOX, reading.OF_FILE}
     }
-    assert ranges == {"messageidtable": ((3, 9), 5, 1), "imapuidtable": ((3, 9), 5, 1)}
+    assert ranges == {"messageidtable": ((3, 9), 6, 1), "imapuidtable": ((3, 9), 6, 1)}
+    files = [reading.file_of(each["key"]) for each in told if each["kind"] == reading.OF_FILE]
+    assert sum(file.rows for file in files) == written
+    uids = [
+        uid
+        for file in files
+        for table in read_tables(folder.artifacts, folder.name, file)
+        for uid in table["uid"].to_pylist()
+    ]
+    every = decode(page(rows), LAYOUT)["uid"].tolist()
+    assert sorted(uids) == sorted({0: [], 5: every[:5], 6: every}[written])
