@@ -17,7 +17,7 @@ from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys, shared
 from mailslice.spark.ids import low_halves, of_packed, of_texts, pack
 from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import Digest, Location, PlanPart, PlanReader, digest_of_table
+from mailslice.spark.plan_files import Location, PlanPart, PlanReader
 from mailslice.spark.slices import READS_IN_FLIGHT, Marks
 from mailslice.stores.cassandra.ids import cut
 from mailslice.stores.cassandra.ranges import TokenRange
@@ -74,24 +74,6 @@ class MarkFile(NamedTuple):
     file: str
     marks: int
     sha256: str
-
-
-def digest_of_parts(spark: Session, what: Dropping, parts: Sequence[PlanPart]) -> Digest:
-    """The digest of all rows in these parts: whether the files are still what was planned. Raises PlanRefused for files that cannot be read."""
-
-    def read(batches: Iterator[Sequence[PlanPart]]) -> Iterator[Digest]:
-        try:
-            yield sum((digest_of_table(table) for table in _tables(what, batches)), Digest())
-        except PlanRefused:
-            raise
-        except Exception as error:
-            # Of a file that broke or was changed anything may be raised; nothing else is read here.
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise PlanRefused(
-                f"the files of the plan below {what.folder} were changed or removed ({why}): plan again"
-            ) from error
-
-    return sum(run_on_keys(spark, parts, read), Digest())
 
 
 def list_marks(

@@ -1,15 +1,19 @@
-"""Hold V3 against V4, place by place, in Python workers: every live row of V3 by a hash over all its columns."""
+"""Holds V3 against V4: every live row of V3 by a hash over all its columns."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any
 
 from mailslice.codec.row import to_row
 from mailslice.duties.migrate_v3_to_v4.reading import Source
+from mailslice.duty.artifacts import iso
 from mailslice.model.mail import Place, ViewRow
 from mailslice.spark.frames import Session, run_on_keys
 from mailslice.spark.in_worker import stores_of
@@ -17,66 +21,79 @@ from mailslice.spark.plan_files import Digest
 from mailslice.spark.slices import READS_IN_FLIGHT, instant
 from mailslice.stores import Stores
 
+SAME, MISSING, NEWER, DIFFERING = OUTCOMES = ("same", "missing", "newer", "differing")
+"""In V4 as it is in V3; not there; written since the plan, there or not; something else."""
 
-@dataclass(frozen=True, slots=True)
-class PlaceCompared:
-    """Of the `live` rows of V3 in a place `same` are in V4 as they are, `newer` were written since the plan; `missing` and `differing` were not.
 
-    `v3` and `v4` are digests over the rows that both tables have, as each has them, without the newer ones.
+@dataclass(slots=True)
+class PartitionCompared:
+    """The live rows of a partition of V3, by outcome.
+
+    `v3` and `v4` are digests over the rows that both tables have, as each has them, without the
+    newer ones.
     """
 
     slice_ms: int
     bucket: int
-    live: int
-    same: int
-    missing: int
-    newer: int
-    differing: int
-    v3: Digest
-    v4: Digest
+    rows: Counter[str] = field(default_factory=Counter)
+    v3: Digest = field(default_factory=Digest)
+    v4: Digest = field(default_factory=Digest)
 
 
-def compare_places(
-    spark: Session, what: Source, keys: Sequence[tuple[int, int]], planned_us: int
-) -> list[PlaceCompared]:
-    """Compare these places, each (slice start in ms, bucket); every key comes back once. `planned_us`: when the plan was made."""
+def compare_partitions(
+    spark: Session, source: Source, keys: Sequence[tuple[int, int]], planned_us: int
+) -> list[PartitionCompared]:
+    """Each (slice start in ms, bucket) comes back once. `planned_us`: when the plan was made."""
 
-    def compare(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[PlaceCompared]:
-        stores = stores_of(what.settings)
+    def compare(batches: Iterator[Sequence[tuple[int, int]]]) -> Iterator[PartitionCompared]:
+        stores = stores_of(source.settings)
         for key in chain.from_iterable(batches):
-            yield _place(stores, what, key, planned_us)
+            yield _compared(stores, source, key, planned_us)
 
     return run_on_keys(spark, keys, compare)
 
 
-def _place(stores: Stores, what: Source, key: tuple[int, int], planned_us: int) -> PlaceCompared:
-    slice_ms, bucket = key
-    place, queue, tables = Place(instant(slice_ms), bucket), what.queue, stores.tables
-    live = same = missing = newer = differing = 0
-    v3, v4 = Digest(), Digest()
+def by_slice(compared: Iterable[PartitionCompared]) -> list[dict[str, Any]]:
+    """Counts and hashes of each slice with live rows over its buckets, oldest first."""
+    slices, slice_of = [], attrgetter("slice_ms")
+    for slice_ms, group in groupby(sorted(compared, key=slice_of), key=slice_of):
+        partitions = list(group)
+        rows = sum((one.rows for one in partitions), Counter[str]())
+        hashes = {
+            name: str(sum((getattr(one, name) for one in partitions), Digest()))
+            for name in ("v3", "v4")
+        }
+        if live := rows.total():
+            counts = {outcome: rows[outcome] for outcome in OUTCOMES}
+            slices.append({"slice": iso(instant(slice_ms)), "live": live, **counts, **hashes})
+    return slices
+
+
+def _compared(
+    stores: Stores, source: Source, key: tuple[int, int], planned_us: int
+) -> PartitionCompared:
+    place, queue, tables = Place(instant(key[0]), key[1]), source.queue, stores.tables
+    result = PartitionCompared(*key)
     for _, page in tables.v3.written_rows_of(queue, [place], READS_IN_FLIGHT):
         ids = [row.enqueue_id for row, _ in page]
-        copies = {
-            row.enqueue_id: (row, at)
-            for row, at in tables.v4.some_written(queue, [(place, ids)], READS_IN_FLIGHT)
-        }
+        written = tables.v4.some_written(queue, [(place, ids)], READS_IN_FLIGHT)
+        copies = {row.enqueue_id: (row, at) for row, at in written}
         marked = tables.deleted.marked(queue, ids, READS_IN_FLIGHT) if ids else set()
         for row, at in page:
             if at is None or row.enqueue_id in marked:
                 continue
-            live += 1
             copy, copied_at = copies.get(row.enqueue_id, (None, None))
             if copy is not None and row_hash(copy) == row_hash(row):
-                same += 1
-                v3, v4 = v3 + digest_of([row]), v4 + digest_of([copy])
+                outcome = SAME
             elif at > planned_us or (copied_at is not None and copied_at != at):
-                newer += 1
-            elif copy is None:
-                missing += 1
+                outcome = NEWER
             else:
-                differing += 1
-                v3, v4 = v3 + digest_of([row]), v4 + digest_of([copy])
-    return PlaceCompared(slice_ms, bucket, live, same, missing, newer, differing, v3, v4)
+                outcome = MISSING if copy is None else DIFFERING
+            result.rows[outcome] += 1
+            if copy is not None and outcome is not NEWER:
+                result.v3 += digest_of([row])
+                result.v4 += digest_of([copy])
+    return result
 
 
 def digest_of(rows: Iterable[ViewRow]) -> Digest:

@@ -1,133 +1,172 @@
-"""What V3 holds of a queue, place by place, in Python workers: rows, marks, what V4 has already. The ids that are to be copied go to the plan's files.
+"""What V3 holds of a queue, a partition at a time. Ids to be copied go to the plan's files.
 
-A row is copied to the very place that it has: a slice that was written under an older, larger window keeps its start in V4 as in V3, a bucket its number,
-and the headers of its message, which say where the row is, stay true.
+A row is copied to the very partition that it has: a slice of an older, larger window keeps its
+start in V4, a bucket its number, and the headers of its message, which say where the row is, stay
+true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
+from mailslice.duty.row_file import RowGroup, RowWriter
 from mailslice.model.mail import EnqueueId, Place, QueueName
-from mailslice.model.names import QueueTable
 from mailslice.model.settings import Settings
 from mailslice.spark.frames import Session, run_on_keys
+from mailslice.spark.ids import texts
 from mailslice.spark.in_worker import stores_of
-from mailslice.spark.plan_files import NO_PART, Digest, Location, PlanPart, PlanWriter
-from mailslice.spark.slices import READS_IN_FLIGHT, instant, millis, partitions
+from mailslice.spark.plan_files import Location
+from mailslice.spark.slices import READS_IN_FLIGHT, instant, partitions
 from mailslice.spark.spool import Spool
 from mailslice.stores import Stores
 
-WHY = "live in V3"
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mailslice.spark.ids import Ids
+    from mailslice.spark.plan_files import Times
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which queue, and where the plan's files go. `v4` is False while that table is still to be created."""
+    """Which queue, and the run's folder. `v4`: whether that table exists."""
 
     settings: Settings
     queue: QueueName
-    place: Location
+    location: Location
     folder: str
     v4: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceFound:
-    """One partition of V3. Of its `rows` `dead` have a mark, `undated` have none but no write time either, `live` are the others.
+class PlannedGroup:
+    """A row group of the plan: rows of one partition."""
 
-    Of the live ones V4 has `there` as they are; the rest is `planned`, at `part`.
+    slice_ms: int
+    bucket: int
+    file: str
+    number: int
+    rows: int
+    digest: str
+
+    @property
+    def group(self) -> RowGroup:
+        """Where the rows are."""
+        return RowGroup(self.file, self.number, self.rows, self.digest)
+
+
+@dataclass(slots=True)
+class PartitionRead:
+    """One partition of V3. Of its `rows` `dead` have a mark, `undated` no mark and no write time.
+
+    The others are `live`: V4 has `copied` as they are, those in `groups` are to be copied. Neither
+    is known of a partition that is `left_out`, and why.
     """
 
     slice_ms: int
     bucket: int
-    rows: int
-    dead: int
-    live: int
-    undated: int
-    there: int
-    planned: int
-    part: PlanPart
-    digest: Digest
+    left_out: str | None
+    rows: int = 0
+    dead: int = 0
+    live: int = 0
+    undated: int = 0
+    copied: int = 0
+    groups: tuple[PlannedGroup, ...] = ()
 
 
-def read_places(
-    spark: Session, what: Source, keys: Sequence[tuple[int, int, bool]]
-) -> list[PlaceFound]:
-    """Read these places of V3, each (slice start in ms, bucket, whether its rows may be planned); every key comes back once."""
+def read_partitions(
+    spark: Session, source: Source, keys: Sequence[tuple[int, int, str | None]]
+) -> list[PartitionRead]:
+    """Each (slice start in ms, bucket, why it is left out); every key comes back once."""
 
-    def read(batches: Iterator[Sequence[tuple[int, int, bool]]]) -> Iterator[PlaceFound]:
-        stores = stores_of(what.settings)
-        with PlanWriter(what.place, what.folder) as writer:
-            found = [place for batch in batches for place in _places(stores, what, batch, writer)]
-        yield from found
+    def read(batches: Iterator[Sequence[tuple[int, int, str | None]]]) -> Iterator[PartitionRead]:
+        file = f"plan/rows-{uuid4()}.parquet"
+        writer = RowWriter(source.location, source.folder, file)
+        try:
+            reader = _Reader(source, stores_of(source.settings), writer)
+            results = [one for batch in batches for one in reader.read(batch)]
+        finally:
+            writer.close()
+        yield from results
 
     return run_on_keys(spark, keys, read)
 
 
-def _places(
-    stores: Stores, what: Source, keys: Sequence[tuple[int, int, bool]], writer: PlanWriter
-) -> Iterator[PlaceFound]:
-    places = [Place(instant(slice_ms), bucket) for slice_ms, bucket, _ in keys]
-    read = partitions(stores.tables.v3.written_ids_of, what.queue, places)
-    for (_, _, may_plan), (place, pages) in zip(keys, read, strict=True):
-        count = _Count(stores, what, place, may_plan)
-        try:
-            for page in pages:
-                count.add(page)
-            yield count.found(writer)
-        finally:
-            count.spool.close()
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    source: Source
+    stores: Stores
+    writer: RowWriter
 
+    def read(self, keys: Sequence[tuple[int, int, str | None]]) -> Iterator[PartitionRead]:
+        places = [Place(instant(slice_ms), bucket) for slice_ms, bucket, _ in keys]
+        pages_of = partitions(self.stores.tables.v3.written_ids_of, self.source.queue, places)
+        for key, (place, pages) in zip(keys, pages_of, strict=True):
+            result, spool = PartitionRead(*key), Spool()
+            try:
+                for page in pages:
+                    self._count(result, place, page, spool)
+                result.groups = tuple(self._written(result, spool))
+            finally:
+                spool.close()
+            yield result
 
-class _Count:
-    """What was read of one place."""
-
-    def __init__(self, stores: Stores, what: Source, place: Place, may_plan: bool) -> None:
-        self.stores, self.what, self.place, self.may_plan = stores, what, place, may_plan
-        self.rows = self.dead = self.live = self.undated = self.there = 0
-        self.spool = Spool()
-
-    def add(self, page: list[tuple[EnqueueId, int | None]]) -> None:
+    def _count(
+        self,
+        result: PartitionRead,
+        place: Place,
+        page: Sequence[tuple[EnqueueId, int | None]],
+        spool: Spool,
+    ) -> None:
         if not page:
             return
-        marked = self.stores.tables.deleted.marked(
-            self.what.queue, [each for each, _ in page], READS_IN_FLIGHT
-        )
-        dated = {
-            each: written for each, written in page if each not in marked and written is not None
-        }
-        self.rows += len(page)
-        self.dead += len(marked)
-        self.live += len(dated)
-        self.undated += len(page) - len(marked) - len(dated)
-        if self.may_plan and dated:
-            copied = (
-                _copied(self.stores, self.what.queue, self.place, dated) if self.what.v4 else set()
-            )
-            self.there += len(copied)
-            for each, written in dated.items():
-                if each not in copied:
-                    self.spool.add(each, written)
+        ids, queue = [enqueue_id for enqueue_id, _ in page], self.source.queue
+        marked = self.stores.tables.deleted.marked(queue, ids, READS_IN_FLIGHT)
+        live = {one: at for one, at in page if one not in marked and at is not None}
+        result.rows += len(page)
+        result.dead += len(marked)
+        result.live += len(live)
+        result.undated += len(page) - len(marked) - len(live)
+        if result.left_out is None and live:
+            copied = copies_in_v4(self.stores, queue, place, live) if self.source.v4 else set()
+            result.copied += len(copied)
+            for one, at in live.items():
+                if one not in copied:
+                    spool.add(one, at)
 
-    def found(self, writer: PlanWriter) -> PlaceFound:
-        start, bucket, planned = millis(self.place.slice_start), self.place.bucket, self.spool.count
-        part, digest = NO_PART, Digest()
-        if planned:
-            part, digest = writer.add(QueueTable.V3.value, start, bucket, self.spool.chunks(), WHY)
-        counts = (self.rows, self.dead, self.live, self.undated, self.there, planned)
-        return PlaceFound(start, bucket, *counts, part, digest)
+    def _written(self, result: PartitionRead, spool: Spool) -> Iterator[PlannedGroup]:
+        first = len(self.writer.groups)
+        for ids, written in spool.chunks() if spool.count else ():
+            self.writer.add(_table(result, ids, written))
+        for group in self.writer.groups[first:]:
+            where = result.slice_ms, result.bucket
+            yield PlannedGroup(*where, group.file, group.number, group.rows, group.digest)
 
 
-def _copied(
-    stores: Stores, queue: QueueName, place: Place, dated: dict[EnqueueId, int]
+def copies_in_v4(
+    stores: Stores, queue: QueueName, place: Place, written: Mapping[EnqueueId, int]
 ) -> set[EnqueueId]:
     """Those that V4 has, written at the same time or later."""
-    pages = stores.tables.v4.some_ids(queue, [(place, list(dated))], READS_IN_FLIGHT)
+    pages = stores.tables.v4.some_ids(queue, [(place, list(written))], READS_IN_FLIGHT)
     return {
         row.enqueue_id
         for _, page in pages
         for row in page
-        if row.written_us is not None and row.written_us >= dated[row.enqueue_id]
+        if row.written_us is not None and row.written_us >= written[row.enqueue_id]
     }
+
+
+def _table(partition: PartitionRead, ids: Ids, written: Times) -> pa.Table:
+    import pyarrow as pa
+
+    count = len(ids)
+    columns = {
+        "slice_ms": pa.repeat(pa.scalar(partition.slice_ms, pa.int64()), count),
+        "bucket": pa.repeat(pa.scalar(partition.bucket, pa.int64()), count),
+        "enqueue_id": texts(ids),
+        "written_us": pa.array(written, pa.int64()),
+    }
+    return pa.table(columns)

@@ -1,8 +1,7 @@
-"""What is to be looked at in V3: which places there are, and which of them count by browseStart."""
+"""Which partitions V3 has, and which of them a browse of V4 comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from mailslice.model.errors import Refused
@@ -13,42 +12,41 @@ from mailslice.queue.configuration import Shape
 from mailslice.stores import Stores
 from mailslice.stores.cassandra.ddl import tables_of
 
-
-def has_v3(stores: Stores) -> bool:
-    """Whether there is a table enqueuedMailsV3."""
-    return QueueTable.V3.cql in tables_of(stores.cassandra, stores.settings.cassandra.keyspace)
+BEHIND, UNREACHABLE = "behind browseStart", "no slice or bucket of the view"
 
 
-def has_v4(stores: Stores) -> bool:
-    """Whether there is a table enqueuedMailsV4. Raises Refused when there is none and the settings still write V3: then nobody asked for it."""
-    there = QueueTable.V4.cql in tables_of(stores.cassandra, stores.settings.cassandra.keyspace)
-    if not there and stores.settings.queue.table is not QueueTable.V4:
+def has_table(stores: Stores, table: QueueTable) -> bool:
+    """Whether there is such a table now."""
+    return table.cql in tables_of(stores.cassandra, stores.settings.cassandra.keyspace)
+
+
+def require_v4(stores: Stores) -> bool:
+    """Whether V4 exists. Raises Refused when it does not and the settings do not ask for it."""
+    existing = has_table(stores, QueueTable.V4)
+    if not existing and stores.settings.queue.table is not QueueTable.V4:
         raise Refused(
-            "there is no table enqueuedMailsV4, and MAILSLICE_QUEUE_TABLE=v3: say v4, so that new rows go there, before old ones are copied"
+            "there is no table enqueuedMailsV4, and MAILSLICE_QUEUE_TABLE=v3: say v4, so that new "
+            "rows go there, before old ones are copied"
         )
-    return there
+    return existing
 
 
-def v3_places(stores: Stores, queue: QueueName) -> list[Place]:
-    """Every place of the queue in V3, oldest first: a scan of the table's partition keys."""
-    return sorted(
-        stores.tables.v3.places(queue), key=lambda place: (place.slice_start, place.bucket)
-    )
+def first_slice(stores: Stores, queue: QueueName, window: timedelta) -> datetime | None:
+    """The first slice that counts by browseStart now, floored as browse floors it; None: all do."""
+    start = stores.tables.browse_starts.read(queue)
+    return None if start is None else slice_start(start.value, window)
 
 
-def first_slice(queue: QueueName, window: timedelta) -> Callable[[Stores], datetime | None]:
-    """A function that reads browseStart and gives the first slice that counts, floored as browse floors it; None: all count."""
-
-    def first(stores: Stores) -> datetime | None:
-        start = stores.tables.browse_starts.read(queue)
-        return None if start is None else slice_start(start.value, window)
-
-    return first
+def v3_partitions(stores: Stores, queue: QueueName, view: Shape) -> list[tuple[Place, str | None]]:
+    """Every partition of V3, oldest first, and why a browse of V4 misses it (None: it does not)."""
+    first = first_slice(stores, queue, view.window)
+    partitions = sorted(stores.tables.v3.places(queue), key=lambda at: (at.slice_start, at.bucket))
+    return [(partition, _left_out(partition, view, first)) for partition in partitions]
 
 
-def reachable(place: Place, view: Shape) -> bool:
-    """Whether a browse of V4 comes to this place."""
-    return (
-        place.bucket in range(view.buckets)
-        and slice_start(place.slice_start, view.window) == place.slice_start
-    )
+def _left_out(partition: Place, view: Shape, first: datetime | None) -> str | None:
+    start = partition.slice_start
+    if first is not None and start < first:
+        return BEHIND
+    known = partition.bucket in range(view.buckets) and slice_start(start, view.window) == start
+    return None if known else UNREACHABLE

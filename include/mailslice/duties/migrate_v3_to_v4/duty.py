@@ -1,0 +1,314 @@
+"""The duty: copy the live rows of V3 that V4 has not, or has older."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from mailslice.duties.migrate_v3_to_v4.comparing import (
+    DIFFERING,
+    MISSING,
+    NEWER,
+    SAME,
+    PartitionCompared,
+    by_slice,
+    compare_partitions,
+)
+from mailslice.duties.migrate_v3_to_v4.copying import Copying
+from mailslice.duties.migrate_v3_to_v4.reading import (
+    PartitionRead,
+    PlannedGroup,
+    Source,
+    read_partitions,
+)
+from mailslice.duties.migrate_v3_to_v4.view import (
+    BEHIND,
+    has_table,
+    require_v4,
+    v3_partitions,
+)
+from mailslice.duty.artifacts import iso
+from mailslice.duty.clocks import require_clock
+from mailslice.duty.duty import Duty
+from mailslice.duty.gates import planned_rows
+from mailslice.duty.plan import QueuePlan
+from mailslice.duty.progress import Progress
+from mailslice.duty.request import RunRequest
+from mailslice.duty.result import Result, Summaries
+from mailslice.duty.row_file import RowFile
+from mailslice.duty.run import Run
+from mailslice.model import crash
+from mailslice.model.names import QueueTable
+from mailslice.quality.expectations import Expectation, Frame
+from mailslice.queue.configuration import view_shape
+from mailslice.queue.directory import require
+from mailslice.spark.frames import slots_of
+from mailslice.spark.slices import instant, millis
+
+DEAD, COPIED, UNDATED = "deleted mark", "in V4 already", "no write time"
+_SKIPPED = {
+    "marked": "deleted since the plan",
+    "gone": "left V3 since the plan",
+    "behind": "behind browseStart since the plan",
+}
+_ROWS_A_BATCH, _GROUPS_A_BATCH = 100_000, 2000
+_BYTES_A_ROW = 500
+_SLICES = 500
+"""Slices that a report shows."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Reads(NamedTuple):
+    """Partitions of V3 that were to be read, those that were, and how many of them twice."""
+
+    requested: int
+    read: int
+    twice: int
+
+
+class MigrationPlan(QueuePlan):
+    """Which rows one run may copy."""
+
+    rows: int
+    groups: RowFile
+    """PlannedGroup."""
+    row_files: tuple[str, ...]
+    """That the groups are of; one file a task."""
+    reads: Reads
+
+    @property
+    def planned(self) -> int:
+        """Rows that are to be copied."""
+        return self.rows
+
+    def files(self) -> frozenset[str]:
+        """Those of the rows, too, which tasks wrote."""
+        return super().files() | set(self.row_files)
+
+
+class Migration(Duty[MigrationPlan]):
+    """V3 is only read, and both starts and the marks stay; a repeated run adds what came since."""
+
+    plan_type = MigrationPlan
+    items = "rows"
+    bulky = frozenset({"slices"})
+    unfinished = "run it again, what was copied is not copied twice"
+
+    def locks(self, request: RunRequest) -> tuple[str, ...]:
+        """Its own, and that of cleanups of the queue.
+
+        Between the second read of a mail and our write a cleanup could remove row and mark, and the
+        mail would come back.
+        """
+        return (*super().locks(request), f"queue_cleanup/{request.queue}")
+
+    def plan(self, run: Run) -> MigrationPlan:
+        """Raises UnknownQueue, Refused when nobody asked for V4 yet."""
+        stores, queue, now = run.stores, run.queue, run.clock()
+        require(stores, queue)
+        keys: list[tuple[int, int, str | None]] = []
+        reads: list[PartitionRead] = []
+        if v3 := has_table(stores, QueueTable.V3):
+            source = _source(run, v4=require_v4(stores))
+            partitions = v3_partitions(stores, queue, view_shape(stores, checked=True))
+            keys = [(millis(at.slice_start), at.bucket, why) for at, why in partitions]
+            reads = read_partitions(run.spark(), source, keys) if keys else []
+            reads.sort(key=lambda one: (one.slice_ms, one.bucket))
+            crash.point("plan:after-read")
+        groups = [group for one in reads for group in one.groups]
+        twice = len(reads) - len({(one.slice_ms, one.bucket) for one in reads})
+        plan = MigrationPlan(
+            run=run.request.run,
+            queue=queue,
+            made_at=now,
+            rows=sum(group.rows for group in groups),
+            groups=run.write_rows("groups", groups, PlannedGroup),
+            row_files=tuple(sorted({group.file for group in groups})),
+            reads=Reads(len(keys), len(reads), twice),
+        )
+        _report_plan(run, plan, reads, v3=v3)
+        return plan
+
+    def check(self, run: Run, plan: MigrationPlan) -> Iterable[Frame]:
+        """Whether V3 was read whole, and every planned row as the plan's files have it."""
+        yield totals(plan.reads)
+        yield rows(run, plan)
+
+    def apply(self, run: Run, plan: MigrationPlan, progress: Progress) -> None:
+        """In batches, the oldest first; each row is proved live once more."""
+        require_clock(run)
+        if not require_v4(run.stores):
+            run.stores.tables.create()  # as the first start of a worker would
+        window = view_shape(run.stores, checked=True).window
+        throttle, spark = run.throttle("cassandra"), run.spark()
+        turn = None if throttle.free else throttle.share(slots_of(spark)).take
+        copying = Copying(_source(run), window, turn)
+        for batch in _batches(run.read_rows(plan.groups, PlannedGroup)):
+            if run.out_of_time():
+                return
+            run.require_lock()
+            for copied in copying.copy(spark, batch):
+                progress.done(count=copied.copied)
+                for name, reason in _SKIPPED.items():
+                    progress.skip(reason, getattr(copied, name))
+                if copied.failed:
+                    item = f"{iso(instant(copied.slice_ms))}, bucket {copied.bucket}"
+                    progress.fail(item, "a later delete in V4 covers it", copied.failed)
+            progress.save()
+            crash.point("apply:after-batch")
+
+    def verify(self, run: Run, plan: MigrationPlan, result: Result) -> Iterable[Frame]:
+        """Holds every live row of V3 that a browse comes to against V4, planned or not."""
+        compared = _compare(run, plan)
+        counts = sum((one.rows for one in compared), Counter[str]())
+        run.report(
+            verified=counts[SAME],
+            newer=counts[NEWER],
+            missing=counts[MISSING],
+            slices=by_slice(compared),
+        )
+        every = (
+            "Every live row of V3 is in V4, but those that are reported as failed or left, or were "
+            "written since."
+        )
+        excused = result.failed + result.remaining
+        yield Frame.facts(
+            "totals",
+            (counts[MISSING], Expectation.between("missing", 0, excused, every)),
+            (
+                counts[DIFFERING],
+                Expectation.equal("differing", 0, "Every copy holds what its row in V3 holds."),
+            ),
+        )
+
+    def describe(self, steps: Summaries) -> str:
+        """How many rows were copied and compared."""
+        result, verified = steps.result, steps.verified or {}
+        if not result.planned:
+            return ""
+        words = [f"{result.applied} rows copied, {verified['verified']} verified in both tables"]
+        if newer := verified["newer"]:
+            words.append(f"{newer} were written since the plan: run it again for them")
+        return "; ".join(words + result.rest())
+
+    def problem(self, steps: Summaries) -> str | None:
+        """Copies that a delete covers."""
+        if not (failed := steps.result.failed):
+            return None
+        return (
+            f"{failed} rows are covered by a later delete in enqueuedMailsV4 and stay in "
+            "enqueuedMailsV3 alone, which is still read"
+        )
+
+    def report_fields(self, steps: Summaries) -> dict[str, Any]:
+        """`skipped`: rows of V3 that were not copied; `verified`: rows that both tables have."""
+        result, verified = steps.result, steps.verified or {}
+        skipped = {**steps.plan.get("skippedBy", {}), **result.skipped}
+        return {
+            "copied": result.applied,
+            "skipped": sum(skipped.values()),
+            "skippedBy": skipped,
+            "rows": steps.plan.get("rows", 0),
+            "bytes": steps.plan.get("bytes", 0),
+            **{name: verified.get(name, 0) for name in ("verified", "newer", "missing")},
+            "slices": verified.get("slices", [])[-_SLICES:],
+        }
+
+
+DUTY = Migration()
+
+
+def totals(reads: Reads) -> Frame:
+    """One row: the reading as a whole."""
+    every = "Every partition of V3 that was to be read was read: an unread one is not an empty one."
+    return Frame.facts(
+        "totals",
+        (reads.read, Expectation.equal("places_read", reads.requested, every)),
+        (
+            reads.twice,
+            Expectation.equal("places_read_twice", 0, "No partition was counted twice."),
+        ),
+    )
+
+
+def rows(run: Run, plan: MigrationPlan) -> Frame:
+    """One row a row of V3 that is to be copied."""
+    import pyarrow as pa
+
+    number = pa.int64()
+    key = {"slice_ms": number, "bucket": number, "enqueue_id": pa.string()}
+    expect = [
+        Expectation.rows(plan.planned, "The plan's files have as many rows as were planned."),
+        Expectation.unique(list(key), "No row is copied twice."),
+        Expectation.between(
+            "written_us", 1, None, "Every planned row has a write time, which its copy keeps."
+        ),
+    ]
+    planned = planned_rows(run, plan.row_files, pa.schema({**key, "written_us": number}))
+    return Frame("rows", planned, expect, may_be_empty=not plan.planned)
+
+
+def _source(run: Run, *, v4: bool = True) -> Source:
+    return Source(run.settings, run.queue, run.folder.artifacts, run.folder.name, v4)
+
+
+def _batches(groups: Sequence[PlannedGroup]) -> Iterator[list[PlannedGroup]]:
+    """Each not too large to be begun shortly before the time limit."""
+    batch: list[PlannedGroup] = []
+    count = 0
+    for group in groups:
+        batch.append(group)
+        count += group.rows
+        if count >= _ROWS_A_BATCH or len(batch) >= _GROUPS_A_BATCH:
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
+
+
+def _compare(run: Run, plan: MigrationPlan) -> list[PartitionCompared]:
+    stores = run.stores
+    if not (has_table(stores, QueueTable.V3) and has_table(stores, QueueTable.V4)):
+        return []
+    partitions = v3_partitions(stores, run.queue, view_shape(stores, checked=True))
+    keys = [(millis(at.slice_start), at.bucket) for at, left_out in partitions if not left_out]
+    planned_us = (plan.made_at - _EPOCH) // timedelta(microseconds=1)
+    return compare_partitions(run.spark(), _source(run), keys, planned_us) if keys else []
+
+
+def _report_plan(
+    run: Run, plan: MigrationPlan, reads: Sequence[PartitionRead], *, v3: bool
+) -> None:
+    total = sum(one.rows for one in reads)
+    skipped = Counter(
+        {
+            DEAD: sum(one.dead for one in reads),
+            COPIED: sum(one.copied for one in reads),
+            UNDATED: sum(one.undated for one in reads),
+        }
+    )
+    for one in reads:
+        if one.left_out:
+            skipped[one.left_out] += one.live
+    run.report(
+        rows=total,
+        skippedBy=dict(+skipped),
+        bytes=plan.planned * _BYTES_A_ROW,
+        message=_message(plan, total, skipped, v3=v3),
+    )
+
+
+def _message(plan: MigrationPlan, total: int, skipped: Counter[str], *, v3: bool) -> str:
+    if not v3:
+        return "nothing to do: there is no table enqueuedMailsV3"
+    if not plan.reads.read:
+        return "nothing to do: enqueuedMailsV3 holds no row of this queue"
+    words = "nothing to do: every live row of enqueuedMailsV3 is in enqueuedMailsV4"
+    if plan.planned:
+        words = f"{plan.planned} live rows to copy, of {total} rows in enqueuedMailsV3"
+    # A James that reads V4 alone may have moved browseStart past mails of V3: it is not moved back.
+    if behind := skipped[BEHIND]:
+        words += f"; {behind} rows without a mark lie behind browseStart and are left out"
+    return words
