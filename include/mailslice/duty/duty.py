@@ -1,15 +1,14 @@
-"""The contract of a duty: what it must define, and what it may. `duty.runner` does all the rest."""
+"""The contract of a duty: what it must define, and what it may. `duty.road` does all the rest."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from datetime import timedelta
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeAlias
 
 from mailslice.duty.lock import PATIENCE
-from mailslice.duty.plan import PlanT
-from mailslice.duty.plans import OLDEST_PLAN
+from mailslice.duty.plan import OLDEST_PLAN, PlanT
 from mailslice.duty.progress import Progress
 from mailslice.duty.report import DONE, DRY_RUN, FAILED, NOTHING
 from mailslice.duty.request import RunRequest
@@ -132,3 +131,6 @@ class ReportDuty(BaseDuty[PlanT]):
 
         Where its report counts what was published: `run.report(applied=...)`.
         """
+
+
+AnyDuty: TypeAlias = Duty[Any] | ReportDuty[Any]

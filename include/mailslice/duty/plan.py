@@ -1,7 +1,9 @@
-"""What a run may do, as one frozen model: written to plan.json, held against its digest, and acted by."""
+"""What a run may do, as one frozen model: plan.json, held against its digest, and acted by."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -11,10 +13,12 @@ from pydantic import AwareDatetime, ValidationError
 
 from mailslice.duty.context import StepContext
 from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plans import digest_of, reading, require_gate, require_same
 from mailslice.duty.row_file import RowFile, RowGroup
+from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import QueueName
 
+OLDEST_PLAN = timedelta(hours=24)
+_HOUR = timedelta(hours=1)
 PLAN_FOLDER = "plan"
 """The folder of a plan's Parquet files, in the run's folder."""
 
@@ -88,6 +92,22 @@ def load_plan(context: StepContext, plan_type: type[PlanT]) -> PlanT:
     return read_plan(context.need("plan"), plan_type, request.run, request.reported_queue)
 
 
+def load_checked_plan(context: StepContext, plan_type: type[PlanT], max_age: timedelta) -> PlanT:
+    """As `load_plan`. Raises PlanRefused also when the gate did not pass it, or it is too old."""
+    plan, run, check = load_plan(context, plan_type), context.request.run, context.need("check")
+    if not check.get("success") or check.get("planDigest") != plan.digest:
+        raise PlanRefused(
+            f"run {run}: the gate did not pass this plan ({plan.digest}): check comes first"
+        )
+    age = context.clock() - plan.made_at
+    if age > max_age:
+        raise PlanRefused(
+            f"the plan of run {run} is {age / _HOUR:.1f} h old; allowed are "
+            f"{max_age / _HOUR:.0f} h: plan again"
+        )
+    return plan
+
+
 def read_plan(
     summary: Mapping[str, Any], plan_type: type[PlanT], run: str, queue: str | None
 ) -> PlanT:
@@ -95,19 +115,35 @@ def read_plan(
 
     Its files are held against their digests by whoever reads them.
     """
-    with reading(run, queue):
-        try:
-            plan = plan_type.model_validate(summary.get("decided"))
-        except ValidationError as error:
-            problem = error.errors()[0]
-            field = ".".join(map(str, problem["loc"])) or "decided"
-            raise ValueError(f"{field}: {problem['msg']}") from error
-    require_same(plan.digest, summary, (plan.run, plan.subject), run, queue)
+    subject = _subject(run, queue)
+    try:
+        plan = plan_type.model_validate(summary.get("decided"))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise PlanRefused(
+            f"plan.json of {subject} cannot be read ({_problem(error)}): plan again"
+        ) from error
+    if plan.digest != summary.get("planDigest"):
+        raise PlanRefused(
+            f"plan.json of {subject} was changed: its digest is {plan.digest}, "
+            f"it says {summary.get('planDigest')}; plan again"
+        )
+    if (plan.run, plan.subject) != (run, queue):
+        raise PlanRefused(f"the plan is of {_subject(plan.run, plan.subject)}, not of {subject}")
     return plan
 
 
-def load_checked_plan(context: StepContext, plan_type: type[PlanT], max_age: timedelta) -> PlanT:
-    """As `load_plan`. Raises PlanRefused also for a plan that the gate did not pass, or that is older than `max_age`."""
-    plan = load_plan(context, plan_type)
-    require_gate(context, plan, max_age)
-    return plan
+def digest_of(decided: Mapping[str, object]) -> str:
+    """SHA-256 of JSON values, whatever the order of names."""
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _problem(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'decided'}: {first['msg']}"
+
+
+def _subject(run: str, queue: str | None) -> str:
+    return f"run {run}" if queue is None else f"run {run} on queue {queue}"

@@ -1,26 +1,42 @@
-"""The road every duty takes: plan -> check -> apply -> verify -> report. Command line, jobs and DAG tasks all come through here."""
+"""The road every duty takes: plan -> check -> apply -> verify -> report.
+
+Command line, jobs and DAG tasks all come through here. What is the same in every duty is done here:
+files, digest, gate, lock, progress and status of its steps; failures, ledger, alerts and metrics of
+its runs.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from mailslice.duty import alerts, metrics
 from mailslice.duty import report as reports
 from mailslice.duty.artifacts import RunFolder, artifacts, iso
 from mailslice.duty.context import FILES, StepContext
+from mailslice.duty.duty import AnyDuty, ReportDuty
 from mailslice.duty.engine import PROCESS, Engine, TooLarge
+from mailslice.duty.gates import judged
 from mailslice.duty.ledger import Ledger
+from mailslice.duty.lock import LockHeld
 from mailslice.duty.params import DutyParams
+from mailslice.duty.plan import PLAN_FOLDER, Plan, load_checked_plan, load_plan
+from mailslice.duty.progress import Progress
 from mailslice.duty.registry import DutyEntry, load
 from mailslice.duty.request import STEPS, RunRequest
+from mailslice.duty.result import Result, Summaries
 from mailslice.duty.retention import prune_sometimes
+from mailslice.duty.run import Run
+from mailslice.model import crash
 from mailslice.model.clock import Clock, system_clock
-from mailslice.model.errors import MailsliceError, Refused
+from mailslice.model.errors import BadInput, MailsliceError, Refused, TryAgain
 from mailslice.model.settings import Settings
+from mailslice.quality.expectations import Expectation, Frame
 from mailslice.queue.sharing import agree
 from mailslice.stores import Stores, open_stores
 
@@ -29,9 +45,12 @@ OnStep = Callable[[str, dict[str, Any]], None]
 CHANGING = ("apply", "verify")
 """The steps that a dry run leaves out."""
 AHEAD = "ahead.json"
-"""In the run's folder: the steps that a small plan's process has done, and whose tasks have not come yet; whether it ended."""
+"""The steps that a small run has done and whose tasks have not come yet; whether it ended."""
+_REQUEST = "request.json"
+"""What `mailslice duty plan` was asked for: it is there before the plan."""
 FAILURE = "failure.json"
-"""In the run's folder while the last step that was tried, of those before the report, has raised."""
+"""In the run's folder while the last step that was tried, before the report, has raised."""
+_HOUR = timedelta(hours=1)
 
 
 def run_step(
@@ -39,9 +58,12 @@ def run_step(
 ) -> dict[str, Any]:
     """Run one step and give its summary, which is also in the run's folder, there with its long lists.
 
-    A step that raises leaves a ledger row first (`refused` or `failed`, with the message). Raises what the step raises: GateFailed,
-    PlanRefused, ClockSkew, StoreUnavailable and the other errors of `model.errors`.
+    A step that raises leaves a ledger row first (`refused` or `failed`, with the message). Raises
+    what the step raises: GateFailed, PlanRefused, ClockSkew, StoreUnavailable and the other errors
+    of `model.errors`.
     """
+    if step not in STEPS:
+        raise BadInput(f"step {step!r}: allowed are {', '.join(STEPS)}")
     duty = load(request.duty)
     params = duty.params.parse(request.params)
     with open_stores(settings) as stores:
@@ -55,7 +77,10 @@ def run_all(
     *,
     clock: Clock = system_clock,
 ) -> dict[str, Any]:
-    """Run the steps of one run, in order, in this process; the report. A dry run leaves out apply and verify. Raises as `run_step`."""
+    """Run the steps of one run in this process; the report. A dry run has no apply and no verify.
+
+    Raises as `run_step`.
+    """
     duty = load(request.duty)
     params = duty.params.parse(request.params)
     summary: dict[str, Any] = {}
@@ -105,8 +130,8 @@ def done_ahead(step: str, request: RunRequest, settings: Settings) -> dict[str, 
     if step not in steps:
         return None
     summary = folder.read_json(FILES[step])
-    left = [each for each in steps if each != step]
-    folder.write_json(AHEAD, {"steps": left, "ended": True})
+    remaining = [one for one in steps if one != step]
+    folder.write_json(AHEAD, {"steps": remaining, "ended": True})
     return summary
 
 
@@ -143,56 +168,55 @@ class _Run:
 
 
 def _step(run: _Run, step: str) -> dict[str, Any]:
-    function = run.duty.step(step)
     started, began = run.clock(), time.perf_counter()
+
+    def times() -> dict[str, Any]:
+        return {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
+
     try:
-        if step != "report":
-            # What an earlier try of this run met is not why this one ends, should it be killed without a word.
-            run.folder.artifacts.remove(run.folder.file(FAILURE))
-        # A report is written of a run that was refused for this, too.
-        agreed = agree(run.stores) if run.duty.needs_queue and step != "report" else run.settings
-        if step == "plan":
-            run.folder.artifacts.remove(run.folder.file(AHEAD))
-        engine = _engine(run, step)
-        found = function(
-            StepContext(run.request, run.params, agreed, run.stores, run.folder, run.clock, engine)
-        )
-        if step == "plan" and run.duty.small_first:
-            found["engine"] = engine.used
+        summary = _taken(run, step)
     except TooLarge:
         raise  # nothing is wrong: the step is done elsewhere
     except Exception as error:
-        _record_failure(
-            run,
-            step,
-            error,
-            {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)},
-        )
+        _record_failure(run, step, error, times())
         raise
-    times = {"started": iso(started), "seconds": round(time.perf_counter() - began, 3)}
     if step == "report":
-        return _finish(run, found, times)
-    queue = run.request.reported_queue
-    summary: dict[str, Any] = {
-        "run": run.request.run,
-        "duty": run.request.duty,
-        "queue": queue,
+        return _finish(run, summary, times())
+    request = run.request
+    summary = {
+        "run": request.run,
+        "duty": request.duty,
+        "queue": request.reported_queue,
         "step": step,
-        **found,
-        **times,
+        **summary,
+        **times(),
     }
     run.folder.write_json(FILES[step], summary)
     if step in CHANGING:
-        # A person may run one step at a time: what was changed is in the ledger even when the report step never comes.
-        run.ledger.write(
-            _so_far(
-                run,
-                times,
-                {"status": reports.RUNNING, "message": f"{step} is done, report has not run yet"},
-            )
-        )
-    bulky = run.duty.bulky(step)
+        # A person may run one step at a time: what was changed is in the ledger even when the
+        # report step never comes.
+        message = f"{step} is done, report has not run yet"
+        status = {"status": reports.RUNNING, "message": message}
+        run.ledger.write(_so_far(run, summary["started"], status))
+    bulky = run.duty.logic.bulky | {"decided"}
     return {name: value for name, value in summary.items() if name not in bulky}
+
+
+def _taken(run: _Run, step: str) -> dict[str, Any]:
+    """What the step gives. A report is written of a run that was refused, too."""
+    folder, agreed = run.folder, run.settings
+    if step != "report":
+        # What an earlier try met is not why this one ends, should it be killed without a word.
+        folder.artifacts.remove(folder.file(FAILURE))
+        agreed = agree(run.stores) if run.duty.needs_queue else agreed
+    if step == "plan":
+        folder.artifacts.remove(folder.file(AHEAD))
+    engine = _engine(run, step)
+    context = StepContext(run.request, run.params, agreed, run.stores, folder, run.clock, engine)
+    summary = step_of(run.duty.logic, step)(context)
+    if step == "plan" and run.duty.small_first:
+        summary["engine"] = engine.used
+    return summary
 
 
 def _engine(run: _Run, step: str) -> Engine:
@@ -202,71 +226,59 @@ def _engine(run: _Run, step: str) -> Engine:
     return Engine(run.settings, name, small_rows, plan, run.in_process)
 
 
-def _finish(run: _Run, found: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
-    base = reports.base_report(run.request, run.params, run.folder)
-    report = reports.with_steps(
-        {**base, "started": times["started"], **found},
-        reports.read_summaries(run.folder, STEPS[:4]),
-    )
+def _finish(run: _Run, fields: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
+    folder, request = run.folder, run.request
+    report = _report_of(run, times["started"], fields)
     report["seconds"]["report"] = times["seconds"]
-    failure = run.folder.read_json(FAILURE)
+    failure = folder.read_json(FAILURE)
     if failure and failure["step"] == "report":
-        run.folder.artifacts.remove(
-            run.folder.file(FAILURE)
-        )  # of an earlier version, which kept what failed in a report that got through now
+        # Of an earlier version, which kept what failed in a report that got through now.
+        folder.artifacts.remove(folder.file(FAILURE))
     elif failure:
-        # Airflow runs the report whatever happened: a step that raised stays the last word, until a retry of it got through.
+        # Airflow runs the report whatever happened: a step that raised has the last word, until a
+        # retry of it got through.
         report |= {"status": failure["status"], "message": failure["message"]}
-    before = next(
-        (
-            each
-            for each in run.ledger.list(run.request.duty, run.request.queue, 5)
-            if each["run"] != run.request.run and each["finished"]
-        ),
-        {},
+    earlier = (
+        one
+        for one in run.ledger.list(request.duty, request.queue, 5)
+        if one["run"] != request.run and one["finished"]
     )
-    _end(run, report, before.get("alerts") or ())
-    run.folder.write_json(FILES["report"], report)
+    _end(run, report, next(earlier, {}).get("alerts") or ())
+    folder.write_json(FILES["report"], report)
     run.ledger.write(report)
-    prune_sometimes(
-        run.folder.artifacts,
-        run.request.duty,
-        run.request.queue,
-        run.clock(),
-        run.settings.duty.retention,
-    )
+    retention = run.settings.duty.retention
+    prune_sometimes(folder.artifacts, request.duty, request.queue, run.clock(), retention)
     return report
 
 
 def _end(run: _Run, report: dict[str, Any], earlier: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Put the end into the report, and what a person must hear of (`earlier`: the alerts of the report before); publish both for Prometheus."""
+    """Put the end and the alerts into the report, and publish both for Prometheus.
+
+    `earlier`: the alerts of the report before.
+    """
     now = run.clock()
-    found = alerts.readings(report, run.settings.alert, now)
-    report |= {
-        "finished": iso(now),
-        "alerts": alerts.alerts(found, earlier, now, run.settings.alert.repeat),
-    }
+    readings = alerts.readings(report, run.settings.alert, now)
+    new = alerts.alerts(readings, earlier, now, run.settings.alert.repeat)
+    report |= {"finished": iso(now), "alerts": new}
     with suppress(MailsliceError, OSError):
-        run.folder.artifacts.write(
-            metrics.file_of(run.request.duty, report["queue"]),
-            metrics.prometheus_text(report, found),
-        )
+        file = metrics.file_of(run.request.duty, report["queue"])
+        run.folder.artifacts.write(file, metrics.prometheus_text(report, readings))
 
 
 def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any]) -> None:
-    """A ledger row for a run that ends here. The stores may be what failed: then the row and the file are left out, and the error still goes up."""
-    # A gate that fails before apply refused the run; one that fails after it found something wrong in what is there now.
+    """A ledger row for a run that ends here.
+
+    The stores may be what failed: then row and file are left out, and the error still goes up.
+    """
+    # A gate that fails before apply refused the run; one after it found something wrong in the stores.
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
     text = str(error) if isinstance(error, MailsliceError) else f"{type(error).__name__}: {error}"
+    outcome = {"status": status, "message": f"{step}: {text}"}
+    if step != "report":  # the next try of a report has the last word, beside a step that raised
+        with suppress(Exception):
+            run.folder.write_json(FAILURE, {"step": step, **outcome})
     with suppress(Exception):
-        if (
-            step != "report"
-        ):  # a report that failed says nothing of the run: the next try of it has the last word, beside a step that raised
-            run.folder.write_json(
-                FAILURE, {"step": step, "status": status, "message": f"{step}: {text}"}
-            )
-    with suppress(Exception):
-        report = _so_far(run, times, {"status": status, "message": f"{step}: {text}"})
+        report = _so_far(run, times["started"], outcome)
         _end(run, report)
         report["seconds"] = {**report["seconds"], step: times["seconds"]}
         with suppress(Exception):
@@ -274,10 +286,132 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
         run.ledger.write(report)
 
 
-def _so_far(run: _Run, times: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def _so_far(run: _Run, started: str, outcome: dict[str, Any]) -> dict[str, Any]:
     """A report made of the files of the steps that are done."""
-    base = {**reports.base_report(run.request, run.params, run.folder), "started": times["started"]}
-    return reports.with_steps(
-        {**base, **run.duty.partial_report(run.folder), **more},
-        reports.read_summaries(run.folder, STEPS[:4]),
-    )
+    fields = partial_report(run.duty.logic, run.folder)
+    return _report_of(run, started, {**fields, **outcome})
+
+
+def _report_of(run: _Run, started: str, fields: dict[str, Any]) -> dict[str, Any]:
+    base = reports.base_report(run.request, run.params, run.folder)
+    summaries = reports.read_summaries(run.folder, STEPS[:4])
+    return reports.with_steps({**base, "started": started, **fields}, summaries)
+
+
+def step_of(duty: AnyDuty, step: str) -> Callable[[StepContext], dict[str, Any]]:
+    """One of the five steps of the duty: a function that gives the step's summary."""
+    return partial(_STEPS[step], duty)
+
+
+def partial_report(duty: AnyDuty, folder: RunFolder) -> dict[str, Any]:
+    """The report's fields as far as the run came."""
+    steps = Summaries.read(folder, duty.kinds)
+    return {**steps.fields(duty.bulky), **duty.report_fields(steps)}
+
+
+def _plan(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
+    run = _run(duty, context)
+    _remove_files(run.folder, run.folder.name, {_REQUEST, *duty.retained(run)})
+    run.folder.artifacts.folder(run.folder.file(PLAN_FOLDER))
+    plan: Plan = duty.plan(run)
+    # A Spark task that was tried again has left the file of its first try.
+    needed = {*plan.files(), *duty.retained(run)}
+    _remove_files(run.folder, run.folder.file(PLAN_FOLDER), needed)
+    return {
+        "decided": plan.decided(),
+        "planDigest": plan.digest,
+        "planned": plan.planned,
+        **run.fields,
+    }
+
+
+def _check(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
+    run, plan = _run(duty, context), load_plan(context, duty.plan_type)
+    _forget(run, "check")
+    frames = list(duty.check(run, plan))
+    if frames:
+        frames.append(_age(run, plan, duty.plan_max_age))
+    elif plan.planned:
+        raise RuntimeError(f"{run.request.duty} judges nothing of {plan.planned} planned items")
+    said = _judged(run, "check", frames)
+    return {**said, "planDigest": plan.digest, "planned": plan.planned, **run.fields}
+
+
+def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
+    plan = load_checked_plan(context, duty.plan_type, duty.plan_max_age)
+    run = _run(duty, context)
+    if isinstance(duty, ReportDuty):
+        _forget(run, "apply", "verify")
+        duty.publish(run, plan)
+        return {"planDigest": plan.digest, "planned": plan.planned, **run.fields}
+    if not plan.has_work:
+        return Result(plan.digest, kinds=dict.fromkeys(duty.kinds, 0)).as_json()
+    duty.before_lock(run, plan)
+    with run.locked() as run:
+        crash.point("apply:locked")
+        _forget(run, "apply", "verify")
+        with Progress(run, plan, duty.kinds) as progress:
+            duty.apply(run, plan, progress)
+    return progress.result().as_json()
+
+
+def _verify(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
+    run, plan = _run(duty, context), load_plan(context, duty.plan_type)
+    result = Result.from_json(context.need("apply"), duty.kinds)
+    _forget(run, "verify")
+    try:
+        frames = list(duty.verify(run, plan, result))
+    except LockHeld as error:
+        raise TryAgain(str(error)) from error
+    if not frames and result.applied:
+        raise RuntimeError(f"{run.request.duty} verifies nothing of what it did")
+    return {**_judged(run, "verify", frames), **run.fields}
+
+
+def _report(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
+    context.need("plan")
+    run, steps = _run(duty, context), Summaries.read(context.folder, duty.kinds)
+    duty.conclude(run, steps)
+    status, message = duty.outcome(run, steps)
+    fields = partial_report(duty, run.folder)
+    return {**fields, **run.fields, "status": status, "message": message}
+
+
+_STEPS: Mapping[str, Callable[[AnyDuty, StepContext], dict[str, Any]]] = {
+    "plan": _plan,
+    "check": _check,
+    "apply": _apply,
+    "verify": _verify,
+    "report": _report,
+}
+
+
+def _run(duty: AnyDuty, context: StepContext) -> Run:
+    locks = duty.locks(context.request)
+    return Run.of(context, lock_names=locks, lock_patience=duty.lock_patience)
+
+
+def _judged(run: Run, gate: str, frames: list[Frame]) -> dict[str, Any]:
+    """What the gate says; a step that has nothing to judge takes none of the seconds that a gate takes."""
+    if not frames:
+        return {"success": True, "expectations": [], "dataDocs": None}
+    return judged(run, gate, frames)
+
+
+def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:
+    """One row: how old the plan is. An hour of another machine's clock is let pass."""
+    age, most = (run.clock() - plan.made_at) / _HOUR, max_age / _HOUR
+    sentence = f"The plan is not older than {most:g} hours."
+    return Frame.facts("plan", (age, Expectation.between("age_hours", -1, most, sentence)))
+
+
+def _forget(run: Run, *steps: str) -> None:
+    """What an earlier try of these steps said is not said of this one, however it ends."""
+    for step in steps:
+        run.folder.artifacts.remove(run.folder.file(FILES[step]))
+
+
+def _remove_files(folder: RunFolder, below: str, but: Collection[str]) -> None:
+    for file in folder.artifacts.files(below):
+        if file.removeprefix(f"{folder.name}/") not in but:
+            folder.artifacts.remove(file)

@@ -57,11 +57,9 @@ class OneDuty:
 
         return run
 
-    def bulky(self, _step):
-        return frozenset()
-
-    def partial_report(self, _folder):
-        return {}
+    @property
+    def logic(self):
+        return SimpleNamespace(bulky=frozenset())
 
 
 @pytest.fixture
@@ -84,6 +82,8 @@ def duty(monkeypatch, runs):
         yield SimpleNamespace(own=own)
 
     monkeypatch.setattr(road, "load", lambda _: found)
+    monkeypatch.setattr(road, "step_of", lambda _, step: found.step(step))
+    monkeypatch.setattr(road, "partial_report", lambda *_: {})
     monkeypatch.setattr(road, "open_stores", opened)
     return found
 

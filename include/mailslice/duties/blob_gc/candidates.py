@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field
 
 from mailslice.duty.artifacts import Artifacts, queue_folder
 from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plans import digest_of
+from mailslice.duty.plan import digest_of
 from mailslice.duty.request import NO_QUEUE
 from mailslice.duty.row_file import RowGroup
 

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime
 from mailslice.duty.artifacts import RunFolder, queue_folder
 from mailslice.duty.context import StepContext
 from mailslice.duty.json_model import JsonModel
-from mailslice.duty.plans import digest_of
+from mailslice.duty.plan import digest_of
 from mailslice.model import crash
 from mailslice.model.names import DELETED_MAILS
 from mailslice.spark.marks import Dropping, MarkFile, list_marks

@@ -7,7 +7,7 @@ import pytest
 
 from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duty.lock import LockHeld, locked
-from mailslice.duty.plans import digest_of
+from mailslice.duty.plan import digest_of
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, StoreUnavailable
 from mailslice.stores.blobs.bulk import BulkBlobs

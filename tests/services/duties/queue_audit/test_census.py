@@ -11,7 +11,7 @@ from mailslice.codec import message
 from mailslice.duties.queue_audit import evidence
 from mailslice.duty.artifacts import RunFolder, artifacts
 from mailslice.duty.audits import audit_of, newest_audit
-from mailslice.duty.plans import digest_of
+from mailslice.duty.plan import digest_of
 from mailslice.model.errors import (
     BadInput,
     GateFailed,

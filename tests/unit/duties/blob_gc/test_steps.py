@@ -13,7 +13,7 @@ from mailslice.duties.blob_gc import apply, blob_files, deleting, planning
 from mailslice.duties.blob_gc.duty import DUTY
 from mailslice.duties.blob_gc.kept import Kept
 from mailslice.duties.blob_gc.params import Params
-from mailslice.duty import gates, progress, runner
+from mailslice.duty import gates, progress, road
 from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.progress import Progress
 from mailslice.duty.request import NO_QUEUE
@@ -119,7 +119,7 @@ class Heap:
                 stores=self.stores,
                 name=name,
             )
-            summary = runner.step_of(DUTY, step)(run)
+            summary = road.step_of(DUTY, step)(run)
             run.folder.write_json(FILES[step], summary)
         return summary
 

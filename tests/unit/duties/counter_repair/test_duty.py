@@ -23,7 +23,7 @@ from mailslice.duties.counter_repair.repairing import (
     Outcome,
 )
 from mailslice.duties.counter_repair.scan import drift_of
-from mailslice.duty import runner
+from mailslice.duty import road
 from mailslice.duty.progress import Progress
 from mailslice.duty.request import NO_QUEUE
 from mailslice.duty.result import Summaries
@@ -89,7 +89,7 @@ def write_plan(run, plan):
 def judge(run, plan):
     """The step check over this plan."""
     write_plan(run, plan)
-    return runner.step_of(DUTY, "check")(run)
+    return road.step_of(DUTY, "check")(run)
 
 
 def test_a_plan_that_adds_up_passes(run):
@@ -169,7 +169,7 @@ def test_a_plan_with_a_field_that_nobody_knows_is_refused(run, key):
     decided[key]["x"] = 1
     run.folder.write_json("plan.json", {"decided": decided, "planDigest": plan.digest})
     with pytest.raises(PlanRefused, match="cannot be read"):
-        runner.step_of(DUTY, "check")(run)
+        road.step_of(DUTY, "check")(run)
 
 
 def test_a_plan_reads_back_what_was_written(run):
@@ -356,7 +356,7 @@ def report_of(run, plan, applied=None, **summary):
     if applied is not None:
         run.folder.write_json("applied.json", {"planned": plan.planned, **applied})
         run.folder.write_json("verify.json", {"success": True, "drifts": {}})
-    return runner.step_of(DUTY, "report")(run)
+    return road.step_of(DUTY, "report")(run)
 
 
 def test_a_report_says_what_was_corrected_skipped_and_left(run):
@@ -397,7 +397,7 @@ def test_a_report_of_nothing_says_so_and_rows_alone_are_something(run):
 
 
 def test_a_report_of_a_plan_that_did_not_end_has_every_field(run):
-    fields = runner.partial_report(DUTY, run.folder)
+    fields = road.partial_report(DUTY, run.folder)
     assert {
         name: fields[name]
         for name in ("processedMailboxes", "failedMailboxes", "wrong", "messages", "unknown")
@@ -409,7 +409,7 @@ def test_a_report_of_a_plan_that_did_not_end_has_every_field(run):
 def test_what_verify_read_is_reported_though_its_gate_did_not_pass(run):
     after = {"wrong": 1, "largest": []}
     run.folder.write_json("after.json", {"after": after})
-    assert runner.partial_report(DUTY, run.folder)["after"] == after
+    assert road.partial_report(DUTY, run.folder)["after"] == after
 
 
 def test_messages_are_those_of_the_table_that_was_counted(run):

@@ -10,10 +10,9 @@ from mailslice.duties.queue_audit.duty import DUTY
 from mailslice.duties.queue_audit.metrics import file_of, metrics_in, prometheus_text
 from mailslice.duties.queue_audit.params import Params
 from mailslice.duty.audits import AuditPlan, Reads
-from mailslice.duty.plan import read_plan
-from mailslice.duty.plans import digest_of
+from mailslice.duty.plan import digest_of, read_plan
 from mailslice.duty.result import Summaries
-from mailslice.duty.runner import partial_report, step_of
+from mailslice.duty.road import partial_report, step_of
 from mailslice.model.errors import GateFailed, PlanRefused
 from mailslice.model.verdicts import MailVerdict, Verdict
 from mailslice.spark.frames import InProcess

@@ -17,11 +17,11 @@ from mailslice.duties.queue_cleanup.duty import DUTY
 from mailslice.duties.queue_cleanup.params import Params
 from mailslice.duties.queue_cleanup.second_read import SecondRead
 from mailslice.duties.queue_cleanup.view import micros
-from mailslice.duty import gates, runner
+from mailslice.duty import gates, road
 from mailslice.duty.artifacts import iso
 from mailslice.duty.context import FILES, StepContext
 from mailslice.duty.engine import Engine
-from mailslice.duty.plans import digest_of
+from mailslice.duty.plan import digest_of
 from mailslice.duty.progress import Progress
 from mailslice.model import crash
 from mailslice.model.errors import GateFailed, PlanRefused, StoreUnavailable
@@ -92,7 +92,7 @@ class View:
             params = params or Params(grace=HOUR)
             parts = {"settings": self.settings, "stores": self.stores, **more}
             context = run_of(self.folder, "queue_cleanup", params, **parts)
-            summary = runner.step_of(DUTY, step)(context)
+            summary = road.step_of(DUTY, step)(context)
             self.files.write_json(FILES[step], {**summary, "step": step, "seconds": 1})
         return summary
 

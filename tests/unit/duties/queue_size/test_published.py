@@ -9,7 +9,7 @@ from mailslice.duties.queue_size.metrics import file_of, prometheus_text
 from mailslice.duties.queue_size.plot import bars, slices_svg
 from mailslice.duties.queue_size.shape import Shape
 from mailslice.duty.artifacts import Artifacts, RunFolder
-from mailslice.duty.runner import partial_report
+from mailslice.duty.road import partial_report
 from mailslice.model.settings import S3Settings
 
 

@@ -15,7 +15,7 @@ from mailslice.duties.reclaim.params import Params
 from mailslice.duty.context import StepContext
 from mailslice.duty.progress import Progress
 from mailslice.duty.request import NO_QUEUE
-from mailslice.duty.runner import step_of
+from mailslice.duty.road import step_of
 from mailslice.model.errors import PlanRefused, StoreUnavailable
 from mailslice.model.settings import Settings
 from mailslice.stores.cassandra.nodes import Compacting, Node

@@ -11,7 +11,7 @@ from mailslice.duties.stuck_mails.mails import DeadRecord, PlannedMail, StuckPla
 from mailslice.duties.stuck_mails.params import Params
 from mailslice.duty.artifacts import iso
 from mailslice.duty.plan import load_plan
-from mailslice.duty.runner import step_of
+from mailslice.duty.road import step_of
 from mailslice.model.errors import BadInput, PlanRefused
 from mailslice.model.settings import StuckMode
 from tests.unit.duties.judging import NOW, run_of

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mailslice.duty import gates, runner
+from mailslice.duty import gates, road
 from mailslice.duty.context import FILES
 from mailslice.duty.duty import Duty, ReportDuty
 from mailslice.duty.lock import LockHeld
@@ -118,7 +118,7 @@ def take(tmp_path, duty, locks, monkeypatch):
                 clock=lambda: now,
                 stores=SimpleNamespace(own=SimpleNamespace(locks=locks)),
             )
-            summary = runner.step_of(of, name)(context)
+            summary = road.step_of(of, name)(context)
             context.folder.write_json(FILES[name], {**summary, "step": name, "seconds": 1})
         return summary
 
@@ -234,7 +234,7 @@ def test_an_error_leaves_what_was_done_for_the_report_and_for_the_next_try(take,
     duty.stop = "c"
     with pytest.raises(StoreUnavailable):
         take("apply")
-    early = runner.partial_report(duty, take.folder)
+    early = road.partial_report(duty, take.folder)
     assert (early["applied"], early["remaining"], early["last"]) == (2, 1, "b")
     report = take("report")
     assert (report["status"], report["applied"]) == ("failed", 2)
@@ -345,7 +345,7 @@ def test_what_an_earlier_try_of_a_step_said_does_not_stand_for_one_that_ended_ea
 def test_a_report_without_a_plan_is_refused_and_a_partial_one_is_not(take, duty):
     with pytest.raises(PlanRefused, match=r"no plan\.json"):
         take("report")
-    assert runner.partial_report(duty, take.folder)["applied"] == 0
+    assert road.partial_report(duty, take.folder)["applied"] == 0
 
 
 def test_what_is_locked_when_all_is_done_is_tried_again(take, duty):
