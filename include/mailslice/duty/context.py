@@ -36,7 +36,7 @@ StoreName = Literal["cassandra", "s3", "rabbitmq"]
 
 @dataclass(frozen=True)
 class StepContext:
-    """One step of one run. Built by `duty.road`; a step reads earlier summaries from `summary`."""
+    """One step of one run. Built by `duty.road`; `need` gives what earlier steps wrote."""
 
     request: RunRequest
     given: DutyParams
@@ -80,13 +80,9 @@ class StepContext:
 
         return spark_session(self.settings, f"mailslice {self.request.duty} {self.request.queue}")
 
-    def summary(self, step: str) -> dict[str, Any] | None:
-        """What an earlier step of this run wrote; None when it did not run."""
-        return self.folder.read_json(FILES[step])
-
     def need(self, step: str) -> dict[str, Any]:
         """What an earlier step wrote. Raises PlanRefused when it did not run: a step never works without what it builds on."""
-        found = self.summary(step)
+        found = self.folder.read_json(FILES[step])
         if found is None:
             raise PlanRefused(
                 f"{self.folder.uri}: run {self.request.run} of {self.request.duty} has no {FILES[step]}: the step {step} comes first"

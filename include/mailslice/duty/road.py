@@ -56,7 +56,7 @@ _HOUR = timedelta(hours=1)
 def run_step(
     step: str, request: RunRequest, settings: Settings, *, clock: Clock = system_clock
 ) -> dict[str, Any]:
-    """Run one step and give its summary, which is also in the run's folder, there with its long lists.
+    """Run one step; its summary, which is in the run's folder, too, there with its long lists.
 
     A step that raises leaves a ledger row first (`refused` or `failed`, with the message). Raises
     what the step raises: GateFailed, PlanRefused, ClockSkew, StoreUnavailable and the other errors
@@ -270,7 +270,7 @@ def _record_failure(run: _Run, step: str, error: Exception, times: dict[str, Any
 
     The stores may be what failed: then row and file are left out, and the error still goes up.
     """
-    # A gate that fails before apply refused the run; one after it found something wrong in the stores.
+    # A gate before apply refused the run; one after it found something wrong in the stores.
     status = reports.REFUSED if isinstance(error, Refused) and step != "verify" else reports.FAILED
     text = str(error) if isinstance(error, MailsliceError) else f"{type(error).__name__}: {error}"
     outcome = {"status": status, "message": f"{step}: {text}"}
@@ -333,8 +333,8 @@ def _check(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
         frames.append(_age(run, plan, duty.plan_max_age))
     elif plan.planned:
         raise RuntimeError(f"{run.request.duty} judges nothing of {plan.planned} planned items")
-    said = _judged(run, "check", frames)
-    return {**said, "planDigest": plan.digest, "planned": plan.planned, **run.fields}
+    gate = judged(run, "check", frames)
+    return {**gate, "planDigest": plan.digest, "planned": plan.planned, **run.fields}
 
 
 def _apply(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def _verify(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
         raise TryAgain(str(error)) from error
     if not frames and result.applied:
         raise RuntimeError(f"{run.request.duty} verifies nothing of what it did")
-    return {**_judged(run, "verify", frames), **run.fields}
+    return {**judged(run, "verify", frames), **run.fields}
 
 
 def _report(duty: AnyDuty, context: StepContext) -> dict[str, Any]:
@@ -389,13 +389,6 @@ _STEPS: Mapping[str, Callable[[AnyDuty, StepContext], dict[str, Any]]] = {
 def _run(duty: AnyDuty, context: StepContext) -> Run:
     locks = duty.locks(context.request)
     return Run.of(context, lock_names=locks, lock_patience=duty.lock_patience)
-
-
-def _judged(run: Run, gate: str, frames: list[Frame]) -> dict[str, Any]:
-    """What the gate says; a step that has nothing to judge takes none of the seconds that a gate takes."""
-    if not frames:
-        return {"success": True, "expectations": [], "dataDocs": None}
-    return judged(run, gate, frames)
 
 
 def _age(run: Run, plan: Plan, max_age: timedelta) -> Frame:

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Run(StepContext):
-    """One step of one run, for a duty that is a class. Built by the runner."""
+    """One step of one run, as a duty gets it. Built by `duty.road`."""
 
     lock_names: tuple[str, ...] = ()
     lock_patience: timedelta = PATIENCE

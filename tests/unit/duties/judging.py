@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from mailslice.duty.artifacts import Artifacts, RunFolder
@@ -16,25 +15,10 @@ from mailslice.model.clock import Clock
 from mailslice.model.mail import QueueName
 from mailslice.model.settings import S3Settings, Settings
 from mailslice.quality.gate import Frame
-from mailslice.spark.frames import InProcess
 from tests.services.duties.running import judged_plainly
 
 QUEUE = QueueName("spool")
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-
-
-def context_of(folder: Path, duty: str, params: object = None) -> Any:
-    """What the frames of a gate ask of a context."""
-    run = RunFolder(Artifacts(str(folder), S3Settings()), duty, "spool", "r-1")
-    run.artifacts.folder(run.file("plan"))
-    return SimpleNamespace(
-        folder=run,
-        queue="spool",
-        request=SimpleNamespace(duty=duty, run="r-1"),
-        clock=lambda: NOW,
-        spark=InProcess,
-        params=lambda _: params,
-    )
 
 
 def run_of(
@@ -46,7 +30,7 @@ def run_of(
     name: str = "r-1",
     **more: Any,
 ) -> Run:
-    """A step of a duty that is a class, over files in a folder; `more` replaces parts of it."""
+    """A step of a duty over files in a folder; `more` replaces parts of it."""
     request = RunRequest(duty, queue, name)
     files = RunFolder(Artifacts(str(folder), S3Settings()), duty, queue, request.run)
     files.artifacts.folder(files.file("plan"))

@@ -1,4 +1,4 @@
-"""The five steps of a duty that is a class: what the runner keeps, refuses and reports, whatever the duty is about."""
+"""The five steps of a duty: what the runner keeps, refuses and reports, whatever it is about."""
 
 from contextlib import suppress
 from dataclasses import dataclass
