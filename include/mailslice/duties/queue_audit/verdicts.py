@@ -41,8 +41,6 @@ def judge_all(
     spark: Session, spec: AuditSpec, candidates: Sequence[OldMails], evidence: Evidence
 ) -> list[Outcome]:
     """The verdicts on all candidates."""
-    if not candidates:
-        return []
     with shared(spark, evidence) as known:
 
         def read(batches: Iterator[Sequence[OldMails]]) -> Iterator[Outcome]:
