@@ -37,12 +37,9 @@ def parse_addresses(value: str) -> list[str]:
     of those beside it; no part of it is ever taken for an address. A quote or parenthesis that is never closed makes text of what follows, up to the next
     address in brackets: who stands there bare may be no more than mentioned.
     """
-    plain = _plain_list(value)
-    return (
-        [address for address in plain if is_address(address)]
-        if plain is not None
-        else list(_listed(_pieces(value)))
-    )
+    if (plain := _plain_list(value)) is None:
+        return list(_listed(_pieces(value)))
+    return [address for address in plain if is_address(address)]
 
 
 def _plain_list(value: str) -> list[str] | None:
@@ -72,9 +69,7 @@ def _pieces(value: str) -> list[str]:
             start = match.start()
             end = _end_of_comment(value, start) if comments is None else comments.get(start)
             if end is None and comments is None:
-                comments = _closed_comments(
-                    value, start
-                )  # looked for once: all that follow are in it
+                comments = _closed_comments(value, start)  # once: all that follow are in it
             if end is not None:
                 piece, at = " ", end
         pieces.append(" " if piece.isspace() else piece)
@@ -150,10 +145,8 @@ def _in_brackets(pieces: Sequence[str]) -> Iterator[str]:
             part = []
         elif piece == ":" and len(part) <= 2 and "".join(part).strip().lower() == "mailto":
             part = []
-        elif piece != " " or part[-1:] not in (
-            [],
-            [" "],
-        ):  # of blanks, which comments are, too, one that follows something says it all
+        elif piece != " " or part[-1:] not in ([], [" "]):
+            # Of blanks, which comments are, too, one that follows something says it all.
             part.append(piece)
 
 

@@ -57,22 +57,16 @@ class BlobIds:
 
     def new(self, content: Buffer) -> BlobId:
         """A fresh random id, or the id of this content."""
-        plain = (
-            str(uuid4())
-            if self._settings.strategy is BlobStrategy.PASSTHROUGH
-            else content_hash(content, self._settings.hash_encoding)
-        )
+        settings, random = self._settings, self._settings.strategy is BlobStrategy.PASSTHROUGH
+        plain = str(uuid4()) if random else content_hash(content, settings.hash_encoding)
         if self._settings.id is BlobIdKind.PLAIN:
             return BlobId(plain)
         return BlobId(f"{self._settings.family}_{self.generation()}_{plain}")
 
     def generation(self) -> int:
         """The present generation."""
-        return (
-            (self._clock() - _EPOCH)
-            // timedelta(seconds=1)
-            // max(1, int(self._settings.generation_duration.total_seconds()))
-        )
+        seconds = max(1, int(self._settings.generation_duration.total_seconds()))
+        return (self._clock() - _EPOCH) // timedelta(seconds=1) // seconds
 
 
 def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) -> str:
@@ -85,11 +79,8 @@ def content_hash(content: Buffer, encoding: HashEncoding = HashEncoding.BASE64) 
     match encoding:
         case HashEncoding.BASE64:
             text = base64.b64encode(digest).decode()
-            return (
-                base64.urlsafe_b64encode(digest).decode()
-                if text.startswith("/") or "//" in text
-                else text
-            )
+            has_empty_segment = text.startswith("/") or "//" in text
+            return base64.urlsafe_b64encode(digest).decode() if has_empty_segment else text
         case HashEncoding.BASE64URL:
             return base64.urlsafe_b64encode(digest).decode()
         case HashEncoding.HEX:
@@ -122,8 +113,5 @@ def is_blob_id(key: str) -> bool:
 
 def is_active(parsed: ParsedBlobId, family: int, generation: int) -> bool:
     """Whether James may still give out this id. One without a generation is never active."""
-    return (
-        parsed.family == family
-        and parsed.generation is not None
-        and parsed.generation + 1 >= generation
-    )
+    known = parsed.generation
+    return parsed.family == family and known is not None and known + 1 >= generation

@@ -66,10 +66,7 @@ class BaseDuty(ABC, Generic[PlanT]):
         return ()
 
     def report_fields(self, steps: Summaries) -> dict[str, Any]:
-        """Report fields beside those that the steps reported: defaults, and what is computed of several steps.
-
-        Pure, and called also for a run that ended early: any step may be missing.
-        """
+        """Report fields beside the steps' own. Pure. A run that ended early lacks steps."""
         del steps
         return {}
 
@@ -127,10 +124,7 @@ class ReportDuty(BaseDuty[PlanT]):
 
     @abstractmethod
     def publish(self, run: Run, plan: PlanT) -> None:
-        """Publish what was measured, once it passed the gate. May run any number of times.
-
-        Where its report counts what was published: `run.report(applied=...)`.
-        """
+        """Publish what passed the gate, any number of times; `run.report(applied=...)` counts."""
 
 
 AnyDuty: TypeAlias = Duty[Any] | ReportDuty[Any]

@@ -36,10 +36,7 @@ class Run(StepContext):
         return cls(**{one.name: getattr(context, one.name) for one in fields(StepContext)}, **more)
 
     def report(self, **values: Any) -> None:
-        """Put JSON values into this step's file, and into the run's report unless they are bulky.
-
-        In `plan`, `message` says what the plan comes to, in words.
-        """
+        """JSON values for this step's file, and the report unless bulky; `message` is in words."""
         self.fields.update(values)
 
     def write_rows(self, name: str, rows: Iterable[R], kind: type[R]) -> RowFile:

@@ -26,10 +26,7 @@ def usual(context: StepContext) -> float | None:
 
 
 def usual_frames(context: StepContext, planned: int, least: int, *, unusual: bool) -> list[Frame]:
-    """What a gate expects of the number of planned items; up to `least` they are never too many.
-
-    Nothing where too little is known, or where a person said, with a reason, that it may be `unusual`.
-    """
+    """What a gate expects of the planned items; `least` are never too many. None if unknown."""
     known = None if unusual else usual(context)
     if known is None:
         return []

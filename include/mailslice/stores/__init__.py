@@ -1,7 +1,4 @@
-"""The three stores behind one object, connected when first used.
-
-A command that needs only RabbitMQ never opens Cassandra, nor imports its driver.
-"""
+"""The three stores behind one object, each connected, and its driver imported, at first use."""
 
 from __future__ import annotations
 

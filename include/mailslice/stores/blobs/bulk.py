@@ -152,10 +152,7 @@ class BulkBlobs(AdminBlobs):
         return dict(zip(keys, self._concurrently(self._head, keys), strict=True))
 
     def copies(self, source: str, wanted: Mapping[BlobId, BlobId]) -> dict[BlobId, str]:
-        """Copy objects of the bucket `source` into this one, within S3, with their metadata.
-
-        `wanted` is key there -> key here. Gives those that failed, with the reason.
-        """
+        """Copy objects (key there -> key here) within S3. Those that failed, with the reason."""
         keys = list(wanted)
         answers = self._concurrently(lambda key: self._copy(source, key, wanted[key]), keys)
         return {key: why for key, why in zip(keys, answers, strict=True) if why is not None}

@@ -21,22 +21,19 @@ _BEFORE_SURROGATES, _BEHIND_SURROGATES = "\ud7ff", "\ue000"
 def behind(prefix: str) -> str:
     """The least text greater than every text that begins with `prefix`; empty when there is none."""
     whole = prefix.rstrip(HIGHEST)
-    return (
-        whole[:-1]
-        + (_BEHIND_SURROGATES if whole[-1] == _BEFORE_SURROGATES else chr(ord(whole[-1]) + 1))
-        if whole
-        else ""
-    )
+    if not whole:
+        return ""
+    last = whole[-1]
+    return whole[:-1] + (_BEHIND_SURROGATES if last == _BEFORE_SURROGATES else chr(ord(last) + 1))
 
 
 def before(key: str) -> str:
     """A text less than `key` with no key of use between them: what `StartAfter` must be for a page that begins with `key`. `key` is not empty."""
-    if key[-1] == "\0":
-        return key[:-1]
+    head, last = key[:-1], key[-1]
+    if last == "\0":
+        return head
     return (
-        key[:-1]
-        + (_BEFORE_SURROGATES if key[-1] == _BEHIND_SURROGATES else chr(ord(key[-1]) - 1))
-        + HIGHEST
+        head + (_BEFORE_SURROGATES if last == _BEHIND_SURROGATES else chr(ord(last) - 1)) + HIGHEST
     )
 
 

@@ -29,10 +29,7 @@ SMALL = 64 * 1024
 _CONNECT_SECONDS = 5.0
 _FAILURES = 5
 _REST_SECONDS = 5.0
-"""After five failures in a row obstore alone is asked for 5 s.
-
-Else a server that this client is not made for would be asked twice each time.
-"""
+"""After five failures in a row obstore alone is asked for 5 s, lest S3 is asked twice each time."""
 _BUSY = (429, 500, 502, 503, 504)
 _NOTHING_THERE = (404, 416)
 """No such key; an empty object."""

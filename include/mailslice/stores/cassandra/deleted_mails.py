@@ -88,10 +88,7 @@ class DeletedMails(Table):
         *,
         ordered: bool = False,
     ) -> Iterator[tuple[T, bytes, Marked]]:
-        """Of each (what, packed ids; at most IDS_A_REQUEST): the same two, and the marked ones.
-
-        Drawn as they are needed; no UUID is made.
-        """
+        """Of each (what, packed ids; at most IDS_A_REQUEST): these two, and the marked ones."""
         name, pages = queue.encode(), self._session.packed.pages
         wanted = (_Asked(name, what, packed) for what, packed in asked)
         for asked_for, page in pages(self._some, wanted, in_flight, ordered=ordered, raw=True):

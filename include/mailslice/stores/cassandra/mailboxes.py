@@ -81,10 +81,7 @@ class MessageRow:
 
 
 class MailboxTables(Table):
-    """The four tables.
-
-    Statements for scans take (low, high) tokens, and give columns in the order of `message_columns`.
-    """
+    """The four tables. Scans take (low, high) tokens, and give `message_columns`."""
 
     _modseq = Statement(f"SELECT nextmodseq FROM {{keyspace}}.{MODSEQ} WHERE mailboxid = ?")
     _exists = Statement(f"SELECT id FROM {{keyspace}}.{MAILBOX} WHERE id = ?")

@@ -62,10 +62,7 @@ class _PackedProtocol(ProtocolHandler):  # type: ignore[misc]
 
 
 class PackedReader:
-    """Reads pages by a driver session of its own, at the same consistency, connected when needed.
-
-    Thread-safe. It ends with the session that it is a part of (`connect` and `pages` are that's).
-    """
+    """Reads pages by a driver session of its own, connected when needed. Thread-safe."""
 
     def __init__(
         self, connect: Callable[[], Any], pages: Callable[..., Iterator[tuple[Any, list[Any]]]]

@@ -69,12 +69,8 @@ class CassandraSession:
     @property
     def longest_statement(self) -> timedelta:
         """How long a statement that may be sent twice can be on its way: until it is done, or has failed."""
-        once = self.settings.timeout
-        return (
-            once + timedelta(seconds=PATIENCE_SECONDS) + once
-            if has_several_nodes(self._cluster)
-            else once
-        )
+        once, several = self.settings.timeout, has_several_nodes(self._cluster)
+        return once + timedelta(seconds=PATIENCE_SECONDS) + once if several else once
 
     @cached_property
     def packed(self) -> PackedReader:
@@ -217,11 +213,9 @@ class CassandraSession:
             )
         after = clock()
         theirs = _EPOCH + timedelta(milliseconds=rows[0][0])
-        return (
-            timedelta(0)
-            if before - timedelta(milliseconds=1) <= theirs <= after
-            else theirs - (before + (after - before) / 2)
-        )
+        if before - timedelta(milliseconds=1) <= theirs <= after:
+            return timedelta(0)
+        return theirs - (before + (after - before) / 2)
 
     def error(self, error: BaseException) -> BaseException:
         """The error of mailslice for one of the driver's; the same object when it is none of the driver's."""

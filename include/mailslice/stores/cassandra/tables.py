@@ -36,10 +36,7 @@ class QueueTables:
 
     @cached_property
     def existing(self) -> tuple[EnqueuedMails, ...]:
-        """Those of V3 and V4 that exist, V3 first: rows may be in both. Looked up once.
-
-        Raises BadSetting when neither exists: "no rows" would be a guess.
-        """
+        """V3 and V4 as far as they exist, V3 first; looked up once. Neither: BadSetting."""
         return self.existing_now()
 
     def existing_now(self) -> tuple[EnqueuedMails, ...]:

@@ -1,7 +1,4 @@
-"""counter_claims: who was about to change a mailbox's counters, and what became of it.
-
-A counter cannot be written twice and be the same.
-"""
+"""counter_claims: who was about to change a mailbox's counters, and what became of it."""
 
 from __future__ import annotations
 

@@ -17,10 +17,7 @@ BY_A_PERSON = "a person decided"
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """One decision. `age` is how long the worker had held the mail.
-
-    `verdict` is what state the mail was in, `action` what was done (or would be).
-    """
+    """One decision. `age`: how long it was held; `verdict`: its state; `action`: what is done."""
 
     enqueue_id: EnqueueId
     name: str

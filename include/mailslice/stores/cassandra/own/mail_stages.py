@@ -24,10 +24,7 @@ from mailslice.stores.cassandra.table import Statement, applied, assignments, se
 
 _VALUES = ("owner", "attempt", "step", "stage", "remaining", "recipients", "updated")
 OPEN_TTL = timedelta(days=365)
-"""Of a record that still has recipients left or in doubt.
-
-It is longer than any message waits, in a delay level or among the dead letters.
-"""
+"""With recipients left or in doubt: longer than any message waits anywhere."""
 CLOSED_TTL = timedelta(days=30)
 """Of one that has none: the deleted mark says the same by then."""
 

@@ -89,10 +89,7 @@ class WorkerRecord:
     times: ProcessingTimes | None = None
     settled: int = 0
     completed: int = 0
-    """Mails that it handed out and settled since it started, and those of them that were completed.
-
-    The others were retried, rejected or bounced.
-    """
+    """Mails settled since it started; of them completed (not retried, rejected, bounced)."""
     hops: int = 0
     """Copies of delayed mails that it put into a level since it started."""
     undoing: int = 0
