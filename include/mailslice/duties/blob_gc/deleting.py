@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from mailslice.duties.blob_gc.blob_files import PlannedBlob, blobs_of
 from mailslice.duties.blob_gc.classify import modified_seconds
@@ -18,8 +20,13 @@ from mailslice.model.settings import Settings
 from mailslice.spark.frames import InProcess, Session, run_on_keys, shared, slots_of
 from mailslice.spark.plan_files import Location
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 CHANGED, GONE, REFERENCED = "changed since the listing", "gone already", "referred to again"
 _NAMED = 20
+_AT_ONCE = 2
+"""Groups of one task: S3 looks at the blobs of one while it deletes those of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,15 @@ def delete_groups(
     with shared(spark, spared) as kept_back:
 
         def work(batches: Iterator[Sequence[RowGroup]]) -> Iterator[tuple[str, Outcome]]:
-            with KeptBlobs(what.settings, what.throttle.share(beside)) as kept:
+            limit = what.throttle.share(beside)
+            with KeptBlobs(what.settings, limit) as kept, ThreadPoolExecutor(_AT_ONCE) as pool:
+
+                def outcome(planned: tuple[RowGroup, pa.Table]) -> tuple[str, Outcome]:
+                    group, rows = planned
+                    return group_name(group), _delete(what, kept, blobs_of(rows), kept_back())
+
                 for batch in batches:
-                    for group, rows in read_groups(what.location, what.folder, batch):
-                        yield group_name(group), _delete(what, kept, blobs_of(rows), kept_back())
+                    yield from pool.map(outcome, read_groups(what.location, what.folder, batch))
 
         return dict(run_on_keys(spark, groups, work))
 
