@@ -19,12 +19,12 @@ from mailslice.model.mail import Mail, QueuedMail, QueueName
 from mailslice.model.names import queue_name
 from mailslice.model.settings import Settings, load_settings
 from mailslice.queue.mail_queue import MailQueue
+from mailslice.stores.loop_thread import LoopThread
 from mailslice.worker.consuming import Consumed, consume, following, stopped, unwatched
 from mailslice.worker.delivery import Delivery
 from mailslice.worker.dequeuer import Deliveries
 from mailslice.worker.given import check_count, check_span
 from mailslice.worker.handler_stage import BlockingStage
-from mailslice.worker.loop_thread import LoopThread
 from mailslice.worker.queue_worker import QueueWorker, open_worker
 
 _BYTES_IN_FLIGHT = 64 * 1024 * 1024

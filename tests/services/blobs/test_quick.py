@@ -1,14 +1,17 @@
-"""HEADs and copies by obstore: only what went well counts, the rest is for boto3 to say. Without an S3: a server of a few answers."""
+"""HEADs by `small` or obstore, copies by obstore: only what went well counts, the rest is for boto3 to say. Without an S3: a server of a few answers."""
 
 import http.server
+import socket
 import threading
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from mailslice.model.mail import BlobId
 from mailslice.model.settings import S3Settings
 from mailslice.stores.blobs.bulk import BulkBlobs, QuickObjects
+from tests.services.blobs.s3_server import Server, answer, say, serving
 
 KEY = BlobId("1_600_ab+c/de=")
 COPIED = b'<?xml version="1.0"?><CopyObjectResult><ETag>"x"</ETag></CopyObjectResult>'
@@ -64,27 +67,104 @@ def test_a_copy_names_both_buckets_and_an_error_in_a_good_status_is_no_copy(serv
     assert set(asked) == {("PUT", "/own/kept/1_600_ab%2Bc/de%3D", "james/1_600_ab%2Bc/de%3D")}
 
 
+@pytest.fixture(params=["small", "obstore"])
+def client(request, monkeypatch):
+    """HEADs by each client in turn."""
+    if request.param == "obstore":
+        monkeypatch.setattr("mailslice.stores.blobs.bulk.speaks_to", lambda _settings: False)
+    return request.param
+
+
+@contextmanager
+def opened(settings):
+    quick = QuickObjects(settings, "james")
+    yield quick
+    quick.close()
+
+
+@pytest.mark.usefixtures("client")
 def test_a_head_tells_size_and_time_and_none_where_it_does_not_know(server):
     settings, asked, answers = server
-    quick = QuickObjects(settings, "james")
-    answers += [(200, b"12345"), (404, b""), (403, b"")]
-    found = quick.head(KEY)
-    assert found is not None
-    assert (found.key, found.size, found.modified) == (
-        KEY,
-        5,
-        datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC),
-    )
-    assert (quick.head(KEY), quick.head(KEY)) == (None, None)
+    answers += [(200, b"12345"), (404, b""), (403, b""), (503, b"")]
+    with opened(settings) as quick:
+        found = quick.heads([KEY])[KEY]
+        assert (found.key, found.size, found.modified) == (
+            KEY,
+            5,
+            datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC),
+        )
+        assert [quick.heads([KEY]) for _ in range(3)] == [{}] * 3
     assert {each[1] for each in asked} == {"/james/1_600_ab%2Bc/de%3D"}
+
+
+@pytest.mark.usefixtures("client")
+def test_many_heads_are_of_their_own_keys(server):
+    settings, asked, answers = server
+    answers += [(200, b"12345")] * 200
+    keys = [BlobId(f"k{number}") for number in range(200)]
+    with opened(settings) as quick:
+        found = quick.heads(keys)
+    assert [found[key].key for key in keys] == keys
+    assert sorted(each[1] for each in asked) == sorted(f"/james/{key}" for key in keys)
+
+
+WHEN = "Last-Modified: Sat, 21 Nov 2026 10:00:01 "
+
+
+@pytest.mark.parametrize(
+    ("head", "known"),
+    [
+        (answer(200, b"", f"{WHEN}GMT"), True),
+        (answer(200, b"", f"{WHEN}-0000"), False),
+        (answer(200, b"", "Last-Modified: soon"), False),
+        (answer(200, b"", "Last-Modified: \xe9"), False),
+        (answer(200), False),
+        (answer(200, b"", "Transfer-Encoding: chunked", f"{WHEN}GMT"), False),
+        (b"220 mail.example ESMTP\r\n", False),
+    ],
+)
+def test_a_head_that_does_not_say_all_is_unknown(head, known):
+    with serving(Server(rest=say(head))) as server:
+        settings = S3Settings(
+            endpoint=f"http://127.0.0.1:{server.port}", access_key="a", secret_key="b"
+        )
+        with opened(settings) as quick:
+            assert [bool(quick.heads([KEY])) for _ in range(2)] == [known] * 2
+
+
+def test_a_head_with_a_body_behind_it_is_the_last_of_its_connection():
+    """Bytes of a body are never taken for the next answer."""
+    body = answer(200, b"HTTP/1.1 200 OK\r\n\r\n", f"{WHEN}GMT")
+    with serving(Server(say(body), rest=say(answer(200, b"", f"{WHEN}GMT")))) as server:
+        settings = S3Settings(
+            endpoint=f"http://127.0.0.1:{server.port}", access_key="a", secret_key="b"
+        )
+        with opened(settings) as quick:
+            sizes = [quick.heads([KEY])[KEY].size for _ in range(3)]
+    assert sizes == [19, 0, 0]
+
+
+def test_a_head_without_an_answer_is_unknown_in_time(server):
+    settings, _, answers = server
+    answers += [(200, b"12345")]
+    slow = settings.model_copy(update={"timeout": timedelta(seconds=0.3)})
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as silent,
+        opened(
+            slow.model_copy(update={"endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}"})
+        ) as quick,
+    ):
+        assert quick.heads([KEY]) == {}
 
 
 def test_keys_that_the_crate_would_change_and_credentials_of_the_machine_are_left_to_boto3(server):
     settings, asked, _ = server
-    quick = QuickObjects(settings, "james")
-    assert [quick.head(BlobId(key)) for key in ("/a", "a//b", "a/../b", "a/")] == [None] * 4
-    assert not quick.copy("james", KEY, BlobId("kept//x"))
-    assert QuickObjects(settings.model_copy(update={"access_key": None}), "james").head(KEY) is None
+    keys = [BlobId(key) for key in ("/a", "a//b", "a/../b", "a/", "", "\ud800", "a" * 1025)]
+    with opened(settings) as quick:
+        assert quick.heads(keys) == {}
+        assert not quick.copy("james", KEY, BlobId("kept//x"))
+    with opened(settings.model_copy(update={"access_key": None})) as quick:
+        assert quick.heads([KEY]) == {}
     assert asked == []
 
 

@@ -40,11 +40,14 @@ class HttpPool:
         """Longest unused first."""
         self._reaper: asyncio.TimerHandle | None = None
 
-    async def request(self, request: bytes) -> Answer:
-        """The answer to the bytes of a request. Raises OSError: not answered, perhaps done."""
+    async def request(self, request: bytes, *, has_body: bool = True) -> Answer:
+        """The answer to a request; that of a HEAD has no body.
+
+        Raises OSError: not answered, perhaps done.
+        """
         connection = self._unused() or await self._connect()
         try:
-            answer = await connection.ask(request)
+            answer = await connection.ask(request, has_body=has_body)
         except BaseException:
             connection.abort()
             raise
@@ -102,13 +105,15 @@ class _Connection(asyncio.Protocol):
         self.unused_since = 0.0
         self.is_reusable = True
         self._most = most
+        self._has_body = True
         self._size = 0
         self._pieces: list[bytes] = []
         self._answer = Answer()
         self._waiting: asyncio.Future[Answer] | None = None
 
-    def ask(self, request: bytes) -> asyncio.Future[Answer]:
+    def ask(self, request: bytes, *, has_body: bool) -> asyncio.Future[Answer]:
         """Sends a request; the future is its answer."""
+        self._has_body = has_body
         self._waiting = self.loop.create_future()
         self._parser = HttpResponseParser(self)
         self._answer = Answer()
@@ -142,9 +147,15 @@ class _Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._answer.headers[name.lower()] = value
 
+    def on_headers_complete(self) -> None:
+        if not self._has_body:  # the parser waits for as much as Content-Length says
+            self.on_message_complete()
+
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
-        if self._size > self._most:
+        if not self._has_body:
+            self._fail(ConnectionError("a body behind the answer to a HEAD"))
+        elif self._size > self._most:
             self._fail(ConnectionError(f"an answer of more than {self._most} bytes"))
         else:
             self._pieces.append(body)

@@ -1,7 +1,7 @@
-"""PUTs and GETs of small objects by a client of our own, on the event loop.
+"""HEADs, and PUTs and GETs of small objects, by a client of our own, on the event loop.
 
-It knows success alone. For anything else `hot` asks obstore: retries, errors, proxies and
-credentials of the machine are understood there.
+It knows success alone. For anything else `hot` asks obstore and `bulk` asks boto3: retries, errors,
+proxies and credentials of the machine are understood there.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from hashlib import sha256
 from random import uniform
 from typing import TYPE_CHECKING
@@ -91,16 +94,28 @@ class SmallObjects:
         size = _size(answer)
         return (answer.body, size) if self._is_well(answer, size > 0) else None
 
+    async def head(self, key: BlobId) -> tuple[int, datetime] | None:
+        """Bytes of the object, and when it was written (whole seconds). None: ask boto3."""
+        path = self._prefix + quote(key)
+        head = f"HEAD {path} HTTP/1.1\r\n{self._signer.headers('HEAD', path, EMPTY)}\r\n"
+        answer = await self._answer(head.encode(), has_body=False)
+        if answer.status in _NOTHING_THERE:
+            return None
+        size = answer.headers.get(b"content-length", b"")
+        modified = _time(answer.headers.get(b"last-modified", b""))
+        is_well = self._is_well(answer, answer.status == 200 and size.isdigit() and bool(modified))
+        return (int(size), modified) if is_well and modified else None
+
     def close(self) -> None:
         """Closes the connections that are unused."""
         self._pool.close()
 
-    async def _answer(self, request: bytes) -> Answer:
+    async def _answer(self, request: bytes, *, has_body: bool = True) -> Answer:
         """What S3 answers; status 0: nothing, or it was not asked."""
         if asyncio.get_running_loop().time() < self._rests_until:
             return _RESTING
         try:
-            answer = await self._pool.request(request)
+            answer = await self._pool.request(request, has_body=has_body)
         except (OSError, UnicodeError) as error:  # a host name that is none is a UnicodeError
             return Answer(body=(str(error) or type(error).__name__).encode())
         if answer.status in _BUSY:
@@ -119,6 +134,15 @@ class SmallObjects:
                 why = f"status {answer.status}" if answer.status else answer.body.decode()
                 log.info("small objects go by obstore for %g s: %s", _REST_SECONDS, why)
         return well
+
+
+@lru_cache(1024)
+def _time(modified: bytes) -> datetime | None:
+    try:
+        time = parsedate_to_datetime(modified.decode("ascii"))
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
 
 
 def _size(answer: Answer) -> int:
