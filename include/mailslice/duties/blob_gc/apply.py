@@ -46,7 +46,8 @@ GROUPS, EXPIRES = "groups", "copiesExpire"
 """Report fields for a second try of the plan: what became of each group, and until when this run's
 copies are kept."""
 _GROUPS_A_SLOT = 4
-"""Groups that a slot gets at once: between two rounds the lock and the time limit are looked at."""
+"""Of the first round: between two rounds the lock and the time limit are looked at."""
+_SHORT_ROUND_S, _LONG_ROUND_S = 4.0, 8.0
 NAMED = 20
 """The most failures, and the most missed blobs, that a report names."""
 _FEW = 2
@@ -189,11 +190,13 @@ class _Collection:
         )
         waiting = [one for one in self._plan.deletes if group_name(one) not in self._groups]
         a_round = 1 if isinstance(spark, InProcess) else _GROUPS_A_SLOT * slots_of(spark)
-        for first in range(0, len(waiting), a_round):
-            if run.out_of_time():
-                return
+        while waiting and not run.out_of_time():
             run.require_lock()
-            outcomes = delete_groups(spark, what, waiting[first : first + a_round], spared)
+            now, waiting = waiting[:a_round], waiting[a_round:]
+            began = time.monotonic()
+            outcomes = delete_groups(spark, what, now, spared)
+            if not isinstance(spark, InProcess):
+                a_round = next_round(a_round, time.monotonic() - began)
             self._groups |= {name: asdict(outcome) for name, outcome in outcomes.items()}
             self._count([*outcomes.values()])
             self._save()
@@ -238,3 +241,13 @@ class _Collection:
         for frame in found:
             frames.enter_context(frame)
         return found
+
+
+def next_round(groups: int, seconds: float) -> int:
+    """Groups of the next round, after one of so many took so long.
+
+    Each round costs a Spark job, 0.2 s of CPU. A long one goes on without a lock that was lost.
+    """
+    if seconds < _SHORT_ROUND_S:
+        return 2 * groups
+    return max(1, groups // 2) if seconds > _LONG_ROUND_S else groups

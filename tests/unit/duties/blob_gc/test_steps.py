@@ -228,6 +228,13 @@ def test_a_run_that_is_out_of_time_leaves_the_rest(due, monkeypatch):
     assert "1 left to the next run" in report["message"]
 
 
+def test_rounds_grow_while_they_are_short_and_shrink_before_a_lock_can_be_lost():
+    assert [apply.next_round(8, seconds) for seconds in (0.1, 3.9, 4, 8, 8.1, 60)] == [
+        *(16, 16, 8, 8, 4, 4),
+    ]
+    assert apply.next_round(1, 60) == 1
+
+
 def test_a_reference_that_comes_before_or_among_the_deletes_keeps_its_blob(due, monkeypatch):
     heap, (early, late, orphan) = due
     heap.source.ids.add(early)
