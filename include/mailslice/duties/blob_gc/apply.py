@@ -36,6 +36,7 @@ from mailslice.duty.progress import Progress
 from mailslice.duty.row_file import RowGroup
 from mailslice.duty.run import Run
 from mailslice.model import crash
+from mailslice.model.clock import elapsed_seconds
 from mailslice.model.errors import PlanRefused
 from mailslice.model.mail import BlobId
 from mailslice.spark.frames import InProcess, Session, slots_of
@@ -193,10 +194,10 @@ class _Collection:
         while waiting and not run.out_of_time():
             run.require_lock()
             now, waiting = waiting[:a_round], waiting[a_round:]
-            began = time.monotonic()
+            began = elapsed_seconds()
             outcomes = delete_groups(spark, what, now, spared)
             if not isinstance(spark, InProcess):
-                a_round = next_round(a_round, time.monotonic() - began)
+                a_round = next_round(a_round, elapsed_seconds() - began)
             self._groups |= {name: asdict(outcome) for name, outcome in outcomes.items()}
             self._count([*outcomes.values()])
             self._save()
